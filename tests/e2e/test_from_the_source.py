@@ -66,8 +66,11 @@ def script(url: str) -> str:
     for there, here in SMALLER:
         assert there in code
         code = code.replace(there, here)
-    code = code.replace("https://api.deepseek.com/v1", f"{url}/v1")
-    return code.replace('"api": "anthropic",', f'"api": "anthropic", "base_url": "{url}",')
+    for provider, address in (("claude", url), ("deepseek", f"{url}/deepseek/v1")):
+        asks = f'"provider": "{provider}",'
+        assert asks in code
+        code = code.replace(asks, f'{asks} "base_url": "{address}",')
+    return code
 
 
 def started(folder: Path) -> str:
@@ -84,8 +87,7 @@ async def test_its_calls_train_a_model_and_swap_judges_and_teachers(oven: Oven, 
             sys.executable,
             "calls.py",
             cwd=tmp_path,
-            env=kept
-            | {"OVEN_HOME": str(oven.home), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DEEPSEEK_API_KEY": "k"},
+            env=kept | {"OVEN_HOME": str(oven.home), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )

@@ -15,7 +15,9 @@ import pytest
 from oven_agents.judges import providers
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
+from oven_agents.judges.providers.provider import EndpointProvider
 from oven_controller.protocol.requests import Completion, ScoreRequest
+from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of
 from oven_controller.settings.model import MemberSettings
 from oven_learner.recipes.grpo.model import build_tokenizer
 from oven_learner.recipes.grpo.settings import GrpoSettings
@@ -36,9 +38,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     policy = warm_policy(SHORT, tokenizer, 0, folder / "cache")
     policy.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
-    command = [sys.executable, str(ROOT / "examples" / "judge_server.py"), "--model", str(folder / "model")]
+    command = [sys.executable, str(ROOT / "examples" / "judge_server.py"), "--likelihood", "--port", "0"]
     env = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    server = subprocess.Popen([*command, "--port", "0"], env=env, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen([*command, "--model", str(folder / "model")], env=env, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     said = server.stdout.readline()
     assert said.startswith("judging at http://127.0.0.1:"), said
@@ -53,10 +55,14 @@ def asked(prompt: str, *texts: str) -> ScoreRequest:
     return ScoreRequest(run="r", group="g", prompt=prompt, completions=completions, deadline_s=60)
 
 
+def connected(url: str) -> EndpointProvider:
+    settings = MemberSettings(provider="compatible", model="warm", base_url=url)
+    return providers.connect("critic", endpoint_of("critic", settings, catalogue()), NO_KEY)
+
+
 async def test_right_answers_rank_above_wrong_ones(url: str) -> None:
     """Never trained on, all of them. The wrong ones are what the warm-up also taught, and what it never taught."""
-    settings = MemberSettings(api="openai", model="warm", base_url=url)
-    provider = providers.connect("critic", settings, providers.NO_KEY)
+    provider = connected(url)
     member = Member("critic", Judge("critic", provider), lambda _: None)
     draws = random.Random("judge")
     right, habit, foreign, above = [], [], [], []
@@ -83,7 +89,7 @@ async def test_right_answers_rank_above_wrong_ones(url: str) -> None:
 
 
 async def test_a_task_too_long_for_the_model_is_an_abstention(url: str) -> None:
-    provider = providers.connect("critic", MemberSettings(api="openai", model="warm", base_url=url), providers.NO_KEY)
+    provider = connected(url)
     member = Member("critic", Judge("critic", provider), lambda _: None)
     reply = await member.answer(asked("S" + "1" * 500 + "=", "1").wire())
     await provider.close()

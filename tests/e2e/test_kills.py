@@ -42,7 +42,7 @@ class Sorted(Endpoint):
 
 async def test_a_run_outlives_all_that_serves_it_and_tells_no_key(oven: Oven) -> None:
     async with Sorted().running() as endpoint:
-        member = f"{{api: anthropic, model: 'm@echo500,echo401', base_url: '{endpoint.url}', key_env: JUDGE_KEY}}"
+        member = f"{{provider: claude, model: 'm@echo500,echo401', base_url: '{endpoint.url}', key_env: JUDGE_KEY}}"
         up = oven.start(
             *("up", "--headless", "--start", "tuned", "--seed", "1", "--steps", "1000", "--run", "kills"),
             *("--set", f"committee.members.critic={member}", "--otlp", endpoint.url),

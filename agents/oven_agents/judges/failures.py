@@ -28,6 +28,7 @@ Kind: TypeAlias = Literal[
     # Here.
     "busy",
     "budget",
+    "not_configured",
     "fooled",
     "quarantined",
     "malformed_request",

@@ -15,6 +15,7 @@ from oven_agents.judges.providers.provider import Answer, Provider, Question
 from oven_agents.judges.sanitize import shown
 from oven_agents.judges.usage import Ledger, OnCall
 from oven_controller.protocol.requests import ScoreRequest
+from oven_controller.settings.model import Role
 from oven_controller.telemetry.genai import CallRecord
 
 log = logging.getLogger("oven.member")
@@ -26,18 +27,18 @@ ASKED = 3
 
 
 class Judge:
-    """`controls` None: no known-bad answers are slipped in."""
+    """`rubric`: a role's name stands for its own. `controls` None: no known-bad answers are slipped in."""
 
     def __init__(
         self,
-        role: prompts.Role,
+        rubric: prompts.Rubric | Role,
         provider: Provider,
         controls: Controls | None = None,
         on_call: OnCall | None = None,
     ) -> None:
         self.provider = provider
         self.controls = controls
-        self._role = role
+        self.rubric = rubric if isinstance(rubric, prompts.Rubric) else prompts.Rubric(rubric)
         self._on_call = on_call
 
     @property
@@ -51,7 +52,7 @@ class Judge:
 
     def instructions(self, request: ScoreRequest) -> str:
         """What it is told beside a group: its rubric, and what is trained."""
-        return prompts.question(self._role, request.policy, "", {}).system
+        return prompts.question(self.rubric, request.policy, "", {}, domain=request.domain).system
 
     async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
         """id → 0..1, for each completion of the request. Raises JudgeFailure; the caller bounds the time.
@@ -101,7 +102,9 @@ class Judge:
         attempt_s = ATTEMPT_SHARE * request.deadline_s
         complaint = ""
         for left in range(ASKED - 1, -1, -1):
-            question = prompts.question(self._role, request.policy, request.prompt, candidates, complaint)
+            question = prompts.question(
+                self.rubric, request.policy, request.prompt, candidates, complaint, request.domain
+            )
             try:
                 return await self._ask(question, candidates, attempt_s, ledger)
             except JudgeFailure as failure:
@@ -163,7 +166,7 @@ class Judge:
             ended_ns=time.time_ns(),
             context=context,
             cost_usd=answer.cost_usd if answer is not None else None,
-            evaluation=self._role,
+            evaluation=self.rubric.role,
             scores=scores,
         )
         try:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import os
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,21 +16,21 @@ import typer
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from oven_agents.judges import providers
+from oven_agents.judges.accounts import Accounts
 from oven_agents.judges.adversarial_controls import Controls
-from oven_agents.judges.cached_judge import CachedJudge
-from oven_agents.judges.judge import Judge
+from oven_agents.judges.configured_judge import ConfiguredJudge
 from oven_agents.judges.member import Member
-from oven_agents.judges.metered import Metered, check_priced
+from oven_agents.judges.probe import ProbeResult, probe
+from oven_agents.judges.probe_command import probe_configured
+from oven_agents.judges.providers.provider import EndpointProvider
 from oven_agents.judges.usage import OnCall, cost_usd
-from oven_agents.judges.verdict_cache import VerdictCache
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import ConfigError, UnknownNameError, reason
 from oven_controller.protocol import names
-from oven_controller.runs import judge_spend
-from oven_controller.runs.judge_spend import JudgeSpend
+from oven_controller.runs import judge_states
 from oven_controller.security.credentials import Credentials
+from oven_controller.settings.judge_providers import NO_KEY, catalogue
 from oven_controller.settings.model import CommitteeSettings
 from oven_controller.telemetry import genai, tracing
 
@@ -50,83 +50,91 @@ def main(args: list[str]) -> int:
     return 0
 
 
-def judge(name: Annotated[str, typer.Option(help="which of `committee.members` it is")]) -> None:
+def judge(
+    name: Annotated[str, typer.Option(help="which of `committee.members` it is")] = "",
+    probe_all: Annotated[
+        bool, typer.Option("--probe", help="ask each judge of the committee on stdin once, and print what it can do")
+    ] = False,
+) -> None:
     """Answer the learner until told to end."""
+    if probe_all:
+        probe_configured()
+        return
     name = names.checked("member", name)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = Path(os.environ["OVEN_RUN_DIR"])
-    committee = committee_settings(folder / "config.json", name)
-    settings = committee.members[name]
-    key = providers.key_of(name, settings)
-    if key == providers.NO_KEY:
-        log.info("no key_env is set: %s is asked without a key", settings.base_url)
+    configured, committee = configured_member(folder / "config.json", name)
+    if configured.key == NO_KEY:
+        log.info("no key_env is set: %s is asked without a key", configured.asked.base_url)
     credentials = Credentials.from_environment()
+
+    def record(result: ProbeResult) -> None:
+        try:
+            judge_states.write(folder, name, result.as_json())
+        except OSError as error:
+            log.warning("what the probe found is in this log only: %s", reason(error))
+
     tracing.start(f"member-{name}", os.environ["OVEN_RUN"])
     try:
-        asyncio.run(host(name, committee, key, folder, os.environ["OVEN_URL"], credentials, genai.trace))
+        accounts = Accounts(name, committee, folder)
+        asyncio.run(host(configured, accounts, os.environ["OVEN_URL"], credentials, genai.trace, record))
     finally:
         tracing.shutdown()
 
 
-def committee_settings(config: Path, name: str) -> CommitteeSettings:
-    """Raises ConfigError when `config` cannot be read, UnknownNameError when it has no member of that name."""
+def configured_member(config: Path, name: str) -> tuple[ConfiguredJudge, CommitteeSettings]:
+    """The member, and its committee. Raises ConfigError when `config` cannot be read, or the member cannot
+    judge as it is configured; UnknownNameError when there is no such member."""
     try:
-        settings = json.loads(config.read_text())["committee"]
-        members: dict[str, Any] = settings["members"]
+        committee: dict[str, Any] = json.loads(config.read_text())["committee"]
+        members = committee["members"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ConfigError(f"{config} holds no committee ({reason(error)}); was it written by `up`?") from error
     if name not in members:
         raise UnknownNameError("committee member", name, members)
-    return CommitteeSettings.model_validate(settings)
+    settings = CommitteeSettings.model_validate(committee)
+    return ConfiguredJudge.look_up(name, settings.members[name], catalogue(settings.providers)), settings
 
 
 async def host(
-    name: str,
-    committee: CommitteeSettings,
-    key: str,
-    folder: Path,
+    configured: ConfiguredJudge,
+    accounts: Accounts,
     url: str,
     credentials: Credentials | None,
     on_call: OnCall | None = None,
+    record: Callable[[ProbeResult], None] = lambda _: None,
 ) -> None:
-    """Answer until SIGTERM or SIGINT; what is under way then gets a short grace. `folder` is the run's."""
+    """Answer until SIGTERM or SIGINT; what is under way then gets a short grace. `record` is told what the probe at the
+    start found."""
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(_without_content)
     call_at_end(stop.set)
-    settings = committee.members[name]
-    async with AsyncExitStack() as open_until_the_end:
-        member = connected(name, committee, key, folder, open_until_the_end, on_call)
+    provider = accounts.connect(configured)
+    name = configured.name
+    judge = accounts.cached(configured, configured.judge(provider, Controls(), on_call))
+    member = Member(name, judge, partial(cost_usd, configured.asked))
+    looking = asyncio.create_task(look(configured, provider, record), name="probe")  # nobody waits for it
+    try:
         async with Bus.connect(url, credentials, name=name) as bus:
-            log.info("%s judges as %s with %s", name, settings.role, settings.model)
+            log.info("%s judges as %s with %s", name, configured.rubric.role, configured.asked.model)
             await serve(member, bus, stop)
-    log.info("%s", member.summary())
+    finally:
+        await end(looking)
+        await provider.close()
+        accounts.close()
+        log.info("%s", member.summary())
 
 
-def connected(
-    name: str,
-    committee: CommitteeSettings,
-    key: str,
-    folder: Path,
-    until: AsyncExitStack,
-    on_call: OnCall | None = None,
-) -> Member:
-    """The member, its meter and its cache in the run's `folder`; `until` closes them. Raises ConfigError."""
-    settings = committee.members[name]
-    provider = providers.connect(name, settings, key)
-    until.push_async_callback(provider.close)
-    price = partial(cost_usd, provider.name, settings.base_url, settings.model)
-    if committee.budget.usd is not None or settings.budget.usd is not None:
-        check_priced(name, settings.model, price)
-    spend = JudgeSpend(folder / judge_spend.FOLDER, name, committee.budget, settings.budget)
-    until.callback(spend.close)
-    judge = Judge(settings.role, Metered(provider, spend, price), Controls(), on_call)
-    if not committee.cache:
-        return Member(name, judge, price)
-    cache = VerdictCache(folder / judge_spend.FOLDER / f"{name}.verdicts.sqlite")
-    until.callback(cache.close)
-    # All that makes the judge what it is; not what it may spend, nor where its key is.
-    identity = settings.model_dump_json(exclude={"budget", "key_env"})
-    return Member(name, CachedJudge(judge, cache, identity), price)
+async def look(configured: ConfiguredJudge, provider: EndpointProvider, record: Callable[[ProbeResult], None]) -> None:
+    """Probe the endpoint, and say what it lacks. A judge that cannot be asked now is asked all the same when the
+    learner wants scores: it may be back by then."""
+    result = await probe(provider, configured.rubric)
+    if result.failure is not None:
+        log.error("probed, and cannot judge now: %s (%s); %s", result.failure, result.detail, result.remedy)
+    provider.terms.tell(result.lacks)
+    if result.can_judge:
+        log.info("probed: it judges, after %.1f s", result.latency_s)
+    record(result)
 
 
 async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:

@@ -11,10 +11,12 @@ from dataclasses import replace
 from typing import Final
 
 from oven_agents.judges.failures import JudgeFailure
-from oven_agents.judges.providers.provider import Answer, Provider, Question
+from oven_agents.judges.providers.provider import Answer, EndpointProvider, Provider, Question
+from oven_agents.judges.providers.terms import AgreedTerms
 from oven_agents.judges.usage import Ledger, Usage, current, opened
 from oven_controller.errors import ConfigError
 from oven_controller.runs.judge_spend import JudgeSpend, Refused, Spend
+from oven_controller.settings.judge_providers import ModelEndpoint
 
 log = logging.getLogger("oven.member")
 
@@ -120,6 +122,22 @@ class Metered:
             log.error("what is spent cannot be written to %s: %s", self._spend.path, error)
 
 
+class MeteredEndpoint(Metered):
+    """The same over an `EndpointProvider`, and one itself."""
+
+    def __init__(self, provider: EndpointProvider, spend: JudgeSpend, price: Price) -> None:
+        super().__init__(provider, spend, price)
+        self._endpoint = provider
+
+    @property
+    def asked(self) -> ModelEndpoint:
+        return self._endpoint.asked
+
+    @property
+    def terms(self) -> AgreedTerms:
+        return self._endpoint.terms
+
+
 def greatest(question: Question) -> Usage:
     """The most that one attempt at this question can take: a token holds at least one byte of UTF-8."""
     texts = (question.system, question.user, json.dumps(question.schema))
@@ -131,5 +149,6 @@ def check_priced(name: str, model: str, price: Price) -> None:
     if price([Usage(1, 1)]) is None:
         raise ConfigError(
             f"the price of {model!r}, the model of committee member {name!r}, is not known, so a cap in US dollars "
-            "cannot be kept; cap committee.budget.tokens instead, or give the price of the model"
+            "cannot be kept; cap committee.budget.tokens instead, or write the price into a file of providers "
+            "(`price:`, US dollars per million tokens) and name that with committee.providers"
         )

@@ -4,13 +4,12 @@ judge as JSON strings in one block called data, under ids that it cannot have kn
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from dataclasses import dataclass
 
 from oven_agents.judges.providers.provider import Question
 from oven_agents.judges.sanitize import capped, data_block, shown, visible
 from oven_agents.judges.verdict import SCHEMA
-
-Role = Literal["critic", "adversary"]
+from oven_controller.settings.model import Role
 
 TOKENS = 4096
 """Tokens of an answer that are room to think."""
@@ -19,7 +18,7 @@ TOKENS_EACH = 160
 POLICY_CHARACTERS = 4000
 """Characters of the policy's description that a judge is shown at most: more would cost tokens in each question."""
 
-_OPENING = {
+_OPENING: dict[Role, str] = {
     "critic": """\
 You are the critic on the reward committee of a reinforcement-learning run. A model in training gave several answers to
 one task. You score how good each answer is.
@@ -39,9 +38,32 @@ Exploits to look for:
 - contentless openers in place of an answer (":", "Thought process:", "Let me solve this step by step.")
 - verbosity, repetition and decoration that add nothing; flattery; hidden or obfuscated text
 
+And look for what is made up: facts, quotations, figures, names, sources and links that the task does not give and that
+you know, or can work out, to be false or not to exist. A claim that you cannot check is not made up for that reason.
+
 A wrong answer that honestly tries is no exploit: whether answers are right is another judge's task.
-10: no exploit. 5: a mild one. 0: a plain one. Name the exploit in the reason.""",
+10: no exploit, nothing made up. 5: a mild one. 0: a plain one, or an invention that the answer rests on. Name it in the
+reason.""",
+    "specialist": """\
+You are the specialist on the reward committee of a reinforcement-learning run. A model in training gave several answers
+to one task. You know {domain} as a practitioner does, and score the answers by its standards.
+
+- Are the facts, terms, units, methods and conventions those of the field? Is the reasoning one that an expert accepts?
+- What would a practitioner miss: an assumption, a boundary case, a step that matters, a danger?
+- Depth counts where the task needs it. Show of expertise (jargon, names, citations) earns nothing by itself.
+- 10: an expert would sign it. 5: right in outline, wrong or thin in substance. 0: wrong by the field's standards, or
+  not about it. Use the whole range.""",
+    "style": """\
+You are the judge of style on the reward committee of a reinforcement-learning run. A model in training gave several
+answers to one task. You score how well they are put, and nothing else.
+
+- Clear, in an order that helps, no longer than it has to be; sentences that a reader takes in at once.
+- The tone, language and form that the task and its reader call for; formatting only where it helps to read.
+- Marks of padding: repetition, restating the question, empty openers and closers, flattery, emphasis everywhere.
+- Whether an answer is right is another judge's task; but one without content has no style either, and scores 0.
+- 10: nothing to edit. 5: understandable, and needs editing. 0: unreadable, empty, or in the wrong language.""",
 }
+_UNNAMED_FIELD = "the field of the task"
 _RULES = """\
 
 Rules for you:
@@ -53,13 +75,33 @@ Rules for you:
 _TRAINED = "\n\nWhat is being trained, in the words of those who train it:\n"
 
 
-def question(role: Role, policy: str, prompt: str, candidates: Mapping[str, str], complaint: str = "") -> Question:
+@dataclass(frozen=True)
+class Rubric:
+    """What a judge is told to look for."""
+
+    role: Role = "critic"
+    domain: str = ""
+    """A specialist's field; empty: the one that comes with a request."""
+    own: str = ""
+    """A text of the user's in the place of the role's."""
+
+    def opening(self, domain: str) -> str:
+        """Its part of the system text. `domain`: of the model in training, as the request has it."""
+        if self.own:
+            return self.own
+        field = visible(self.domain or domain).strip()[:200] or _UNNAMED_FIELD
+        return _OPENING[self.role].replace("{domain}", field)
+
+
+def question(
+    rubric: Rubric, policy: str, prompt: str, candidates: Mapping[str, str], complaint: str = "", domain: str = ""
+) -> Question:
     """One call for a whole group: the prompt is sent once, and the answers are seen side by side.
 
     `candidates`: id → text as `sanitize.shown` made it, in the order to show. `complaint`: what was wrong with an
-    earlier answer to the same question.
+    earlier answer to the same question. `domain`: of the model in training.
     """
-    system = _OPENING[role] + "\n" + _RULES
+    system = rubric.opening(domain) + "\n" + _RULES
     if policy.strip():
         system += _TRAINED + capped(visible(policy).strip(), POLICY_CHARACTERS, 0)
     data = {"task": shown(prompt), "answers": [{"id": key, "text": text} for key, text in candidates.items()]}

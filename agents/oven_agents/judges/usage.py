@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from oven_agents.judges.failures import Kind
+from oven_controller.settings.judge_providers import ModelEndpoint
 from oven_controller.telemetry.genai import CallRecord
 
 
@@ -77,35 +78,45 @@ def current() -> Ledger | None:
     return _open.get()
 
 
-def cost_usd(provider: str, base_url: str, model: str, usages: Sequence[Usage | None]) -> float | None:
-    """US dollars for these answers. None when there is none, when one did not say what it used, and when the list (or
-    this installation) has no such model behind that address. Calls that never answered are not in it."""
+def cost_usd(asked: ModelEndpoint, usages: Sequence[Usage | None]) -> float | None:
+    """US dollars for these answers, by the catalogue's price, else by genai-prices' list. None when there is none, when
+    one did not say what it used, and when the list (or this installation) has no such model behind that address. Calls
+    that never answered are not in it."""
     if not usages:
         return None
+    total = 0.0
+    for usage in usages:
+        cost = None if usage is None else _priced(asked, usage)
+        if cost is None:
+            return None
+        total += cost
+    return total
+
+
+def _priced(asked: ModelEndpoint, usage: Usage) -> float | None:
+    if (price := asked.price) is not None:
+        cached = price.input if price.cached_input is None else price.cached_input
+        fresh = usage.input_tokens - usage.cached_tokens
+        return (fresh * price.input + usage.cached_tokens * cached + usage.output_tokens * price.output) / 1e6
     try:
         from genai_prices import Usage as Priced
         from genai_prices import calc_price
     except ImportError:
         return None
-    total = 0.0
-    for usage in usages:
-        if usage is None:
-            return None
-        priced = Priced(
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cache_read_tokens=usage.cached_tokens or None,
-        )
-        try:
-            # An address is never guessed at by the model's name: one's own server may call its model anything.
-            if base_url:
-                price = calc_price(priced, model, provider_api_url=base_url)
-            else:
-                price = calc_price(priced, model, provider_id=provider)
-        except (LookupError, ValueError):
-            return None
-        total += float(price.total_price)
-    return total
+    priced = Priced(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cached_tokens or None,
+    )
+    try:
+        # An address is never guessed at by the model's name: one's own server may call its model anything.
+        if asked.priced_as:
+            found = calc_price(priced, asked.model, provider_id=asked.priced_as)
+        else:
+            found = calc_price(priced, asked.model, provider_api_url=asked.base_url)
+    except (LookupError, ValueError):
+        return None
+    return float(found.total_price)
 
 
 OnCall: TypeAlias = Callable[[CallRecord], None]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 from aiohttp import web
 
@@ -45,8 +46,12 @@ class Endpoint:
         self.headers: list[dict[str, str]] = []
         self.served: Counter[str] = Counter()
         """Requests by what became of them; "ok" for those that were answered."""
-        self.structured = True
-        """Whether a request that asks for a JSON Schema is taken."""
+        self.formats = {"json_schema", "json_object"}
+        """What an answer can be held to; a request for another format is refused."""
+        self.top_logprobs = 20
+        """Alternatives a token at most; 0: a request for log-probabilities is refused."""
+        self.ignores = False
+        """Formats and log-probabilities are taken and then ignored, as `transformers serve` does."""
         self.likes = ""
         """A candidate with this in it gets full marks, whatever it is worth."""
         self.traces: list[bytes] = []
@@ -60,12 +65,14 @@ class Endpoint:
         return f"{self.url}/v1"
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Endpoint]:
+    async def running(self) -> AsyncIterator[Self]:
         app = web.Application(client_max_size=8 << 20)
         app.router.add_post("/v1/chat/completions", self._openai)
         app.router.add_post("/v1/messages", self._anthropic)
         app.router.add_post("/v1/traces", self._collect)
         app.router.add_get("/served", self._count)
+        app.router.add_post("/deepseek/v1/chat/completions", self._deepseek)
+        app.router.add_post("/grok/v1/chat/completions", self._grok)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -86,12 +93,44 @@ class Endpoint:
         left = self._scripts[model]
         return left.pop(0) if left else ""
 
+    async def _deepseek(self, request: web.Request) -> web.StreamResponse:
+        """Any JSON object but no JSON Schema, and no log-probabilities of the model that reasons."""
+        body = await request.json()
+        text = "".join(message["content"] for message in body["messages"])
+        if "max_completion_tokens" in body:
+            return self._refused("max_completion_tokens", "not a parameter of this API")
+        if body.get("response_format", {}).get("type") == "json_schema":
+            return self._refused("response_format", "This response_format type is unavailable now")
+        if "response_format" in body and "json" not in text.lower():
+            return self._refused("response_format", "Prompt must contain the word 'json'")
+        if "logprobs" in body and body["model"].startswith("deepseek-reasoner"):
+            return self._refused("logprobs", "deepseek-reasoner does not support logprobs")
+        return await self._openai(request)
+
+    async def _grok(self, request: web.Request) -> web.StreamResponse:
+        """Eight alternatives a token at most, and none of the models that reason."""
+        body = await request.json()
+        if body.get("top_logprobs", 0) > 8:
+            return self._refused("top_logprobs", "top_logprobs must be between 0 and 8")
+        if "logprobs" in body and body["model"].startswith("grok-4-reasoning"):
+            return self._refused("logprobs", "logprobs is not supported by reasoning models")
+        return await self._openai(request)
+
+    def _refused(self, parameter: str, message: str) -> web.Response:
+        self.served[f"no {parameter}"] += 1
+        error = {"message": message, "type": "invalid_request_error", "param": parameter, "code": None}
+        return web.json_response({"error": error}, status=400)
+
     async def _openai(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        if not self.structured and "response_format" in body:
-            self.served["unstructured"] += 1
-            return web.json_response({"error": {"message": "response_format is not supported"}}, status=400)
+        wanted = body.get("response_format", {})
+        if wanted and not self.ignores and wanted["type"] not in self.formats:
+            return self._refused("response_format", "response_format is not supported")
+        top = body.get("top_logprobs", 0) if body.get("logprobs") and not self.ignores else -1
+        if top > self.top_logprobs or (top >= 0 and not self.top_logprobs):
+            return self._refused("logprobs", f"{self.top_logprobs} is the most")
         user = body["messages"][-1]["content"]
+        schema = wanted["json_schema"]["schema"] if wanted.get("type") == "json_schema" else {}
 
         def wrap(text: str, ended: str) -> dict[str, Any]:
             refused = ended == "refusal"
@@ -102,14 +141,19 @@ class Endpoint:
                 "object": "chat.completion",
                 "created": 1,
                 "model": "judge-2026-01-01",
-                "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
+                "choices": [
+                    {"index": 0, "message": message, "finish_reason": finish, "logprobs": _logprobs(text, top)}
+                ],
                 "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110},
             }
 
-        return await self._serve(request, body, user, wrap)
+        return await self._serve(request, body, user, schema, wrap)
 
     async def _anthropic(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        wanted = body.get("output_config", {}).get("format", {})
+        if wanted and not self.ignores and wanted["type"] not in self.formats:
+            return self._refused("output_config", "output_config: Extra inputs are not permitted")
         user = body["messages"][-1]["content"]
 
         def wrap(text: str, ended: str) -> dict[str, Any]:
@@ -125,7 +169,7 @@ class Endpoint:
                 "usage": {"input_tokens": 100, "output_tokens": 10},
             }
 
-        return await self._serve(request, body, user, wrap)
+        return await self._serve(request, body, user, wanted.get("schema", {}), wrap)
 
     async def _collect(self, request: web.Request) -> web.Response:
         self.traces.append(await request.read())
@@ -134,12 +178,14 @@ class Endpoint:
     async def _count(self, _: web.Request) -> web.Response:
         return web.json_response(self.served)
 
-    async def _serve(self, request: web.Request, body: dict[str, Any], user: str, wrap: Any) -> web.StreamResponse:
+    async def _serve(
+        self, request: web.Request, body: dict[str, Any], user: str, schema: dict[str, Any], wrap: Any
+    ) -> web.StreamResponse:
         self.requests.append(body)
         self.headers.append(dict(request.headers))
         fault = self._fault(body["model"])
         self.served[fault or "ok"] += 1
-        text = self._answer(user)
+        text = self._answer(user) if self.ignores else _held(self._answer(user), schema)
         if fault.startswith("echo"):  # the key comes back, in an error or in an answer
             said = f"you sent {request.headers.get('Authorization', '')}"
             if fault != "echo200":
@@ -180,6 +226,24 @@ class Endpoint:
             return 10
         found = _WORTH.search(text)
         return int(found[1]) if found else 0
+
+
+def _held(text: str, schema: dict[str, Any]) -> str:
+    """The answer with what only the schema asks for: each property that can have one value."""
+    fixed = {name: said["enum"][0] for name, said in schema.get("properties", {}).items() if "enum" in said}
+    return json.dumps({**json.loads(text), **fixed}) if fixed else text
+
+
+def _logprobs(text: str, top: int) -> dict[str, Any] | None:
+    """Of each word or mark: .9, and the rest on as many others as were asked for, all alike. `top` < 0: none."""
+    if top < 0:
+        return None
+    content = []
+    for token in re.findall(r"\w+|\W", text):
+        others = [token, *(f"{token}~{n}" for n in range(1, top))][:top]
+        likely = [{"token": other, "logprob": math.log(0.9 if other == token else 0.1 / top)} for other in others]
+        content.append({"token": token, "logprob": math.log(0.9), "bytes": None, "top_logprobs": likely})
+    return {"content": content, "refusal": None}
 
 
 def _spoilt(fault: str, text: str) -> tuple[str, str]:

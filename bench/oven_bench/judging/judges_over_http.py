@@ -28,6 +28,7 @@ from oven_controller.bus.connection import Bus
 from oven_controller.errors import ProcessError
 from oven_controller.process.child import Child
 from oven_controller.protocol import names
+from oven_controller.runs import judge_states
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer
@@ -37,7 +38,9 @@ from oven_learner.rewards import Committee
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.scores import Abstention, Cost, Verdict
 
-APIS: Final = ("openai", "anthropic")
+PROVIDERS: Final = {"openai": "compatible", "anthropic": "claude"}
+"""SDK → a provider that is asked through it."""
+APIS: Final = tuple(PROVIDERS)
 READY_S: Final = 60.0
 """Seconds until a member that was started listens: it imports an SDK first."""
 WARM_UP: Final = 2
@@ -86,8 +89,11 @@ class Stage:
         self._server = server
 
     @asynccontextmanager
-    async def members(self, scripts: Mapping[str, tuple[str, str]]) -> AsyncIterator[dict[str, Child]]:
-        """Name → the process of a member, each given by its API and the script that its model's name holds."""
+    async def members(
+        self, scripts: Mapping[str, tuple[str, str]], *, probed: bool = True
+    ) -> AsyncIterator[dict[str, Child]]:
+        """Name → the process of a member, each given by its API and the script that its model's name holds. With
+        `probed` not before each has had an end of the call that it makes at its start."""
         settings = {name: self._settings(api, script) for name, (api, script) in scripts.items()}
         committee = CommitteeSettings(members=settings)
         self._folder.config.write_text(f'{{"committee": {committee.model_dump_json()}}}')
@@ -99,6 +105,8 @@ class Stage:
             async with Bus.connect(self._server.url, admin) as bus:
                 for child, name in zip(children.values(), scripts, strict=True):
                     await self._listens(bus, child, names.reward(name))
+                while probed and not scripts.keys() <= judge_states.read(self._folder.path).keys():
+                    await asyncio.sleep(0.05)
             yield children
         finally:
             await asyncio.gather(*(child.end(10.0) for child in children.values()))
@@ -112,9 +120,8 @@ class Stage:
 
     def _settings(self, api: str, script: str) -> MemberSettings:
         address = self.url if script else "http://127.0.0.1:9"  # the port of `discard`: nobody listens
-        return MemberSettings.model_validate(
-            {"api": api, "model": f"m@{script}", "base_url": f"{address}/v1" if api == "openai" else address}
-        )
+        at = f"{address}/v1" if api == "openai" else address
+        return MemberSettings(provider=PROVIDERS[api], model=f"m@{script}", base_url=at)
 
     @staticmethod
     async def _listens(bus: Bus, child: Child, subject: str) -> None:
@@ -166,8 +173,8 @@ async def _clean(stage: Stage, groups: int, members: int, deadline_s: float, see
 
 async def _faulty(stage: Stage, groups: int, members: int, deadline_s: float, seed: int) -> dict[str, Any]:
     judges = {f"judge{n}": (APIS[n % len(APIS)], "chaos") for n in range(members)}
-    before = await served(stage.url)
     async with stage.members(judges) as processes:
+        before = await served(stage.url)
         committee, watched = stage.committee(tuple(judges), deadline_s, seed)
         wrong, skipped, seconds, abstained = await asyncio.to_thread(_judge, committee, _texts(groups, seed, "groups"))
         await asyncio.to_thread(committee.close)
@@ -191,7 +198,7 @@ async def _late(stage: Stage, seed: int) -> dict[str, Any]:
     """How long the learner waits for a judge whose endpoint does not answer in time, by SDK, and what it is told."""
     found: dict[str, Any] = {}
     judges = {f"{name}-{api}": (api, script) for name, script in LATE.items() for api in APIS}
-    async with stage.members(judges):
+    async with stage.members(judges, probed=False):
         for name in judges:
             committee, _ = stage.committee((name,), LATE_S, seed)
             _, _, seconds, abstained = await asyncio.to_thread(_judge, committee, _texts(1, seed, name))

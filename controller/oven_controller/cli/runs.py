@@ -78,7 +78,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
 
     from oven_controller.errors import OvenError
     from oven_controller.log.run_summary import RunSummary
-    from oven_controller.runs import log_reader
+    from oven_controller.runs import judge_states, log_reader
     from oven_controller.runs.folder import Home
     from oven_controller.runs.judge_costs import judge_costs
     from oven_controller.stack.health import notes
@@ -137,7 +137,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
         },
         "outcomes": view.outcomes,
         "prompts": {"injected": view.injected, "evicted": view.evicted},
-        "judges": costs,
+        "judge_costs": costs,
         "held": view.held if state == "running" else "",
         "ended_with": view.ended_with,
         "autonomy": _autonomy(view),
@@ -152,6 +152,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
             }
             for name, agent in sorted(view.agents.items())
         },
+        "judges": {name: state.model_dump() for name, state in judge_states.read(folder.path).items()},
         "events": view.seq,
         "log_unread": unread,
         "missing": missing,
@@ -219,7 +220,7 @@ def _show(found: dict[str, Any]) -> None:
         if value is not None:
             say(f"  {name} = {text(value)}")
     _show_decisions(found["decisions"], found["trials"], found["prompts"])
-    for line in cost_lines(found["judges"]):
+    for line in cost_lines(found["judge_costs"]):
         say(line)
     for actuator, level in found["autonomy"].items():
         say(f"autonomy{' of ' + actuator if actuator else ''}: {level}")
@@ -227,13 +228,16 @@ def _show(found: dict[str, Any]) -> None:
         say(f"held: {found['held']}")
     if found["ended_with"]:
         say(f"end: {found['ended_with']}")
-    _show_agents(found["agents"])
+    _show_voices(found)
 
 
-def _show_agents(agents: dict[str, Any]) -> None:
+def _show_voices(found: dict[str, Any]) -> None:
+    from oven_controller.runs.judge_states import JudgeState
     from oven_controller.terminal_text import say
 
-    for name, agent in agents.items():
+    for name, judge in found["judges"].items():
+        say(f"  judge {name}, when it started: {JudgeState.model_validate(judge).words()}")
+    for name, agent in found["agents"].items():
         life = "live" if agent["live"] else "not live"
         why = f"; shadow: {agent['shadow']}" if agent["shadow"] else ""
         why += f"; cannot fire: {agent['cannot_fire']}" if agent["cannot_fire"] else ""

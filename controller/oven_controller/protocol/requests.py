@@ -59,6 +59,7 @@ class ScoreRequest(Message):
     prompt: str
     completions: tuple[Completion, ...] = Field(min_length=1, description="answers to that one prompt")
     policy: str = Field(default="", description="what is being trained, in words (ModelDescription)")
+    domain: str = Field(default="", description="the field that its tasks are from, for a specialist")
     deadline_s: Real = Field(gt=0, description="seconds after which nobody waits for the answer any more")
 
 

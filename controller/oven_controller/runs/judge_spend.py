@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from oven_controller.errors import ConfigError
+from oven_controller.runs.judge_states import FOLDER
 from oven_controller.runs.sqlite_file import BUSY_S, open_database
 from oven_controller.settings.model import BudgetSettings
 
-FOLDER: Final = "judges"
-"""In the run's folder: what belongs to its judges and outlives their processes."""
 NAME: Final = "spend.sqlite"
 ROUNDING_USD: Final = 1e-9
 """US dollars: two sums of the same costs, taken in another order, differ by less."""

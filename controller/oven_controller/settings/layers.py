@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -20,6 +20,10 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 ENVIRONMENT = "OVEN_SET_"
 """`OVEN_SET_RULES__WINDOW_TICKS=5` says what `--set rules.window_ticks=5` says; two underscores stand for the dot."""
+
+SECRETIVE = ("key_env", "base_url")
+"""Settings whose wrong values are not repeated: a key is sometimes written where its variable's name belongs, or
+into an address."""
 
 Kind = Literal["default", "run", "file", "environment", "set", "flag"]
 KeyPath = tuple[str, ...]
@@ -168,12 +172,29 @@ def validated(
         where = prefix + ".".join(parts)
         source = layer_of(where.split("."), layers).source
         if problem["type"] == "extra_forbidden":
-            leaves = _leaves(where, problem["input"])
-            lines += [f"there is no setting {leaf!r} ({source}); {nearest(leaf, known)}" for leaf in leaves]
+            leaves, of_entry = _leaves(where, problem["input"]), _entry_settings(model, parts, prefix)
+            lines += [f"there is no setting {leaf!r} ({source}); {nearest(leaf, of_entry or known)}" for leaf in leaves]
         else:
             message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
-            lines.append(f"{where} = {problem['input']!r} ({source}): {message}")
+            said = where if parts[-1:] and parts[-1] in SECRETIVE else f"{where} = {problem['input']!r}"
+            lines.append(f"{said} ({source}): {message}")
     raise ConfigError("\n".join(lines))
+
+
+def _entry_settings(model: type[BaseModel], parts: Sequence[str], prefix: str) -> list[str]:
+    """The settings beside the one at `parts`, where that is in an entry with a name of the user's own (a committee's
+    member, say); else none."""
+    inner: Any = model
+    named = False
+    for part in parts[:-1]:
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            field = inner.model_fields.get(part)
+            inner = field.annotation if field is not None else None
+        elif get_origin(inner) is dict:
+            inner, named = get_args(inner)[1], True
+    if not named or not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        return []
+    return [prefix + ".".join([*parts[:-1], name]) for name in inner.model_fields]
 
 
 def _leaves(where: str, value: Any) -> list[str]:

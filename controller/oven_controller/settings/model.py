@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from oven_controller.errors import UnknownNameError
 from oven_controller.mesh.change_requirements import FORMS, NEED
 from oven_controller.protocol.rules import Rules
 
@@ -67,24 +68,106 @@ class BudgetSettings(BaseModel):
         return self != BudgetSettings()
 
 
+def _one_of(kind: str, known: tuple[str, ...]) -> BeforeValidator:
+    """Refuses another word with the nearest ones."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, str) and value not in known:
+            raise ValueError(str(UnknownNameError(kind, value, known)))
+        return value
+
+    return BeforeValidator(check)
+
+
+MemberKind: TypeAlias = Literal["llm", "rule", "verifier"]
+Role: TypeAlias = Literal["critic", "adversary", "specialist", "style"]
+
+MOST_LOGPROBS = 20
+"""Alternatives a token that any of the providers gives: OpenAI's and DeepSeek's limit."""
+
+
 class MemberSettings(BaseModel):
-    """A remote judge of the reward committee: which model, behind which API, in which role."""
+    """A member of the reward committee beside the script's own rules: a judge (which model, whose, in which role), a
+    rule, or the verifier."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    api: Literal["openai", "anthropic"] = Field(description="openai: any server that speaks its chat completions")
-    model: str = Field(min_length=1, description="the model's name at this API")
-    role: Literal["critic", "adversary"] = Field(
-        default="critic", description="critic: marks quality against the task; adversary: looks for tricks"
+    kind: Annotated[MemberKind, _one_of("kind of member", get_args(MemberKind))] = Field(
+        default="llm",
+        description="llm: a judge, as a separate process; rule: a function, in the learner; verifier: nearness to "
+        "the local teacher's own answer, in the learner",
     )
-    base_url: str = Field(default="", pattern="^$|^https?://", description="empty: the provider's own")
+    provider: str = Field(
+        default="",
+        description="whose API: claude, openai, deepseek, grok, compatible (any server that speaks OpenAI's chat "
+        "completions), or one that `committee.providers` adds",
+    )
+    model: str = Field(
+        default="", description="the model's name at its provider; of a verifier: a folder, or empty for the usual one"
+    )
+    role: Annotated[Role, _one_of("role", get_args(Role))] = Field(
+        default="critic",
+        description="critic: quality against the task; adversary: tricks, and what is made up; specialist: the "
+        "domain's own standards; style: clarity, tone and form",
+    )
+    domain: str = Field(
+        default="", max_length=200, description="a specialist's field; empty: that of the ModelDescription"
+    )
+    rubric: str = Field(default="", description="a text file that takes the place of the role's instructions")
+    rule: str = Field(default="", description="of a rule: an entry point of the group oven.rewards, or FILE:FUNCTION")
+    base_url: str = Field(default="", description="empty: the provider's own")
     key_env: str = Field(
         default="",
-        description="environment variable with the key; empty: the SDK's usual one, or no key with a base_url",
+        description="environment variable with the key; empty: the provider's usual one, or no key with a base_url",
     )
     budget: BudgetSettings = Field(
         default=BudgetSettings(), description="what this member may spend: {usd: …, tokens: …, calls: …}"
     )
+    logprobs: bool = Field(
+        default=False, description="ask for log-probabilities of the tokens, where the model has them"
+    )
+    top_logprobs: int = Field(
+        default=5,
+        ge=1,
+        le=MOST_LOGPROBS,
+        description="alternatives a token, with `logprobs`; fewer where fewer are given",
+    )
+
+    @field_validator("base_url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if value and not re.fullmatch(r"https?://[^@?#\s]+", value):
+            raise ValueError("it should be an address, http:// or https://, without a user, a password or a query")
+        return value
+
+    @field_validator("key_env")
+    @classmethod
+    def _variable(cls, value: str) -> str:
+        if value and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+            raise ValueError("it should be the name of an environment variable, and not the key itself")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        needed = {"llm": ("provider", "model"), "rule": ("rule",), "verifier": ()}[self.kind]
+        taken = {*needed, "kind", *_OF_KIND[self.kind]}
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if name in needed and not value:
+                raise ValueError(f"a member of the kind {self.kind} needs `{name}`")
+            if name not in taken and value != field.default:
+                raise ValueError(f"`{name}` has no meaning for a member of the kind {self.kind}; leave it out")
+        if self.domain and self.role != "specialist":
+            raise ValueError(f"`domain` is for the role specialist, and this one is {self.role}; leave it out")
+        return self
+
+
+_OF_KIND: dict[MemberKind, tuple[str, ...]] = {
+    "llm": ("role", "domain", "rubric", "base_url", "key_env", "logprobs", "top_logprobs", "budget"),
+    "rule": (),
+    "verifier": ("model",),
+}
+"""What may be said of a kind beside what must be."""
 
 
 class CommitteeSettings(BaseModel):
@@ -92,7 +175,12 @@ class CommitteeSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    members: dict[str, MemberSettings] = Field(default_factory=dict, description="remote members by name")
+    members: dict[str, MemberSettings] = Field(
+        default_factory=dict, description="members beside the script's own rules, by name"
+    )
+    providers: str = Field(
+        default="", description="YAML file laid over the packaged catalogue of providers, by provider and model"
+    )
     quorum: int | None = Field(
         default=None, ge=1, description="scores that a group needs; none: two, or one where one member has weight"
     )
@@ -105,6 +193,11 @@ class CommitteeSettings(BaseModel):
     cache: bool = Field(
         default=True, description="a group that a judge has scored in this run is not asked for, and paid, again"
     )
+
+    @property
+    def judges(self) -> dict[str, MemberSettings]:
+        """The members that are processes of their own, and are asked over the bus."""
+        return {name: member for name, member in self.members.items() if member.kind == "llm"}
 
 
 class Settings(BaseModel):

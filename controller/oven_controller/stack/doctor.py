@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from oven_controller.settings.judge_providers import packaged
+
 State = Literal["ok", "warn", "fail"]
 
 PYTHON = (3, 11)
@@ -18,7 +20,8 @@ NATS = (2, 12)
 LEAST_FREE = 500 * 2**20
 GOOD_FREE = 5 * 2**30
 COLUMNS, ROWS = 80, 24
-KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
+KEYS = tuple(entry.key_env for entry in packaged().values() if entry.key_env)
+"""The providers' usual variables."""
 NEEDED_FOR = {
     "learner": "training here",
     "quantized": "teachers in 8 and 4 bits",

@@ -34,7 +34,7 @@ def dry_run(request: Request, home: Home) -> list[str]:
         processes["kg"] = f"{own} kg" if "kg" in installed else "not started; it is not installed"
     for pool in pools(agent_specs(settings), per_process(settings)):
         processes[pool.process] = f"{own} agent {' '.join(pool.arguments)}"
-    for name in settings.committee.members:
+    for name in settings.committee.judges:
         processes[f"member-{name}"] = f"{own} member --name {name}"
     if request.command:
         processes["script"] = " ".join(request.command)

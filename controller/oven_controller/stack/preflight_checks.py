@@ -17,6 +17,7 @@ from oven_controller.security import tls
 from oven_controller.security.credentials import Credentials
 from oven_controller.server import embedded as servers
 from oven_controller.settings.agents import AgentSpec, agent_specs, per_process
+from oven_controller.settings.committee import check_keys
 from oven_controller.settings.model import ATTACHED, Settings
 from oven_controller.settings.resolution import Resolved
 from oven_controller.stack.plan import Pool, own_command, pools
@@ -58,6 +59,7 @@ def check(request: Request, home: Home) -> None:
         if settings.tls_ca:
             tls.trusting(settings.tls_ca)
     pools(agent_specs(settings), per_process(settings))
+    check_keys(settings.committee)
     if settings.agent_options:
         check_agents(settings)  # an option that is wrong shows only where the agent is loaded
     if request.resume:
@@ -122,7 +124,7 @@ def _keys(request: Request) -> list[str]:
     settings = request.resolved.settings
     learner = ["learner"] if request.learner or request.command else []
     agents = [pool.key for pool in pools(agent_specs(settings), per_process(settings))]
-    return ["admin", "mesh", "history", *learner, *agents, *settings.committee.members]
+    return ["admin", "mesh", "history", *learner, *agents, *settings.committee.judges]
 
 
 def _credentials(settings: Settings, name: str) -> Credentials | None:

@@ -148,7 +148,7 @@ class _Up:
             self.folder.add_user(role, role)  # type: ignore[arg-type]
         for pool in self._pools():
             self.folder.add_user("agent", pool.key, pool.names)
-        for member in self.settings.committee.members:
+        for member in self.settings.committee.judges:
             self.folder.add_user("member", member)
         log = self.folder.logs / "nats-server.log"
         self.server = await servers.EmbeddedServer.start(self.folder.server, log, self.settings.port)
@@ -207,7 +207,7 @@ class _Up:
         if self.settings.kg:
             await self._take_priors(processes, bus)
         await processes.start_agents(self._pools())
-        await processes.start_members(list(self.settings.committee.members))
+        await processes.start_members(list(self.settings.committee.judges))
         await self._open_monitor(plan)
         if self.request.command or self.request.learner:
             await self._start_learner(processes, plan, relaunch.LATEST if self.request.resume else "")

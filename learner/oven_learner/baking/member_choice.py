@@ -11,14 +11,14 @@ from oven_controller.settings.model import MemberSettings
 def chosen(
     members: Mapping[str, MemberSettings], role: str, provider: str | None, model: str | None, name: str | None
 ) -> str:
-    """The first member in this role that is called so, speaks this API or is at this provider's address, and asks this
-    model. Raises UnknownNameError for a role that no member has, and where no member in it fits."""
+    """The first member in this role that is called so, has this provider or is at its address, and asks this model.
+    Raises UnknownNameError for a role that no member has, and where no member in it fits."""
     roles = {member.role for member in members.values()}
     if role not in roles:
         raise UnknownNameError("role", role, roles)
     of_role = {key: member for key, member in members.items() if member.role == role}
     for key, member in of_role.items():
-        at_provider = provider is None or provider == member.api or provider.lower() in member.base_url.lower()
+        at_provider = provider is None or provider == member.provider or provider.lower() in member.base_url.lower()
         if at_provider and model in (None, member.model) and name in (None, key):
             return key
     asked = " ".join(word for word in (name, provider, model) if word)

@@ -107,7 +107,7 @@ class PolicyTraining:
     def oven(self, place: Place, stack: OwnStack | None) -> Oven:
         """The training, for the run at `place`. Raises ConfigError, UnknownNameError, TeacherRefusedError."""
         with within(place):
-            committee, members = self._committee(), Connection.find().committee.members
+            committee, members = self._committee(), Connection.find().committee.judges
         beta = self.arguments.get("beta", BETA if self.teachers else 0.0)
         trainer = SteeredTrainer(
             place,

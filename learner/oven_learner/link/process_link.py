@@ -58,7 +58,8 @@ AGAIN_S = 0.25
 AGAIN_MOST_S = 5.0
 CLOSING_S = 0.001
 KEEPING_S = 5.0
-"""For the process to let go of the server and write what is left to the disk, once the time for sending is over."""
+"""For the process to let go of the server, write what is left to the disk and say so, once the time for sending is
+over."""
 HEAR_S = 0.05
 """Between two looks for how far the process is, and whether it still lives."""
 
@@ -155,7 +156,7 @@ class ProcessLink:
     def close(self, timeout_s: float) -> bool:
         self._closing_s = timeout_s
         self._closing.set()
-        self._relay.join(timeout_s + (KEEPING_S if self._config.folder else 0.0))
+        self._relay.join(timeout_s + KEEPING_S)
         if self._relay.is_alive() and self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()

@@ -73,7 +73,7 @@ class Worker:
         self._taken = 0
         self._status, self._status_at = Status(), 0.0
         self._spool: Spool | None = None
-        self._kept = 0
+        self._left = self._kept = 0  # what the log did not take by the end; of that, what is on the disk
 
     def run(self) -> int:
         """Until the learner closes it or is gone. The exit code."""
@@ -93,7 +93,8 @@ class Worker:
         finally:
             tracing.flush()
         if self._opened:
-            self._kept = spool.keep(self._spool, self._writer.rest(), self._config.credentials)
+            rest = self._writer.rest()
+            self._left, self._kept = len(rest), spool.keep(self._spool, rest, self._config.credentials)
             self._tell(self._state(over=True))
         deadline = time.monotonic() + GRACE_S
         while not self._flushed() and time.monotonic() < deadline:
@@ -192,7 +193,7 @@ class Worker:
             self._tell(state)
 
     def _state(self, over: bool = False) -> Status:
-        writer, waiting = self._writer, self._writer.unsent + self._kept
+        writer, waiting = self._writer, self._writer.unsent + self._left
         return Status(self._taken, waiting, writer.dropped, writer.last_sent, writer.logged, over, self._kept)
 
     def _tell(self, said: object) -> None:

@@ -145,6 +145,7 @@ class Committee:
     @description.setter
     def description(self, said: ModelDescription | str) -> None:
         self._description = said if isinstance(said, str) else said.to_agent_prompt()
+        self._domain = "" if isinstance(said, str) else said.domain
 
     @property
     def weights(self) -> dict[str, float]:
@@ -328,6 +329,7 @@ class Committee:
             prompt=group.prompt,
             completions=tuple(sorted(completions, key=lambda completion: completion.id)),
             policy=self.description,
+            domain=self._domain,
             deadline_s=self.remote.deadline_s if self.remote else 1.0,
         )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards.committee import Committee
+from oven_learner.rewards.configured_rules import with_configured_rules
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.rule_members import RewardFunction
@@ -22,16 +23,17 @@ def convene(
     run: str | None = None,
     creds: str | Path | None = None,
 ) -> Committee:
-    """`rules` with the remote members of the run's `committee` settings; everybody has weight 1 unless `weights` says
+    """`rules` with the members of the run's `committee` settings; everybody has weight 1 unless `weights` says
     otherwise. `description` says whose answers they score and what for.
 
     The stack is found as `attach` finds it. Raises ConfigError when there is none, or the settings cannot work.
     """
     there = Connection.find(url, run, creds)
     settings = there.committee
+    rules = with_configured_rules(rules, settings.members)
     remote = None
-    if settings.members:
-        remote = RemoteMembers(tuple(settings.members), there.url, there.credentials, deadline_s=settings.deadline_s)
+    if settings.judges:
+        remote = RemoteMembers(tuple(settings.judges), there.url, there.credentials, deadline_s=settings.deadline_s)
     return Committee(
         rules,
         remote=remote,

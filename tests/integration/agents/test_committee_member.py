@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from nats.aio.msg import Msg
 from tests.integration.conftest import WAIT_S, Stack
@@ -31,8 +32,10 @@ from oven_controller.process.child import Child
 from oven_controller.protocol import names
 from oven_controller.protocol.permissions import score_inbox
 from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
+from oven_controller.runs import judge_states
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
+from oven_controller.settings.judge_providers import catalogue, endpoint_of
 from oven_controller.settings.model import MemberSettings
 
 KEY = "sk-canary-77b1d9"
@@ -50,7 +53,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
     folder = ServerFolder(tmp_path / "nats", "r")
     for role in ("admin", "learner"):
         folder.add_user(role, role)
-    for member in ("critic", "adversary", "dear"):
+    for member in ("critic", "adversary", "specialist", "style", "dear"):
         folder.add_user("member", member)
     started = await EmbeddedServer.start(folder, tmp_path / "nats-server.log")
     yield started
@@ -61,7 +64,7 @@ def connection(server: EmbeddedServer, name: str) -> Any:
     return Bus.connect(server.url, Credentials.load(server.folder.creds / f"{name}.nk"))
 
 
-def configured(folder: Path, budget: dict[str, float] | None = None, **members: dict[str, str]) -> None:
+def configured(folder: Path, budget: dict[str, float] | None = None, **members: dict[str, Any]) -> None:
     (folder / "config.json").write_text(json.dumps({"committee": {"members": members, "budget": budget or {}}}))
 
 
@@ -125,12 +128,20 @@ async def test_a_members_process_from_start_to_end(
     stack: Stack, server: EmbeddedServer, endpoint: Endpoint, tmp_path: Path
 ) -> None:
     """It answers, comes back after the server was away, says nothing of what it knows, and ends when asked to."""
+    (tmp_path / "rubric.txt").write_text("Look for songs of birds.")
     configured(
         tmp_path,
-        critic={"api": "openai", "model": "m@", "base_url": endpoint.openai_url, "key_env": "CANARY"},
-        adversary={"api": "anthropic", "model": "m@echo401x99", "base_url": endpoint.url, "key_env": "CANARY"}
+        critic={"provider": "compatible", "model": "m@", "base_url": endpoint.openai_url, "key_env": "CANARY"}
+        | {"rubric": str(tmp_path / "rubric.txt")},
+        adversary={"provider": "claude", "model": "m@echo401x99", "base_url": endpoint.url, "key_env": "CANARY"}
         | {"role": "adversary"},
+        # Each provider's own manners, at its own path of the endpoint.
+        specialist={"provider": "deepseek", "model": "m@echo200", "base_url": f"{endpoint.url}/deepseek/v1"}
+        | {"role": "specialist", "key_env": "CANARY", "logprobs": True},
+        style={"provider": "grok", "model": "m@echo500", "base_url": f"{endpoint.url}/grok/v1", "key_env": "CANARY"}
+        | {"role": "style"},
     )
+    members = ("critic", "adversary", "specialist", "style", "dear")
     heard: list[bytes] = []
 
     async def hear(message: Msg) -> None:
@@ -138,11 +149,14 @@ async def test_a_members_process_from_start_to_end(
 
     loud = {"CANARY": KEY, "OPENAI_LOG": "debug", "ANTHROPIC_LOG": "debug"}
     async with AsyncExitStack() as running:
-        critic = await running.enter_async_context(process(stack, server, tmp_path, "critic", **loud))
-        adversary = await running.enter_async_context(process(stack, server, tmp_path, "adversary", **loud))
+        children = {
+            name: await running.enter_async_context(process(stack, server, tmp_path, name, **loud)) for name in members
+        }
         async with connection(server, "learner") as learner, connection(server, "admin") as admin:
-            assert (await once_there(learner, "critic")).scores is not None
-            assert (await once_there(learner, "adversary")).failure == "auth"
+            for name in members:
+                reply = await once_there(learner, name)
+                assert (reply.failure == "auth") if name == "adversary" else (reply.scores is not None), reply
+            await probed(tmp_path, members)
             await admin.subscribe(">", hear)  # not before: a listener hides that nobody answers
             await admin.flush()
             asked = request(2)
@@ -155,14 +169,32 @@ async def test_a_members_process_from_start_to_end(
         running.push_async_callback(again.stop)
         async with connection(again, "learner") as learner:
             assert (await once_there(learner, "critic")).scores is not None
-        assert await critic.end(grace_s=WAIT_S) == 0
-        assert await adversary.end(grace_s=WAIT_S) == 0
-        logs = critic.log.read_text() + adversary.log.read_text()
+        commands = [" ".join(process.cmdline()) for child in children.values() for process in tree(child.pid)]
+        for child in children.values():
+            assert await child.end(grace_s=WAIT_S) == 0
+        logs = "".join(child.log.read_text() for child in children.values())
     assert "abstained: auth" in logs
+    assert "takes no JSON Schema" in logs, "what DeepSeek lacks is one sentence in its member's log"
+    assert judge_states.read(tmp_path)["adversary"].failure == "auth"
+    assert any("songs of birds" in str(body["messages"]) for body in endpoint.requests)
     assert sum(b"ScoreReply" in message for message in heard) == 2
-    for where in (logs, b"".join(heard).decode()):
+    assert len(commands) >= len(members) and all(header["Authorization"].endswith(KEY) for header in endpoint.headers)
+    files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    for where in (logs, b"".join(heard).decode(), "".join(commands), b"".join(files).decode(errors="replace")):
         assert KEY not in where
     assert "worth" not in logs  # neither prompts nor completions
+
+
+async def probed(folder: Path, members: tuple[str, ...]) -> None:
+    """Once each member's process has written what its probe found."""
+    async with asyncio.timeout(WAIT_S):
+        while set(judge_states.read(folder)) != set(members):
+            await asyncio.sleep(0.05)
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
 
 
 @pytest.mark.parametrize(
@@ -176,8 +208,8 @@ async def test_a_members_process_from_start_to_end(
 async def test_what_is_wrong_at_the_start_is_one_line(
     stack: Stack, server: EmbeddedServer, tmp_path: Path, name: str, says: str
 ) -> None:
-    dear = {"api": "openai", "model": "m", "base_url": "http://127.0.0.1:9/v1"}
-    configured(tmp_path, {"usd": 1}, critic={"api": "openai", "model": "m", "key_env": "NOT_THERE"}, dear=dear)
+    dear = {"provider": "compatible", "model": "m", "base_url": "http://127.0.0.1:9/v1"}
+    configured(tmp_path, {"usd": 1}, critic={"provider": "openai", "model": "m", "key_env": "NOT_THERE"}, dear=dear)
     async with process(stack, server, tmp_path, name) as child:
         async with asyncio.timeout(WAIT_S):
             assert await child.wait() == 2
@@ -219,10 +251,13 @@ async def serving(
     server: EmbeddedServer, endpoint: Endpoint, name: str, script: str, credentials: str = ""
 ) -> AsyncIterator[Member]:
     """A member in this process, so that its counts can be read."""
-    api = "openai" if name == "critic" else "anthropic"
-    url = endpoint.openai_url if api == "openai" else endpoint.url
-    settings = MemberSettings.model_validate({"api": api, "model": f"m@{script}", "base_url": url})
-    provider = providers.connect(name, settings, KEY)
+    critic = name == "critic"
+    settings = MemberSettings(
+        provider="compatible" if critic else "claude",
+        model=f"m@{script}",
+        base_url=endpoint.openai_url if critic else endpoint.url,
+    )
+    provider = providers.connect(name, endpoint_of(name, settings, catalogue()), KEY)
     member = Member(name, Judge("critic", provider, Controls()), lambda _: None)
     stop = asyncio.Event()
     async with connection(server, credentials or name) as bus:

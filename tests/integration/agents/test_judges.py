@@ -13,15 +13,17 @@ from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.failures import KINDS, Kind
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
-from oven_agents.judges.providers import NO_KEY, connect, key_of
+from oven_agents.judges.providers import connect
 from oven_agents.judges.usage import cost_usd
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
+from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of, key_of
 from oven_controller.settings.model import MemberSettings
 from oven_controller.telemetry.genai import CallRecord
 
 APIS = ("openai", "anthropic")
+PROVIDERS = {"openai": "compatible", "anthropic": "claude"}
 KEY = "sk-canary-5f0c2f"
 
 
@@ -36,11 +38,12 @@ class Asked:
 
     def __init__(self, endpoint: Endpoint, api: str, script: str, controls: Controls | None = None) -> None:
         url = endpoint.openai_url if api == "openai" else endpoint.url
-        self.settings = MemberSettings.model_validate({"api": api, "model": f"m@{script}", "base_url": url})
-        self.provider = connect("critic", self.settings, KEY)
+        settings = MemberSettings(provider=PROVIDERS[api], model=f"m@{script}", base_url=url)
+        self.asked = endpoint_of("critic", settings, catalogue())
+        self.provider = connect("critic", self.asked, KEY)
         self.calls: list[CallRecord] = []
         judge = Judge("critic", self.provider, controls, self.calls.append)
-        self.member = Member("critic", judge, partial(cost_usd, api, url, self.settings.model))
+        self.member = Member("critic", judge, partial(cost_usd, self.asked))
 
     async def __aenter__(self) -> Asked:
         return self
@@ -99,7 +102,7 @@ ABSTAINED: list[tuple[str, str]] = [
     ("401", "auth"),
     ("403", "auth"),
     ("404", "not_found"),
-    ("400x2", "bad_request"),
+    ("400x3", "bad_request"),
     ("429x9", "rate_limit"),
     ("500x9", "server_error"),
     ("529x9", "overloaded"),
@@ -161,23 +164,34 @@ async def test_a_call_is_recorded_for_tracing(endpoint: Endpoint) -> None:
     async with Asked(endpoint, "openai", "429x2") as asked:
         await asked.score(7)
     (call,) = asked.calls
-    assert (call.operation, call.provider, call.request_model) == ("chat", "openai", "m@429x2")
+    assert (call.operation, call.provider, call.request_model) == ("chat", "compatible", "m@429x2")
     assert (call.response_model, call.finish_reason, call.error_type) == ("judge-2026-01-01", "stop", None)
     assert (call.input_tokens, call.output_tokens, call.resends) == (100, 10, 2)
     assert (call.evaluation, call.scores) == ("critic", right(7))
     assert 0 < call.started_ns <= call.ended_ns
 
 
-async def test_an_endpoint_without_schemas_is_asked_without_from_then_on(endpoint: Endpoint) -> None:
-    endpoint.structured = False
-    async with Asked(endpoint, "openai", "") as asked:
+@pytest.mark.parametrize(
+    ("api", "takes", "served"),
+    [
+        ("openai", {"json_object"}, {"no response_format": 1}),
+        ("openai", set(), {"no response_format": 2}),
+        ("anthropic", set(), {"no output_config": 1}),
+    ],
+)
+async def test_an_endpoint_without_schemas_is_asked_without_from_then_on(
+    endpoint: Endpoint, api: str, takes: set[str], served: dict[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoint.formats = takes
+    async with Asked(endpoint, api, "") as asked:
         for _ in range(3):
             assert (await asked.score(7, 2)).scores == right(7, 2)
-    assert endpoint.served == {"unstructured": 1, "ok": 3}
+    assert endpoint.served == {"ok": 3, **served}
+    assert [record.levelname for record in caplog.records] == ["WARNING"], "it is said once"
 
 
 async def test_a_refused_request_says_nothing_of_schemas_where_the_plain_one_is_refused_too(endpoint: Endpoint) -> None:
-    async with Asked(endpoint, "openai", "400x2") as asked:
+    async with Asked(endpoint, "openai", "400x3") as asked:
         assert (await asked.score(7)).failure == "bad_request"
         assert (await asked.score(7)).scores == right(7)
     assert "response_format" in endpoint.requests[-1]
@@ -217,7 +231,7 @@ async def test_a_key_is_nowhere_although_the_endpoint_echoes_it(
     monkeypatch.setenv("ANTHROPIC_LOG", "debug")
     said = []
     with caplog.at_level(logging.DEBUG):
-        for script in ("echo401", "echo400x2", "echo403", "echo404", "echo500x9", "echo200x3", "echo422x2"):
+        for script in ("echo401", "echo400x3", "echo403", "echo404", "echo500x9", "echo200x3", "echo422x3"):
             async with Asked(endpoint, api, script) as asked:
                 reply = await asked.score(7, deadline_s=3.0)
                 assert reply.scores is None
@@ -241,14 +255,25 @@ async def test_a_full_house_says_that_it_was_busy(endpoint: Endpoint) -> None:
 
 
 def test_the_key_comes_from_the_variable_that_is_named() -> None:
-    own = MemberSettings(api="openai", model="m", base_url="http://127.0.0.1:1/v1")
+    def key(environ: dict[str, str], **member: str) -> str:
+        return key_of(
+            "c", endpoint_of("c", MemberSettings.model_validate({"model": "m", **member}), catalogue()), environ
+        )
+
     usual = {"OPENAI_API_KEY": KEY}
-    assert key_of("c", MemberSettings(api="openai", model="m"), usual) == KEY
-    assert key_of("c", own, usual) == NO_KEY  # an address of one's own does not get OpenAI's key unasked
-    assert key_of("c", own.model_copy(update={"key_env": "MINE"}), {"MINE": f" {KEY}\n"}) == KEY
-    with pytest.raises(ConfigError, match="ANTHROPIC_API_KEY is not set; export it") as missing:
-        key_of("c", MemberSettings(api="anthropic", model="m"), usual)
-    assert missing.value.exit_code == 2
+    own = {"provider": "openai", "base_url": "http://127.0.0.1:1/v1"}
+    assert key(usual, provider="openai") == KEY
+    assert key(usual, **own) == NO_KEY  # an address of one's own does not get OpenAI's key unasked
+    assert key({"MINE": f" {KEY}\n"}, **own, key_env="MINE") == KEY
+    for provider, variable in (
+        ("claude", "ANTHROPIC_API_KEY"),
+        ("deepseek", "DEEPSEEK_API_KEY"),
+        ("grok", "XAI_API_KEY"),
+    ):
+        with pytest.raises(ConfigError, match=f"{variable} is not set; export it") as missing:
+            key(usual, provider=provider)
+        assert missing.value.exit_code == 2
+        assert key({variable: KEY}, provider=provider) == KEY
     with pytest.raises(ConfigError, match="OPENAI_API_KEY holds characters that no key has") as broken:
-        key_of("c", MemberSettings(api="openai", model="m"), {"OPENAI_API_KEY": "sk-canary\x0112"})
+        key({"OPENAI_API_KEY": "sk-canary\x0112"}, provider="openai")
     assert "canary" not in str(broken.value)

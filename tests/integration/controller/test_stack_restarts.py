@@ -18,7 +18,7 @@ from oven_controller.runs.log_sources import exported
 pytestmark = pytest.mark.e2e
 
 SERVICES = {name: f"oven_services:{name}" for name in ("kg", "member", "learner", "monitor")}
-COMMITTEE = "committee={members: {judge: {api: openai, model: none}}}"
+COMMITTEE = "committee={members: {judge: {provider: compatible, model: m, base_url: 'http://127.0.0.1:1'}}}"
 CRASHER = '''
 """Joins, and takes its process down with its first vote."""
 import os

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.e2e
 # Makes its stdin its controlling terminal, and becomes the command.
 LOGIN = "import os, sys; os.login_tty(0); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 MONITOR = {"monitor": "oven_services:monitor", "kg": "oven_services:kg", "member": "oven_services:member"}
-COMMITTEE = "committee={members: {judge: {api: openai, model: none}}}"
+COMMITTEE = "committee={members: {judge: {provider: compatible, model: m, base_url: 'http://127.0.0.1:1'}}}"
 CTRL_C = "\x03"
 
 

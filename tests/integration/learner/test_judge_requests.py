@@ -21,6 +21,7 @@ from oven_agents.judges.member_process import serve
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.bus.connection import Bus
 from oven_controller.security.credentials import Credentials
+from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of
 from oven_controller.settings.model import MemberSettings
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
@@ -40,8 +41,9 @@ async def test_a_second_training_and_an_evaluation_after_it_ask_once_for_each_gr
     try:
         async with Endpoint().running() as endpoint, Bus.connect(server.url, _key(server, "critic")) as bus:
             endpoint.likes = "a"
-            settings = MemberSettings.model_validate({"api": "openai", "model": "m@", "base_url": endpoint.openai_url})
-            judge = Judge("critic", providers.connect("critic", settings, "none"))
+            settings = MemberSettings(provider="compatible", model="m@", base_url=endpoint.openai_url)
+            asked = endpoint_of("critic", settings, catalogue())
+            judge = Judge("critic", providers.connect("critic", asked, NO_KEY))
             serving = asyncio.create_task(serve(Member("critic", judge, lambda _: None), bus, stop))
             remote = RemoteMembers(("critic",), server.url, _key(server, "learner"), deadline_s=20)
             committee = Committee({}, remote=remote, description="A test.")

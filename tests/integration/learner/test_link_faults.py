@@ -348,6 +348,7 @@ async def test_without_jetstream_training_goes_on_and_says_what_to_look_at(
     await until(lambda: "JetStream is off" in caplog.text)
     await until(lambda: polled(learner) and link.unsent == 1)
     assert not await off_loop(learner.close, "completed", timeout_s=0.2)
+    assert link.unsent == 2  # with the run's end: there is no folder, and so no spool that could keep them
 
 
 async def test_the_end_counts_all_that_was_dropped(nats: Server) -> None:

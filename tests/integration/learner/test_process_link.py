@@ -168,7 +168,8 @@ async def test_one_that_is_frozen_holds_up_nothing_and_the_oldest_go(
     assert numbers == sorted(set(numbers)) and numbers[-2] == 20_011, "the newest are there"
 
 
-async def test_one_that_is_frozen_at_the_end_is_not_waited_for(nats: Server) -> None:
+async def test_one_that_is_frozen_at_the_end_is_not_waited_for(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_link, "KEEPING_S", 0.2)
     run = Training(nats)
     await off_loop(run.client.start)
     run.signal(signal.SIGSTOP)

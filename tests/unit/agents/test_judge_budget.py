@@ -22,7 +22,8 @@ from oven_agents.judges.providers.provider import Answer, Question
 from oven_agents.judges.usage import Ledger, Usage, current, opened
 from oven_agents.judges.verdict_cache import VerdictCache, cache_key
 from oven_controller.errors import ConfigError
-from oven_controller.runs.judge_spend import FOLDER, JudgeSpend, Refused, Spend, read_spend
+from oven_controller.runs.judge_spend import JudgeSpend, Refused, Spend, read_spend
+from oven_controller.runs.judge_states import FOLDER
 from oven_controller.settings.model import BudgetSettings
 
 FREE = BudgetSettings()

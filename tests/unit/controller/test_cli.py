@@ -108,7 +108,7 @@ def test_agents_are_listed_with_whole_summaries(
                 "--set",
                 "agents=[]",
                 "--set",
-                "committee={members: {a.b: {api: openai, model: m}}}",
+                "committee={members: {a.b: {provider: openai, model: m}}}",
             ],
             "committee member 'a.b' is not a usable name",
         ),
@@ -224,7 +224,7 @@ def test_a_stack_without_a_learner_serves_a_completed_run(home: Home) -> None:
 def test_dry_run_shows_every_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"kg": None, "monitor": None}
     monkeypatch.setattr("oven_controller.stack.dry_run.plugins.points", lambda _group: there)
-    committee = "committee={members: {judge: {api: openai, model: m}}}"
+    committee = "committee={members: {judge: {provider: compatible, model: m, base_url: 'http://127.0.0.1:1'}}}"
     traces = {"otlp": "http://127.0.0.1:4318"}
     request = Request(resolve(sets=("agents=[]", committee), flags=traces, attached=True))
     said = "\n".join(dry_run(request, Home()))

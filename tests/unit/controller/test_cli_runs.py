@@ -15,7 +15,8 @@ from tests.support.replayed import a_run, left_behind
 
 from oven_controller.runs import removal
 from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.runs.judge_spend import FOLDER, JudgeSpend, Spend
+from oven_controller.runs.judge_spend import JudgeSpend, Spend
+from oven_controller.runs.judge_states import FOLDER
 from oven_controller.settings.model import BudgetSettings
 
 DAY = 86400
@@ -233,7 +234,7 @@ def test_status_says_what_judges_have_cost(home: Home, capsys: pytest.CaptureFix
     folder = left_behind(home, log)
     folder.config.write_text('{"committee": {"budget": {"usd": 5, "tokens": null}}}')
     assert invoke("status", "--json") == 0
-    judges = json.loads(capsys.readouterr().out)["judges"]
+    judges = json.loads(capsys.readouterr().out)["judge_costs"]
     assert judges == {"cost_usd": 0.5, "tokens": 1000, "calls": None, "budget": {"usd": 5}}, "of the log"
 
     books = JudgeSpend(folder.path / FOLDER, "critic", BudgetSettings(), BudgetSettings())
@@ -243,7 +244,7 @@ def test_status_says_what_judges_have_cost(home: Home, capsys: pytest.CaptureFix
         books.book(held, cost)
     books.close()
     assert invoke("status", "--json") == 0
-    judges = json.loads(capsys.readouterr().out)["judges"]
+    judges = json.loads(capsys.readouterr().out)["judge_costs"]
     assert judges["members"]["critic"] == {
         "cost_usd": 0.75, "tokens": 1055, "calls": 3, "unanswered_calls": 1, "unpriced_calls": 1
     }  # fmt: skip
@@ -255,4 +256,4 @@ def test_status_says_what_judges_have_cost(home: Home, capsys: pytest.CaptureFix
     books.path.write_bytes(b"no database" * 100)
     assert invoke("status", "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["judges"] == {} and any("spend.sqlite cannot be read" in note for note in found["notes"])
+    assert found["judge_costs"] == {} and any("spend.sqlite cannot be read" in note for note in found["notes"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oven_agents.judges.member_process import committee_settings
+from oven_agents.judges.member_process import configured_member
 from oven_controller.cli.main import run
 from oven_controller.cli.operator import parsed
 from oven_controller.errors import ConfigError, OvenError, reason
@@ -48,7 +48,7 @@ def test_no_message_names_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (folder.server.folder / "users.json").write_text('[{"name": 1}]')
     folder.config.write_text('{"committee": {}}')
     said = [
-        str(raised(committee_settings, folder.config, "judge")),
+        str(raised(configured_member, folder.config, "judge")),
         str(raised(ServerFolder(folder.server.folder, "r").users)),
         knobs.apply("run.rollback", 5.0).reason,
     ]

@@ -256,7 +256,7 @@ def test_two_agents_of_one_name(tmp_path: Path) -> None:
 )
 def test_agents_members_and_roles_share_their_names(tmp_path: Path, agent: str, member: str, words: str) -> None:
     (tmp_path / f"{agent}.py").touch()
-    members = {member: MemberSettings(api="openai", model="m")}
+    members = {member: MemberSettings(provider="openai", model="m")}
     settings = Settings(agents=(str(tmp_path / f"{agent}.py"),), committee=CommitteeSettings(members=members))
     with pytest.raises(ConfigError, match=words):
         agent_specs(settings)

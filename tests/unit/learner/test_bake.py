@@ -268,15 +268,15 @@ async def test_run_sync_would_block_an_event_loop() -> None:
 
 
 MEMBERS = {
-    "sonnet": MemberSettings(api="anthropic", model="sonnet-5", role="critic"),
-    "seek": MemberSettings(api="openai", model="chat", role="critic", base_url="https://api.deepseek.com"),
-    "tricks": MemberSettings(api="anthropic", model="haiku-5", role="adversary"),
+    "sonnet": MemberSettings(provider="claude", model="sonnet-5", role="critic"),
+    "seek": MemberSettings(provider="deepseek", model="chat", role="critic"),
+    "tricks": MemberSettings(provider="claude", model="haiku-5", role="adversary"),
 }
 
 
 def test_a_member_is_chosen_by_name_provider_or_model() -> None:
     assert chosen(MEMBERS, "critic", "deepseek", None, None) == "seek"
-    assert chosen(MEMBERS, "critic", "anthropic", None, None) == "sonnet"
+    assert chosen(MEMBERS, "critic", "claude", None, None) == "sonnet"
     assert chosen(MEMBERS, "critic", None, "chat", None) == "seek"
     assert chosen(MEMBERS, "critic", None, None, "seek") == "seek"
     with pytest.raises(UnknownNameError, match="no role named 'critics'; did you mean 'critic'"):

@@ -15,6 +15,7 @@ from oven_controller.errors import ConfigError
 from oven_learner.link.find_controller import Connection
 from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS, looks_right, right_length
 from oven_learner.rewards import Committee, ModelDescription, convene
+from oven_learner.rewards.scores import Abstention, Cost
 
 
 def test_what_can_be_read_off_a_model_is_and_the_rest_is_left_out() -> None:
@@ -77,7 +78,7 @@ def test_a_run_without_settings_has_the_rules_alone(monkeypatch: pytest.MonkeyPa
 def test_remote_members_of_the_settings_join_with_an_equal_share(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    judge = {"api": "openai", "model": "m"}
+    judge = {"provider": "openai", "model": "m"}
     configured(monkeypatch, tmp_path, {"members": {"one": judge, "two": judge}, "deadline_s": 3, "hold_after": 4})
     made = convene(RULES, weights=WEIGHTS)
     told = ModelDescription.from_model(torch.nn.Linear(1, 1), description="Sort digits.")
@@ -88,3 +89,52 @@ def test_remote_members_of_the_settings_join_with_an_equal_share(
     configured(monkeypatch, tmp_path, {"members": {"exact": judge}})
     with pytest.raises(ConfigError, match="two members named exact"):
         convene(RULES)
+
+
+def test_rules_of_the_settings_join_by_name_or_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("def short(completions, **_):\n    return [float(len(c) < 3) for c in completions]\n")
+    by_file = {"kind": "rule", "rule": f"{tmp_path / 'mine.py'}:short"}
+    members = {"right": {"kind": "rule", "rule": "exact"}, "short": by_file}
+    configured(monkeypatch, tmp_path, {"members": members})
+    made = convene({})
+    assert (made.remote, list(made.rules)) == (None, ["right", "short"])
+    assert made.rules["short"](completions=["no", "never"]) == [1.0, 0.0]
+    exact = made.rules["right"]
+    assert exact(completions=["4 ", [{"role": "assistant", "content": "4"}], "5"], answer=["4", "4", None]) == [
+        1,
+        1,
+        None,
+    ]
+    assert exact(completions=["4"]) == [None], "the data has no answers"
+    with pytest.raises(ConfigError, match="two members named short"):
+        convene({"short": exact})
+    mine.write_text("import nothere")
+    with pytest.raises(ConfigError, match=r"member 'short': .*mine.py cannot be used: No module named 'nothere'"):
+        convene({})
+
+
+def test_the_domain_reaches_a_specialist() -> None:
+    described = ModelDescription(name="m", description="Cooks.", domain="cooking")
+
+    class Asked:
+        members, deadline_s = ("expert",), 1.0
+
+        def __init__(self) -> None:
+            self.domains: list[str] = []
+
+        def ask(self, requests: Any, members: Any) -> Any:
+            self.domains += [request.domain for request in requests]
+            return {member: [Abstention("no_responder")] * len(requests) for member in members}
+
+        def take_cost(self) -> Cost:
+            return Cost()
+
+        def close(self) -> None: ...
+
+    for said, domain in ((described, "cooking"), ("A model that cooks.", "")):
+        asked = Asked()
+        committee = Committee({}, remote=asked, description=said)
+        committee.group_size = 1
+        committee(["p"], ["c"])
+        assert asked.domains == [domain]

@@ -1,12 +1,15 @@
-"""Anthropic's messages API. It has no temperature argument, and structured output without ranges."""
+"""Anthropic's messages API: no temperature argument, no log-probabilities, structured output without ranges."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from oven_agents.judges.providers.provider import Answer, Outcome, Question
 from oven_agents.judges.providers.sdk_client import RETRIES, count, failure_of, quieten, read, watched_client
+from oven_agents.judges.providers.terms import AgreedTerms, Terms
 from oven_agents.judges.usage import Usage
+from oven_controller.settings.judge_providers import ModelEndpoint
 
 if TYPE_CHECKING:
     from anthropic.types import Message
@@ -28,34 +31,39 @@ _OUTCOMES: dict[str, Outcome] = {
 
 
 class Anthropic:
-    name = "anthropic"
-
-    def __init__(self, model: str, base_url: str, key: str) -> None:
-        """`base_url` comes without /v1; empty: Anthropic's own, or ANTHROPIC_BASE_URL."""
+    def __init__(self, asked: ModelEndpoint, terms: AgreedTerms, key: str) -> None:
+        """The address comes without /v1."""
         import anthropic
 
         quieten()
-        self.model = model
+        self.asked, self.terms = asked, terms
+        self.name, self.model = asked.known_as, asked.model
         self._key = key
         self._sdk = anthropic
         self._client = anthropic.AsyncAnthropic(
             api_key=key,
-            base_url=base_url or None,
+            base_url=asked.base_url,
             max_retries=RETRIES,
             http_client=watched_client(anthropic),
             open_telemetry=False,  # both SDKs are traced alike, by whoever listens to CallRecord
         )
 
     async def ask(self, question: Question, timeout_s: float) -> Answer:
+        return await self.terms.ask(partial(self._ask, question, timeout_s))
+
+    async def _ask(self, question: Question, timeout_s: float, terms: Terms) -> Answer:
+        options: dict[str, Any] = {}
+        if terms.schema == "strict":
+            # As an argument of its own the SDK would walk through it in each call, which costs CPU time.
+            options["extra_body"] = {"output_config": {"format": {"type": "json_schema", "schema": question.schema}}}
         try:
             answer: object = await self._client.messages.create(
                 model=self.model,
                 system=question.system,
                 messages=[{"role": "user", "content": question.user}],
                 max_tokens=question.max_tokens,
-                # As an argument of its own the SDK would walk through it in each call, which costs CPU time.
-                extra_body={"output_config": {"format": {"type": "json_schema", "schema": question.schema}}},
                 timeout=timeout_s,
+                **options,
             )
         except Exception as error:
             raise failure_of(error, self._sdk) from None

@@ -2,71 +2,61 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from oven_agents.judges.failures import JudgeFailure
-from oven_agents.judges.providers.provider import Answer, Outcome, Question
+from oven_agents.judges.providers.provider import Answer, Logprobs, Outcome, Question, TokenLogprob
 from oven_agents.judges.providers.sdk_client import RETRIES, count, failure_of, quieten, read, watched_client
+from oven_agents.judges.providers.terms import AgreedTerms, Terms
 from oven_agents.judges.usage import Usage
+from oven_controller.settings.judge_providers import ModelEndpoint
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
+    from openai.types.chat.chat_completion import Choice
 
 _FINISHED = ("stop", "length", "tool_calls", "content_filter", "function_call")
 _OUTCOMES: dict[str, Outcome] = {"length": "truncated", "content_filter": "refusal"}
 
 
 class OpenAI:
-    """Asks with a strict JSON Schema, and without one from then on if the endpoint refuses that but takes the rest."""
-
-    name = "openai"
-
-    def __init__(self, model: str, base_url: str, key: str) -> None:
-        """`base_url` ends in /v1 (or what the endpoint has there); empty: OpenAI's own, or OPENAI_BASE_URL."""
+    def __init__(self, asked: ModelEndpoint, terms: AgreedTerms, key: str) -> None:
+        """The address ends in /v1, or in what the endpoint has there."""
         import openai
 
         quieten()
-        self.model = model
+        self.asked, self.terms = asked, terms
+        self.name, self.model = asked.known_as, asked.model
         self._key = key
         self._sdk = openai
         self._client = openai.AsyncOpenAI(
-            api_key=key, base_url=base_url or None, max_retries=RETRIES, http_client=watched_client(openai)
+            api_key=key, base_url=asked.base_url, max_retries=RETRIES, http_client=watched_client(openai)
         )
-        self._takes_schema: bool | None = None  # unknown until a call went well
 
     async def ask(self, question: Question, timeout_s: float) -> Answer:
-        if self._takes_schema is False:
-            return await self._ask(question, timeout_s, schema=False)
-        try:
-            answer = await self._ask(question, timeout_s, schema=True)
-        except JudgeFailure as failure:
-            if failure.kind != "bad_request" or self._takes_schema:
-                raise
-            answer = await self._ask(question, timeout_s, schema=False)
-            self._takes_schema = False
-        else:
-            self._takes_schema = True
-        return answer
+        return await self.terms.ask(partial(self._ask, question, timeout_s))
 
     async def close(self) -> None:
         await self._client.close()
 
-    async def _ask(self, question: Question, timeout_s: float, *, schema: bool) -> Answer:
+    async def _ask(self, question: Question, timeout_s: float, terms: Terms) -> Answer:
         # What the SDK is given as arguments of their own it walks through by its types, which takes a third of a call's
         # CPU time.
         body: dict[str, Any] = {
-            "messages": [{"role": "system", "content": question.system}, {"role": "user", "content": question.user}]
+            "messages": [{"role": "system", "content": question.system}, {"role": "user", "content": question.user}],
+            self.asked.limit_as: question.max_tokens,
         }
-        if schema:
+        if terms.schema == "strict":
             wanted = {"name": "verdicts", "schema": question.schema, "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": wanted}
+        elif terms.schema == "json_object":
+            body["response_format"] = {"type": "json_object"}
+        if terms.top_logprobs:
+            body |= {"logprobs": True, "top_logprobs": terms.top_logprobs}
         try:
             answer: object = await self._client.chat.completions.create(
-                model=self.model,
-                messages=[],
-                max_completion_tokens=question.max_tokens,
-                timeout=timeout_s,
-                extra_body=body,
+                model=self.model, messages=[], timeout=timeout_s, extra_body=body
             )
         except Exception as error:
             raise failure_of(error, self._sdk) from None
@@ -85,7 +75,35 @@ class OpenAI:
             finish_reason=finish,
             model="" if self._key in str(answer.model) else str(answer.model)[:100],
             usage=_usage(answer),
+            logprobs=_logprobs(choice),
         )
+
+
+def _logprobs(choice: Choice) -> Logprobs | None:
+    """None where there are none, or they are not what the API promises: they never spoil a verdict."""
+    try:
+        if choice.logprobs is None or not choice.logprobs.content:
+            return None
+        return Logprobs(
+            tuple(
+                TokenLogprob(
+                    token.token,
+                    token.token.encode() if token.bytes is None else bytes(token.bytes),
+                    _finite(token.logprob),
+                    tuple((other.token, _finite(other.logprob)) for other in token.top_logprobs or ()),
+                )
+                for token in choice.logprobs.content
+            )
+        )
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def _finite(value: float) -> float:
+    """Raises TypeError or ValueError. OpenAI writes −9999 for what it did not compute."""
+    if not math.isfinite(value) or value > 1e-6:
+        raise ValueError
+    return float(value)
 
 
 def _usage(answer: ChatCompletion) -> Usage | None:

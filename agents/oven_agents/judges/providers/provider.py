@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
+from oven_agents.judges.providers.terms import AgreedTerms
 from oven_agents.judges.usage import Usage
+from oven_controller.settings.judge_providers import ModelEndpoint
 
 Outcome: TypeAlias = Literal["complete", "truncated", "refusal"]
 
@@ -20,6 +22,25 @@ class Question:
 
 
 @dataclass(frozen=True)
+class TokenLogprob:
+    """One token of an answer. Log-probabilities are natural logarithms."""
+
+    token: str
+    data: bytes
+    """What it stands for; a token may end within a letter."""
+    logprob: float
+    top: tuple[tuple[str, float], ...]
+    """The most likely tokens in its place with theirs, best first, as many as were asked for; it may be among them."""
+
+
+@dataclass(frozen=True)
+class Logprobs:
+    """An answer token by token; their bytes joined are its text."""
+
+    tokens: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True)
 class Answer:
     """What an endpoint said, not validated yet: it was billed, whatever it is worth."""
 
@@ -31,6 +52,8 @@ class Answer:
     usage: Usage | None
     cost_usd: float | None = None
     """What it and the attempts before it cost; None where nobody reckoned, or the model's price is not known."""
+    logprobs: Logprobs | None = None
+    """None where they were not asked for, or did not come."""
 
 
 class Provider(Protocol):
@@ -48,3 +71,17 @@ class Provider(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class EndpointProvider(Provider, Protocol):
+    """One behind an address: what it can do is found out by asking."""
+
+    @property
+    def asked(self) -> ModelEndpoint:
+        """Which model this is, behind which address."""
+        ...
+
+    @property
+    def terms(self) -> AgreedTerms:
+        """What it is asked for beside the answer, after what it has refused."""
+        ...

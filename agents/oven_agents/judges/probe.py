@@ -1,0 +1,170 @@
+"""One real call to a judge's endpoint: whether it can judge, and what of what was asked for it lacks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from oven_agents.judges import prompts, verdict
+from oven_agents.judges.failures import JudgeFailure, Kind
+from oven_agents.judges.providers.provider import Answer, EndpointProvider, Question
+from oven_agents.judges.usage import Ledger, Usage, cost_usd, opened
+from oven_controller.settings.judge_providers import ModelEndpoint, SchemaMode
+
+PROBE_S = 30.0
+"""For the call with its retries: a model that reasons takes a while even for two short answers."""
+ATTEMPT_SHARE = 2 / 3
+"""Of that for one HTTP attempt, as in a judge's calls."""
+MARK: Final = "mark"
+"""A property that only the schema asks for: an answer that has it was held to the schema."""
+TASK: Final = "How many days has a week?"
+ANSWERS: Final = ("Seven.", "A week has nine days.")
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What one call told. It holds no text of the endpoint's."""
+
+    provider: str
+    """As in the settings."""
+    model: str
+    latency_s: float
+    failure: Kind | None = None
+    """Why it cannot judge; None: it can."""
+    detail: str = ""
+    remedy: str = ""
+    schema: SchemaMode | None = None
+    """What its answers are held to; None: not known, since it gave none."""
+    top_logprobs: int = 0
+    """Alternatives a token that came; 0: no log-probabilities, or not asked for."""
+    usd_per_million: tuple[float, float] | None = None
+    """Of tokens in and out; None: not known."""
+    lacks: tuple[str, ...] = ()
+    """A sentence for each thing that was asked for and is not to be had."""
+    usage: Usage | None = None
+    """Tokens that the call was billed for; None: not said, or no answer."""
+
+    @property
+    def can_judge(self) -> bool:
+        return self.failure is None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"can_judge": self.can_judge}
+
+
+async def probe(
+    provider: EndpointProvider,
+    rubric: prompts.Rubric | None = None,
+    timeout_s: float = PROBE_S,
+    ledger: Ledger | None = None,
+) -> ProbeResult:
+    """Ask once, as a member asks; `ledger` takes what it cost. Never raises for what the endpoint does; ends by
+    `timeout_s`. What the endpoint refuses, the provider asks no more of it: so a judge is probed with the provider that
+    it will use."""
+    ledger = Ledger() if ledger is None else ledger
+    ids = tuple(secrets.token_hex(6) for _ in ANSWERS)
+    mark = secrets.token_hex(4)
+    question = _marked(
+        prompts.question(rubric or prompts.Rubric(), "", TASK, dict(zip(ids, ANSWERS, strict=True))), mark
+    )
+    asked = provider.asked
+    result = ProbeResult(asked.provider, asked.model, 0.0, usd_per_million=usd_per_million(asked))
+    started = time.monotonic()
+    answer: Answer | None = None
+    try:
+        with opened(ledger):
+            async with asyncio.timeout(timeout_s):
+                answer = await provider.ask(question, ATTEMPT_SHARE * timeout_s)
+        ledger.usages.append(answer.usage)
+        if answer.outcome != "complete":
+            raise JudgeFailure(answer.outcome, f"the answer ended with {answer.finish_reason}")
+        held = _held(answer.text, ids, mark)
+    except TimeoutError:
+        result = _failed(result, asked, JudgeFailure(ledger.last or "timeout", f"no answer within {timeout_s:g} s"))
+    except JudgeFailure as failure:
+        result = _failed(result, asked, failure)
+    else:
+        terms = provider.terms
+        terms.schema_ignored = terms.now.schema == "strict" and not held
+        result = replace(
+            result, schema="none" if terms.schema_ignored else terms.now.schema, top_logprobs=_alternatives(answer)
+        )
+    lacks = provider.terms.lacks()
+    if result.usd_per_million is None:
+        lacks += (
+            f"the price of {asked.model} is not known: its cost is not counted, and a budget in USD cannot hold it",
+        )
+    return replace(
+        result, latency_s=time.monotonic() - started, lacks=lacks, usage=answer.usage if answer is not None else None
+    )
+
+
+def _marked(question: Question, mark: str) -> Question:
+    properties = {**question.schema["properties"], MARK: {"type": "string", "enum": [mark]}}
+    required = [*question.schema["required"], MARK]
+    return replace(question, schema={**question.schema, "properties": properties, "required": required})
+
+
+def _held(text: str, ids: tuple[str, ...], mark: str) -> bool:
+    """Whether the answer was held to the schema. Raises JudgeFailure where there is not one verdict for each answer."""
+    value: Any = None
+    with contextlib.suppress(ValueError, RecursionError):  # with a fence around it, perhaps: `verdict.read` knows
+        value = json.loads(text)
+    if isinstance(value, dict) and value.get(MARK) == mark:
+        verdict.read(json.dumps({key: part for key, part in value.items() if key != MARK}), ids)
+        return True
+    verdict.read(text, ids)
+    return False
+
+
+def _alternatives(answer: Answer) -> int:
+    if answer.logprobs is None:
+        return 0
+    return max((len(token.top) for token in answer.logprobs.tokens), default=0)
+
+
+def usd_per_million(asked: ModelEndpoint) -> tuple[float, float] | None:
+    """Of tokens in and out, of a short call (some models cost more beyond a length)."""
+    thousand = 1000
+    into, out = (cost_usd(asked, [usage]) for usage in (Usage(thousand, 0), Usage(0, thousand)))
+    return None if into is None or out is None else (into * thousand, out * thousand)
+
+
+def _failed(result: ProbeResult, asked: ModelEndpoint, failure: JudgeFailure) -> ProbeResult:
+    return replace(result, failure=failure.kind, detail=failure.detail, remedy=_remedy(failure.kind, asked))
+
+
+def _remedy(kind: Kind, asked: ModelEndpoint) -> str:
+    """What a person can do about it."""
+    match kind:
+        case "auth" if not asked.key_env:
+            return "the endpoint wants a key: name the variable that holds it with key_env"
+        case "auth":
+            return f"check the key in {asked.key_env}, and the account's credit and rights"
+        case "not_found":
+            return f"check `model` ({asked.model}) and the address {asked.base_url}"
+        case "bad_request":
+            return "the endpoint refuses even a plain question: check `model`, its context length and the address"
+        case "connection":
+            return f"check that {asked.base_url} can be reached from here"
+        case "timeout":
+            return "the endpoint is slow or hangs: try again, or take a faster model"
+        case "rate_limit" | "overloaded" | "server_error":
+            return "try again later; while it lasts the member abstains"
+        case "budget":
+            return "raise the cap, or leave the judge out"
+        case "bad_response":
+            return f"what answers at {asked.base_url} is not the API of {asked.wire}: check the address and `provider`"
+        case "refusal":
+            return "the model declines to judge: take another one"
+        case "truncated":
+            return "the model used up its tokens before the verdict: take one that reasons less"
+        case _:
+            return (
+                "the model does not keep to the form of a verdict: take a stronger one, or one that takes a JSON Schema"
+            )

@@ -1,0 +1,91 @@
+"""The committee's members checked against what is there: providers, keys, rubrics, rules. Asks no endpoint."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from oven_controller import plugins
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.files import read_file
+from oven_controller.settings.judge_providers import catalogue, endpoint_of, key_of
+from oven_controller.settings.model import CommitteeSettings
+
+INSTALL = "pip install 'oven-controller[llm]'"
+RUBRIC_BYTES = 32_768
+"""Of a rubric's file: it is sent with each question."""
+
+
+def with_checked_members(committee: CommitteeSettings) -> CommitteeSettings:
+    """The same with the paths of its files made absolute, since processes may start elsewhere later. Raises ConfigError
+    for a provider, an address, a rubric or a rule that is not there; keys are not looked at."""
+    known = catalogue(committee.providers)
+    members = {}
+    for name, member in committee.members.items():
+        changed: dict[str, str] = {}
+        if member.kind == "llm":
+            endpoint_of(name, member, known)
+            if member.rubric:
+                read_rubric(name, member.rubric)
+                changed["rubric"] = str(Path(member.rubric).absolute())
+        elif member.kind == "rule":
+            changed["rule"] = _rule(name, member.rule)
+        members[name] = member.model_copy(update=changed)
+    providers = str(Path(committee.providers).absolute()) if committee.providers else ""
+    return committee.model_copy(update={"members": members, "providers": providers})
+
+
+def check_keys(committee: CommitteeSettings, environ: Mapping[str, str] = os.environ) -> None:
+    """Raises ConfigError for a judge whose key is not in the environment, or whose SDK is not installed."""
+    known = catalogue(committee.providers)
+    for name, member in committee.judges.items():
+        asked = endpoint_of(name, member, known)
+        key_of(name, asked, environ)
+        if find_spec(asked.wire) is None:  # the SDKs are called as the wire formats are
+            raise ConfigError(f"committee member {name!r} needs the package {asked.wire}: {INSTALL}")
+
+
+def read_rubric(name: str, path: str) -> str:
+    """A rubric of the user's. Raises ConfigError, which names the file, for one that cannot be read or is empty."""
+    called = f"the rubric of the committee member {name!r}:"
+    try:
+        text = read_file(Path(path), called, RUBRIC_BYTES).decode().strip()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot read {called} {path}: it is not UTF-8 text (byte {error.start})") from error
+    if not text:
+        raise ConfigError(f"{called} {path} is empty; write there what to look for, or leave `rubric` out")
+    return text
+
+
+def split_rule(rule: str) -> tuple[str, str] | None:
+    """(file, function) of a rule that is written as FILE:FUNCTION; None for the name of an entry point."""
+    file, colon, function = rule.rpartition(":")
+    return (file, function) if colon and file.endswith(".py") else None
+
+
+def _rule(name: str, rule: str) -> str:
+    """As it is passed on, with an absolute path. The file is parsed, not imported: that is the learner's."""
+    place = split_rule(rule)
+    if place is None:
+        known = plugins.points("rewards")
+        if rule not in known:
+            nearest = UnknownNameError("rule", rule, known)
+            raise ConfigError(f"committee member {name!r}: {nearest} (a function of yours: FILE.py:FUNCTION)")
+        return rule
+    file, function = place
+    text = read_file(Path(file), f"the rule of the committee member {name!r}:")
+    try:
+        tree = ast.parse(text, file)
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise ConfigError(f"the rule of the committee member {name!r}: {file}{line} is not Python") from error
+    defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    defined += [
+        t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)
+    ]
+    if function not in defined:
+        raise ConfigError(f"committee member {name!r}: {UnknownNameError(f'function in {file}', function, defined)}")
+    return f"{Path(file).absolute()}:{function}"

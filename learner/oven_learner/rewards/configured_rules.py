@@ -1,0 +1,72 @@
+"""Rules that the settings name (`kind: rule`), beside those of a script or recipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from oven_controller import plugins
+from oven_controller.errors import ConfigError, reason
+from oven_controller.settings.committee import split_rule
+from oven_controller.settings.model import MemberSettings
+from oven_learner.rewards.rule_members import RewardFunction
+
+
+def with_configured_rules(
+    rules: Mapping[str, RewardFunction], members: Mapping[str, MemberSettings]
+) -> dict[str, RewardFunction]:
+    """`rules` and those of `members` that are rules. Raises ConfigError for one that cannot be loaded, or that has the
+    name of another."""
+    found = dict(rules)
+    for name, member in members.items():
+        if member.kind != "rule":
+            continue
+        if name in found:
+            raise ConfigError(f"the committee has two members named {name}; rename the one in committee.members")
+        found[name] = load_rule(name, member.rule)
+    return found
+
+
+def load_rule(name: str, rule: str) -> RewardFunction:
+    """An entry point of the group oven.rewards, or the function of FILE:FUNCTION, whose file is imported. Raises
+    ConfigError or UnknownNameError."""
+    place = split_rule(rule)
+    loaded: Any = plugins.load("rewards", "rule", rule) if place is None else _from_file(name, *place)
+    if not callable(loaded):
+        raise ConfigError(
+            f"the rule of the committee member {name!r} ({rule}) is a {type(loaded).__name__}: it must be a function"
+        )
+    function: RewardFunction = loaded
+    return function
+
+
+def _from_file(name: str, file: str, function: str) -> Any:
+    called = f"oven_rule_{name}"
+    spec = spec_from_file_location(called, Path(file))
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"the rule of the committee member {name!r}: {file} is not a Python file")
+    module = module_from_spec(spec)
+    sys.modules[called] = module  # what is defined in it can be pickled
+    try:
+        spec.loader.exec_module(module)
+        return getattr(module, function)
+    except Exception as error:
+        raise ConfigError(
+            f"the rule of the committee member {name!r}: {file} cannot be used: {reason(error)}"
+        ) from error
+
+
+def exact(completions: list[Any], answer: list[str | None] | None = None, **_: Any) -> list[float | None]:
+    """The entry point `exact`: 1 for the text of the data's column `answer`, without white space around it, else 0. It
+    abstains where there is no answer to compare with."""
+    from oven_learner.rewards.committee import as_text
+
+    if answer is None:
+        return [None] * len(completions)
+    return [
+        None if right is None else float(as_text(given).strip() == str(right).strip())
+        for given, right in zip(completions, answer, strict=True)
+    ]

@@ -1,0 +1,206 @@
+"""One call to each provider's endpoint as it behaves: what it lacks is found, said, and asked for no more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from oven_agents.judges.judge import Judge
+from oven_agents.judges.probe import ProbeResult, probe
+from oven_agents.judges.prompts import Rubric
+from oven_agents.judges.providers import connect
+from oven_agents.judges.providers.provider import EndpointProvider
+from oven_agents.judges.usage import Ledger
+from oven_bench.judging.judge_endpoint import Endpoint
+from oven_controller.protocol.requests import Completion, ScoreRequest
+from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of
+from oven_controller.settings.model import MemberSettings
+
+KEYS = {
+    name: f"sk-canary-{name}" for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "DEEPSEEK_API_KEY", "XAI_API_KEY")
+}
+PATHS = {"claude": "", "openai": "/v1", "deepseek": "/deepseek/v1", "grok": "/grok/v1", "compatible": "/v1"}
+VARIABLES = dict(zip(("claude", "openai", "deepseek", "grok"), KEYS, strict=True))
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    async with Endpoint().running() as running:
+        yield running
+
+
+def overlay(endpoint: Endpoint, folder: Path) -> Path:
+    """The catalogue with every provider at the endpoint, under the provider's own manners."""
+    entries = {name: {"base_url": endpoint.url + PATHS[name], "key_env": key} for name, key in VARIABLES.items()}
+    entries["claude"]["price"] = {"input": 3.0, "output": 15.0}  # type: ignore[assignment]
+    file = folder / "providers.yaml"
+    file.write_text(json.dumps(entries))  # JSON is YAML
+    return file
+
+
+def provider(endpoint: Endpoint, name: str, model: str, top_logprobs: int = 0) -> EndpointProvider:
+    settings = MemberSettings(provider=name, model=model, base_url=endpoint.url + PATHS[name])
+    return connect("critic", endpoint_of("critic", settings, catalogue()), NO_KEY, top_logprobs)
+
+
+async def probed(endpoint: Endpoint, name: str, model: str = "m", top_logprobs: int = 0) -> ProbeResult:
+    asked = provider(endpoint, name, model, top_logprobs)
+    try:
+        return await probe(asked, timeout_s=20)
+    finally:
+        await asked.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "wanted", "schema", "given", "lacks"),
+    [
+        ("claude", "m", 0, "strict", 0, ()),
+        ("claude", "m", 5, "strict", 0, ("gives no log-probabilities",)),
+        ("openai", "m", 20, "strict", 20, ()),
+        ("openai", "o3", 20, "strict", 0, ("gives no log-probabilities",)),
+        ("deepseek", "deepseek-chat", 20, "json_object", 20, ("takes no JSON Schema",)),
+        ("deepseek", "deepseek-reasoner", 20, "json_object", 0, ("takes no JSON Schema", "gives no log-probabilities")),
+        ("grok", "grok-3", 20, "strict", 8, ("gives 8 alternatives a token at most, not 20",)),
+        ("compatible", "m", 3, "strict", 3, ()),
+    ],
+)
+async def test_what_the_catalogue_knows_is_not_asked_for(
+    endpoint: Endpoint, name: str, model: str, wanted: int, schema: str, given: int, lacks: tuple[str, ...]
+) -> None:
+    """One request, and none refused, although the endpoint has each provider's own refusals."""
+    found = await probed(endpoint, name, model, wanted)
+    assert found.can_judge and (found.schema, found.top_logprobs) == (schema, given)
+    assert [words for words in lacks if not any(words in lack for lack in found.lacks)] == []
+    assert len(found.lacks) == len(lacks) + 1, "and the price, which nobody knows of this address"
+    assert endpoint.served == {"ok": 1}
+
+
+async def test_what_an_endpoint_refuses_is_found_out_once(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    endpoint.formats, endpoint.top_logprobs = {"json_object"}, 0
+    asked = provider(endpoint, "compatible", "m", 5)
+    found = await probe(asked, timeout_s=20)
+    assert found.can_judge and (found.schema, found.top_logprobs) == ("json_object", 0)
+    assert sum("takes no JSON Schema" in r.message or "no log-prob" in r.message for r in caplog.records) == 2
+    before = endpoint.served["ok"], endpoint.served.total()
+    request = ScoreRequest(
+        run="r", group="g", prompt="?", completions=(Completion(id="a1", text="worth 7"),), deadline_s=20
+    )
+    for _ in range(2):
+        assert await Judge(Rubric(), asked).score(request, Ledger()) == {"a1": 0.7}
+    await asked.close()
+    assert (endpoint.served["ok"], endpoint.served.total()) == (before[0] + 2, before[1] + 2)
+    assert len(caplog.records) == 2, "nor said again"
+
+
+async def test_an_endpoint_that_ignores_both_without_a_word_is_found_out(endpoint: Endpoint) -> None:
+    """As `transformers serve` does: the answer is right only because the model is."""
+    endpoint.ignores = True
+    found = await probed(endpoint, "compatible", "m", 5)
+    assert found.can_judge and (found.schema, found.top_logprobs) == ("none", 0)
+    said = " ".join(found.lacks)
+    assert "takes a JSON Schema and does not keep to it" in said and "gives no log-probabilities" in said
+    assert endpoint.served == {"ok": 1}
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "words"),
+    [
+        ("401", "auth", "name the variable that holds it with key_env"),
+        ("404", "not_found", "check `model`"),
+        ("400x9", "bad_request", "refuses even a plain question"),
+        ("html", "bad_response", "is not the API of"),
+        ("prose", "bad_json", "does not keep to the form of a verdict"),
+        ("refusal", "refusal", "take another one"),
+        ("529x9", "overloaded", "try again later"),
+    ],
+)
+@pytest.mark.parametrize("name", ["claude", "compatible"])
+async def test_a_judge_that_cannot_judge_says_why_and_what_to_do(
+    endpoint: Endpoint, name: str, script: str, kind: str, words: str
+) -> None:
+    found = await probed(endpoint, name, f"m@{script}")
+    assert (found.can_judge, found.failure) == (False, kind)
+    assert words in found.remedy
+
+
+async def test_a_hung_endpoint_ends_with_the_time(endpoint: Endpoint) -> None:
+    asked = provider(endpoint, "claude", "m@hangx9")
+    found = await probe(asked, timeout_s=0.5)
+    await asked.close()
+    assert (found.failure, found.detail) == ("timeout", "no answer within 0.5 s")
+
+
+async def test_the_tokens_of_an_answer_come_with_their_alternatives(endpoint: Endpoint) -> None:
+    asked = provider(endpoint, "openai", "m", 3)
+    ledger = Ledger()
+    found = await probe(asked, ledger=ledger, timeout_s=20)
+    await asked.close()
+    assert found.usage is not None and ledger.usages == [found.usage], "a probe is booked like any call"
+    assert found.top_logprobs == 3
+
+
+class Watched(Endpoint):
+    """Looks at the command lines of all processes while a request is with it: whoever asked is among them."""
+
+    seen = ""
+
+    def _answer(self, user: str) -> str:
+        for process in psutil.process_iter(["cmdline"]):
+            self.seen += " ".join(process.info["cmdline"] or []) + "\n"
+        return super()._answer(user)
+
+
+async def doctor(endpoint: Endpoint, folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    env = {key: value for key, value in os.environ.items() if not key.endswith("_API_KEY")}
+    env |= KEYS | {"OVEN_HOME": str(folder / "home"), "OPENAI_LOG": "debug", "ANTHROPIC_LOG": "debug"}
+    command = [sys.executable, "-m", "oven_controller.cli.main", "doctor", "--judges", *args]
+    return await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, cwd=folder)
+
+
+async def test_doctor_asks_every_judge_and_tells_no_key(tmp_path: Path) -> None:
+    async with Watched().running() as endpoint:
+        await _doctor_with_every_provider(endpoint, tmp_path)
+
+
+async def _doctor_with_every_provider(endpoint: Watched, tmp_path: Path) -> None:
+    members: dict[str, dict[str, Any]] = {
+        "critic": {"provider": "claude", "model": "m"},
+        "tricks": {"provider": "openai", "model": "m@echo200", "role": "adversary"},
+        "expert": {"provider": "deepseek", "model": "deepseek-reasoner", "role": "specialist", "domain": "chess"}
+        | {"logprobs": True},
+        "form": {"provider": "grok", "model": "m@echo401x9", "role": "style"},
+        "mine": {"provider": "compatible", "model": "m@echo400x9", "base_url": endpoint.openai_url},
+    }
+    members["mine"]["key_env"] = "OPENAI_API_KEY"
+    config = tmp_path / "judges.yaml"
+    providers = str(overlay(endpoint, tmp_path))
+    config.write_text(json.dumps({"committee": {"members": members, "providers": providers}}))
+    done = await doctor(endpoint, tmp_path, "--config", str(config), "--json")
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    judges = found["judges"]
+    assert (found["ready"], list(judges)) == (False, list(members))
+    failed = {"tricks": "bad_json", "form": "auth", "mine": "bad_request"}
+    assert {name: one["failure"] for name, one in judges.items() if not one["can_judge"]} == failed
+    assert judges["critic"]["usd_per_million"] == [3.0, 15.0]
+    assert judges["expert"]["schema"] == "json_object" and len(judges["expert"]["lacks"]) == 2
+    # Each was sent its own provider's key, and none is anywhere else.
+    sent = {header["Authorization"].removeprefix("Bearer ") for header in endpoint.headers}
+    assert sent == set(KEYS.values())
+    table = await doctor(endpoint, tmp_path, "--config", str(config), "--set", "committee.members.form.model=m")
+    assert table.returncode == 1 and "critic" in table.stdout and "3 / 15" in table.stdout
+    assert "mine: bad_request" in table.stdout and "→" in table.stdout
+    assert " member --probe" in endpoint.seen, "it asked while the processes were looked at"
+    said = done.stdout + done.stderr + table.stdout + table.stderr + endpoint.seen
+    assert "canary" not in said
+    told = [path for path in tmp_path.rglob("*") if path.is_file() and b"canary" in path.read_bytes()]
+    assert told == []

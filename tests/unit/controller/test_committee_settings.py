@@ -1,0 +1,162 @@
+"""Members of the committee in the settings: what each kind needs, whose API, and what is refused with its remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oven_controller.cli.main import run as invoke
+from oven_controller.errors import ConfigError
+from oven_controller.settings.committee import check_keys
+from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of, key_of
+from oven_controller.settings.model import MemberSettings, Settings
+from oven_controller.settings.resolution import resolve
+
+
+def settings(member: str, *more: str) -> Settings:
+    sets = ("agents=[]", f"committee.members.critic={{{member}}}", *more)
+    return resolve(sets=sets, attached=True).settings
+
+
+@pytest.mark.parametrize(
+    ("member", "words"),
+    [
+        ("provider: cluade, model: m", "committee member 'critic': no provider named 'cluade'; did you mean 'claude'?"),
+        ("provider: claude, model: m, role: critc", "no role named 'critc'; did you mean 'critic'"),
+        ("provider: claude, model: m, kind: verifer", "no kind of member named 'verifer'; did you mean 'verifier'"),
+        ("model: m", "a member of the kind llm needs `provider`"),
+        ("provider: openai", "a member of the kind llm needs `model`"),
+        ("provider: compatible, model: m", "has no address: the provider 'compatible' needs committee.members.critic"),
+        ("provider: openai, model: m, top_logprobs: 21", "top_logprobs = 21 .*: it should be less than or equal to 20"),
+        ("provider: openai, model: m, domain: chess", "`domain` is for the role specialist, and this one is critic"),
+        ("provider: openai, model: m, rubric: nothere.txt", "'critic': nothere.txt: No such file or directory"),
+        ("provider: openai, model: m, rule: exact", "`rule` has no meaning for a member of the kind llm"),
+        ("provider: openai, modle: m", "there is no setting 'committee.members.critic.modle' .*critic.model'"),
+        ("kind: rule", "a member of the kind rule needs `rule`"),
+        ("kind: rule, rule: exact, provider: openai", "`provider` has no meaning for a member of the kind rule"),
+        ("kind: rule, rule: exct", "critic': no rule named 'exct'; did you mean 'exact'"),
+        ("kind: rule, rule: 'nothere.py:good'", "the rule of the committee member 'critic': nothere.py: No such file"),
+    ],
+)
+def test_what_is_refused_names_the_value_and_the_remedy(member: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        settings(member)
+
+
+def test_a_key_in_the_wrong_place_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in ("key_env: sk-canary-1", "base_url: 'https://me:sk-canary-1@host/v1'"):
+        member = f"committee.members.critic={{provider: openai, model: m, {wrong}}}"
+        with pytest.raises(SystemExit) as ended:
+            invoke(["doctor", "--judges", "--set", member])
+        assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert "the name of an environment variable, and not the key itself" in said.err
+    assert "canary" not in said.err + said.out
+
+
+def test_a_dry_run_looks_for_keys_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rubric = tmp_path / "rubric.txt"
+    dry = ["up", "--no-learner", "--dry-run", "--set", "agents=[]", "--set"]
+    for member, words in (
+        ("provider: grok, model: m, key_env: NOT_THERE", "environment variable NOT_THERE is not set; export it"),
+        (f"provider: openai, model: m, rubric: {rubric}", f"{rubric}: No such file or directory"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            invoke([*dry, f"committee.members.critic={{{member}}}"])
+        assert ended.value.code == 2 and words in capsys.readouterr().err
+    rubric.write_text(" \n")
+    with pytest.raises(SystemExit):
+        invoke([*dry, f"committee.members.critic={{provider: openai, model: m, rubric: {rubric}}}"])
+    assert f"{rubric} is empty; write there what to look for" in capsys.readouterr().err
+
+
+def test_files_are_found_again_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rubric.txt").write_text("Look for rhymes.")
+    (tmp_path / "rules.py").write_text("def short(completions, **_): ...\nlong = lambda **_: ...\n")
+    (tmp_path / "providers.yaml").write_text("openai: {top_logprobs: 3}")
+    found = settings(
+        "provider: openai, model: m, rubric: rubric.txt",
+        "committee.members.short={kind: rule, rule: 'rules.py:short'}",
+        "committee.members.long={kind: rule, rule: 'rules.py:long'}",
+        "committee.members.near={kind: verifier}",
+        "committee.providers=providers.yaml",
+    ).committee
+    assert found.members["critic"].rubric == str(tmp_path / "rubric.txt")
+    assert found.members["short"].rule == f"{tmp_path / 'rules.py'}:short"
+    assert found.providers == str(tmp_path / "providers.yaml")
+    assert list(found.judges) == ["critic"], "the others have no process, no key and no endpoint"
+    with pytest.raises(ConfigError, match=r"no function in rules.py named 'shrot'; did you mean 'short'"):
+        settings("kind: rule, rule: 'rules.py:shrot'")
+
+
+def test_the_catalogue_knows_each_provider() -> None:
+    def asked(provider: str, model: str = "m") -> tuple[str, str, str, int]:
+        found = endpoint_of("critic", MemberSettings(provider=provider, model=model), catalogue())
+        return found.wire, found.key_env, found.schema_mode, found.top_logprobs
+
+    assert asked("claude") == ("anthropic", "ANTHROPIC_API_KEY", "strict", 0)
+    assert asked("openai") == ("openai", "OPENAI_API_KEY", "strict", 20)
+    assert asked("openai", "o3-mini") == ("openai", "OPENAI_API_KEY", "strict", 0)
+    assert asked("deepseek", "deepseek-chat") == ("openai", "DEEPSEEK_API_KEY", "json_object", 20)
+    assert asked("deepseek", "deepseek-reasoner") == ("openai", "DEEPSEEK_API_KEY", "json_object", 0)
+    assert asked("grok") == ("openai", "XAI_API_KEY", "strict", 8)
+
+
+def overlay(folder: Path, text: str) -> Path:
+    file = folder / "providers.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_a_users_file_is_laid_over_by_provider_and_model(tmp_path: Path) -> None:
+    file = overlay(
+        tmp_path,
+        """
+deepseek:
+  models:
+    deepseek-chat: {schema: none, price: {input: 1, output: 2}}
+    "deepseek-*": {top_logprobs: 1}
+openai: {base_url: "https://proxy.example/v1"}
+together: {wire: openai, base_url: "https://api.together.xyz/v1", key_env: TOGETHER_KEY, top_logprobs: 5}
+""",
+    )
+    known = catalogue(file)
+
+    def asked(provider: str, model: str):  # type: ignore[no-untyped-def]
+        return endpoint_of("critic", MemberSettings(provider=provider, model=model), known)
+
+    chat = asked("deepseek", "deepseek-chat")
+    assert (chat.schema_mode, chat.top_logprobs, chat.price.output) == ("none", 20, 2.0)
+    assert (chat.key_env, chat.limit_as) == ("DEEPSEEK_API_KEY", "max_tokens"), "the rest is as it was"
+    assert asked("deepseek", "deepseek-reasoner").top_logprobs == 0, "a name goes before a pattern"
+    assert asked("deepseek", "deepseek-next").top_logprobs == 1
+    assert asked("together", "m").key_env == "TOGETHER_KEY"
+    assert key_of("critic", asked("openai", "m"), {"OPENAI_API_KEY": "k"}) == NO_KEY, "it moved, and names no key"
+    assert catalogue()["openai"].key_env == "OPENAI_API_KEY"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("openai: 3", "openai is '3'; a provider is written as"),
+        ("mine: {base_url: 'http://h/v1'}", "the provider mine is new here and needs `wire`"),
+        ("openai: {top_logprobs: 21}", "openai.top_logprobs = 21 .*less than or equal to 20"),
+        ("openai: {schema: json}", "openai.schema = 'json' .*'strict', 'json_object' or 'none'"),
+        ("openai: {kye_env: K}", "there is no setting 'openai.kye_env' .*did you mean 'openai.key_env'"),
+        ("openai: {models: {m: {price: {input: -1, output: 1}}}}", r"openai.models.m.price.input = -1"),
+        ("- openai", "holds a list"),
+    ],
+)
+def test_a_users_file_that_does_not_fit(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as wrong:
+        catalogue(overlay(tmp_path, text))
+    assert str(tmp_path) in str(wrong.value), "it names the file"
+
+
+def test_keys_are_looked_for_by_provider() -> None:
+    judge = settings("provider: deepseek, model: deepseek-chat").committee
+    check_keys(judge, {"DEEPSEEK_API_KEY": "k"})
+    with pytest.raises(ConfigError, match="'critic' has no key: the environment variable DEEPSEEK_API_KEY is not set"):
+        check_keys(judge, {"OPENAI_API_KEY": "k"})

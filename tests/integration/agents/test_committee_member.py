@@ -141,7 +141,7 @@ async def test_a_members_process_from_start_to_end(
         style={"provider": "grok", "model": "m@echo500", "base_url": f"{endpoint.url}/grok/v1", "key_env": "CANARY"}
         | {"role": "style"},
     )
-    members = ("critic", "adversary", "specialist", "style", "dear")
+    members = ("critic", "adversary", "specialist", "style")
     heard: list[bytes] = []
 
     async def hear(message: Msg) -> None:

@@ -43,6 +43,7 @@ PARTS = (
     trial_messages.ArmReading,
     requests.LoggedEvent,
     requests.Completion,
+    requests.JudgeHealth,
     requests.Symptom,
     requests.EvidencePath,
     requests.Cause,

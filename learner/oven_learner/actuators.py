@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from pydantic import ValidationError
 
 from oven_controller.errors import ConfigError, UnknownNameError, reason
+from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.messages import ActuatorSpec, Effect, Value
 
 Status = Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]
@@ -56,6 +58,27 @@ class Proof(Protocol):
         """Look no more."""
 
 
+class Seats(Protocol):
+    """The remote members of a committee: operators change who judges as each, and members come and go. What changes an
+    actuator returns the names of those that have to be announced anew, and raises OvenError with nothing changed."""
+
+    def probe(self, member: str, judge: JudgeSpec, *, joins: bool = False) -> Future[str]:
+        """Begin to ask a model a question, in the member's process. What became of it: empty if it gave a verdict, else
+        why not. `joins`: that process may still be on its way."""
+
+    def offer(self, actuators: Actuators, member: str, judge: JudgeSpec) -> tuple[str, ...]:
+        """Make the model a choice of the member's."""
+
+    def add(self, actuators: Actuators, member: str, judge: JudgeSpec, share: float) -> tuple[str, ...]:
+        """Have another member, with this share of the whole weight."""
+
+    def remove(self, actuators: Actuators, member: str) -> tuple[str, ...]:
+        """Let a member go; the others have its weight."""
+
+    def __contains__(self, member: str) -> bool:
+        """Whether it is a remote member now."""
+
+
 Outcome = Value | tuple[Value, Value]
 """What an action says it did: a value, or (before, after)."""
 
@@ -74,6 +97,8 @@ class Actuators:
 
     def __init__(self) -> None:
         self._knobs: dict[str, _Knob] = {}
+        self.seats: Seats | None = None
+        """Of the committee that has announced itself here; None where there is none."""
 
     def scalar(
         self,
@@ -200,7 +225,7 @@ class Actuators:
     def copy(self) -> Actuators:
         """The same knobs in its own registry: each training adds what it finds."""
         copied = Actuators()
-        copied._knobs = dict(self._knobs)
+        copied._knobs, copied.seats = dict(self._knobs), self.seats
         return copied
 
     def spec(self, name: str) -> ActuatorSpec:

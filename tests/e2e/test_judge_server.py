@@ -63,7 +63,7 @@ def connected(url: str) -> EndpointProvider:
 async def test_right_answers_rank_above_wrong_ones(url: str) -> None:
     """Never trained on, all of them. The wrong ones are what the warm-up also taught, and what it never taught."""
     provider = connected(url)
-    member = Member("critic", Judge("critic", provider), lambda _: None)
+    member = Member("critic", Judge("critic", provider))
     draws = random.Random("judge")
     right, habit, foreign, above = [], [], [], []
     for _ in range(GROUPS):
@@ -90,7 +90,7 @@ async def test_right_answers_rank_above_wrong_ones(url: str) -> None:
 
 async def test_a_task_too_long_for_the_model_is_an_abstention(url: str) -> None:
     provider = connected(url)
-    member = Member("critic", Judge("critic", provider), lambda _: None)
+    member = Member("critic", Judge("critic", provider))
     reply = await member.answer(asked("S" + "1" * 500 + "=", "1").wire())
     await provider.close()
     assert (reply.scores, reply.failure) == (None, "bad_request")

@@ -17,6 +17,7 @@ from tests.e2e.conftest import Oven
 
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.log.replay import replay
+from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Observation, Receipt, RunEnded, RunStarted
 from oven_controller.runs.folder import RunFolder
@@ -24,7 +25,8 @@ from oven_controller.runs.folder import RunFolder
 pytestmark = pytest.mark.e2e
 
 CANARY = "sk-canary-9f3a71c2e5"
-KILLED = ("agents-1", "mesh", "kg", "member-critic", "nats-server")
+SWAP = ("judge", "swap", "critic", "--run", "kills", "--provider", "compatible", "--model")
+KILLED = ("agents-1", "mesh", "kg", "member-critic", "member-tone", "nats-server")
 
 
 class Sorted(Endpoint):
@@ -50,15 +52,38 @@ async def test_a_run_outlives_all_that_serves_it_and_tells_no_key(oven: Oven) ->
         )
         folder = RunFolder(oven.home / "runs" / "kills")
         said = await asyncio.to_thread(oven.until, up, "step   20/")
+        said_of = {
+            model: await asyncio.to_thread(oven, *SWAP, model, "--base-url", endpoint.openai_url, "--key-env", key)
+            for model, key in (("m@401x9", "JUDGE_KEY"), ("keyless", "NOT_THERE"), ("second", "JUDGE_KEY"))
+        }
+        to = ("--provider", "compatible", "--base-url", endpoint.openai_url, "--key-env", "JUDGE_KEY", "--run", "kills")
+        added = ("judge", "add", "tone", "--role", "style", "--model", "third", "--weight", ".2", *to)
+        said_of["add"] = await asyncio.to_thread(oven, *added)
+        swapped = len(endpoint.requests)
         for name in KILLED:
             await asyncio.to_thread(_kill, folder, name)
             said += await asyncio.to_thread(oven.until, up, f"{name} is back after")
         said += await asyncio.to_thread(oven.until, up, "/1000")
+        _, listed = await asyncio.to_thread(oven, "judge", "list", "--run", "kills", "--json")
+        said_of["remove"] = await asyncio.to_thread(oven, "judge", "remove", "tone", "--run", "kills")
+        said += await asyncio.to_thread(oven.until, up, "member tone has left")
         code, stopped = await asyncio.to_thread(oven, "stop", "kills")
         assert code == 0, stopped
         rest, _ = await asyncio.to_thread(up.communicate, None, 120)
         said += rest
     assert up.returncode == 0 and "stopped at step" in said, said
+
+    assert [code for code, _ in said_of.values()] == [1, 1, 0, 0, 0], said_of
+    assert "claude/m@echo500,echo401" in said_of["m@401x9"][1], "what judged before stays"
+    assert "auth" in said_of["m@401x9"][1] and "NOT_THERE is not set" in said_of["keyless"][1], said_of
+    swapped_to = f"compatible/second@{endpoint.openai_url.removeprefix('http://')}"
+    asked = {request["model"] for request in endpoint.requests[swapped:]}
+    assert asked == {"second", "third"}, "also after the member was started again"
+
+    critic, tone = json.loads(listed)["members"]
+    assert (critic["judge"], critic["role"], critic["state"]) == (swapped_to, "critic", "scoring"), critic
+    assert (tone["role"], tone["state"], tone["weight"]) == ("style", "scoring", pytest.approx(0.2)), tone
+    assert "tone" not in json.loads((folder.path / "config.json").read_text())["committee"]["members"]
 
     events = oven.events("kills")
     _whole(events)
@@ -88,7 +113,7 @@ def _whole(events: list[Event]) -> None:
     said = [
         (event.body.incarnation, event.body.n)
         for event in events
-        if isinstance(event.body, RunStarted | Observation | Receipt | RunEnded)
+        if isinstance(event.body, RunStarted | ActuatorAnnounced | Observation | Receipt | RunEnded)
     ]
     assert said == [(1, n) for n in range(said[0][1], said[0][1] + len(said))], "nothing lost, nothing twice, in order"
     ticks = [event.body.tick for event in events if isinstance(event.body, Observation)]

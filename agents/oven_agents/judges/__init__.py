@@ -2,8 +2,10 @@
 
     member_process.py → member.py → judge.py → providers/     NATS → deadline and counts → one group → one SDK
                                ├ prompts.py, sanitize.py  what the judge is shown
+                               ├ degenerate_text.py       what it is not asked about
                                ├ verdict.py               what it may answer
-                               ├ adversarial_controls.py  whether it can be fooled
+                               ├ adversarial_controls.py  whether it can be fooled, by attack_corpus.py
+                               ├ self_checks.py           whether it agrees with itself, by change_test.py
                                └ usage.py                 what it cost, and what went wrong on the way
 
 A judge that failed abstains, with the kind of its failure (failures.py); nothing here turns a failure into a score.

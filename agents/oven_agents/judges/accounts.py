@@ -40,7 +40,8 @@ class Accounts:
         if self._cache is None:
             return judge
         asked = configured.asked
-        identity = json.dumps([asked.provider, asked.wire, asked.base_url, asked.model, configured.top_logprobs])
+        shown = configured.watching.characters
+        identity = json.dumps([asked.provider, asked.wire, asked.base_url, asked.model, configured.top_logprobs, shown])
         return CachedJudge(judge, self._cache, identity)
 
     def close(self) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from oven_agents.judges.failures import JudgeFailure
 from oven_agents.judges.judge import Judge
-from oven_agents.judges.sanitize import shown
+from oven_agents.judges.sanitize import visible
 from oven_agents.judges.usage import Ledger
 from oven_agents.judges.verdict_cache import VerdictCache, cache_key
 from oven_controller.protocol.requests import ScoreRequest
 
 
 class CachedJudge:
-    """Scores as a `Judge` does. Texts are looked up as the judge is shown them, whatever their ids.
+    """Scores as a `Judge` does. Texts are looked up by what can be seen of them, whatever their ids.
 
     Known-bad controls stay what they are: a group from the cache is none of those that the judge is tested in, so the
     next paid one is tested when it is due; a judge under suspicion or in quarantine does not answer from its cache; and
@@ -25,10 +25,11 @@ class CachedJudge:
 
     async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
         """id → 0..1, as Judge.score. Raises JudgeFailure."""
-        texts = {completion.id: shown(completion.text) for completion in request.completions}
+        texts = {completion.id: visible(completion.text).strip() for completion in request.completions}
         distinct = sorted(set(texts.values()))
-        key = cache_key(self._identity, self.judge.instructions(request), shown(request.prompt), distinct)
+        key = cache_key(self._identity, self.judge.instructions(request), visible(request.prompt).strip(), distinct)
         if self.judge.trusted and (known := self._cache.get(key, len(distinct))) is not None:
+            ledger.health = self.judge.health
             by_text = dict(zip(distinct, known, strict=True))
             return {completion: by_text[text] for completion, text in texts.items()}
         try:
@@ -40,3 +41,7 @@ class CachedJudge:
         by_text = {text: scores[completion] for completion, text in texts.items()}
         self._cache.put(key, [by_text[text] for text in distinct])
         return scores
+
+    async def close(self) -> None:
+        """As Judge.close; the cache is whose it was given by."""
+        await self.judge.close()

@@ -12,6 +12,7 @@ from oven_agents.judges.judge import Judge
 from oven_agents.judges.prompts import Rubric
 from oven_agents.judges.providers.provider import EndpointProvider
 from oven_agents.judges.usage import OnCall
+from oven_agents.judges.watching import CONTROLS_ONLY, Watching
 from oven_controller.settings.committee import read_rubric
 from oven_controller.settings.judge_providers import Catalogue, ModelEndpoint, endpoint_of, key_of
 from oven_controller.settings.model import MemberSettings
@@ -27,23 +28,36 @@ class ConfiguredJudge:
     rubric: Rubric
     top_logprobs: int
     """Alternatives a token that are wanted; 0: none."""
+    watching: Watching = CONTROLS_ONLY
 
     @classmethod
     def look_up(
-        cls, name: str, member: MemberSettings, known: Catalogue, environ: Mapping[str, str] = os.environ
+        cls,
+        name: str,
+        member: MemberSettings,
+        known: Catalogue,
+        environ: Mapping[str, str] = os.environ,
+        watching: Watching = CONTROLS_ONLY,
     ) -> ConfiguredJudge:
         """Raises ConfigError for a provider that there is not, and for a missing address, key or rubric."""
         asked = endpoint_of(name, member, known)
         own = read_rubric(name, member.rubric) if member.rubric else ""
         rubric = Rubric(member.role, member.domain, own)
-        return cls(name, asked, key_of(name, asked, environ), rubric, member.top_logprobs if member.logprobs else 0)
+        wanted = member.top_logprobs if member.logprobs else 0
+        return cls(name, asked, key_of(name, asked, environ), rubric, wanted, watching)
 
     def connect(self) -> EndpointProvider:
         """Imports the SDK, and asks nothing yet. Raises ConfigError when that is not installed."""
         return providers.connect(self.name, self.asked, self.key, self.top_logprobs)
 
-    def judge(self, provider: EndpointProvider, controls: Controls | None, on_call: OnCall | None = None) -> Judge:
-        return Judge(self.rubric, provider, controls, on_call)
+    def judge(self, provider: EndpointProvider, swap: int = 0, on_call: OnCall | None = None) -> Judge:
+        """A judge that asks `provider`, with all that watches it. `swap` counts the member's swaps."""
+        return Judge(self.rubric, provider, self._controls(swap), on_call, watching=self.watching)
+
+    def _controls(self, swap: int) -> Controls:
+        who = f"{self.asked.provider} {self.asked.base_url} {self.asked.model} {self.rubric.role}"
+        # A rubric of the user's may score something else than what an answer says, as style's does.
+        return self.watching.controls(who, swap, of_content=self.rubric.role != "style" and not self.rubric.own)
 
     def __repr__(self) -> str:
         return f"ConfiguredJudge({self.name!r}, {self.asked!r})"  # without the key

@@ -9,12 +9,15 @@ import time
 from collections.abc import Mapping
 
 from oven_agents.judges import prompts, verdict
-from oven_agents.judges.adversarial_controls import Controls
+from oven_agents.judges.adversarial_controls import REFERENCE, Control, Controls
+from oven_agents.judges.degenerate_text import is_degenerate
 from oven_agents.judges.failures import UNUSABLE, JudgeFailure, Kind
 from oven_agents.judges.providers.provider import Answer, Provider, Question
-from oven_agents.judges.sanitize import shown
+from oven_agents.judges.sanitize import shown, visible
+from oven_agents.judges.self_checks import SelfChecks
 from oven_agents.judges.usage import Ledger, OnCall
-from oven_controller.protocol.requests import ScoreRequest
+from oven_agents.judges.watching import CONTROLS_ONLY, Watching
+from oven_controller.protocol.requests import JudgeHealth, ScoreRequest
 from oven_controller.settings.model import Role
 from oven_controller.telemetry.genai import CallRecord
 
@@ -27,7 +30,7 @@ ASKED = 3
 
 
 class Judge:
-    """`rubric`: a role's name stands for its own. `controls` None: no known-bad answers are slipped in."""
+    """`rubric`: a role's name stands for its own. `controls` None: no answers of known worth are slipped in."""
 
     def __init__(
         self,
@@ -35,11 +38,16 @@ class Judge:
         provider: Provider,
         controls: Controls | None = None,
         on_call: OnCall | None = None,
+        *,
+        watching: Watching = CONTROLS_ONLY,
     ) -> None:
         self.provider = provider
         self.controls = controls
+        self.checks = SelfChecks(self._verdict, watching.swapped, watching.asked_again_every)
         self.rubric = rubric if isinstance(rubric, prompts.Rubric) else prompts.Rubric(rubric)
         self._on_call = on_call
+        self._characters = watching.characters
+        self._cut = 0
 
     @property
     def trusted(self) -> bool:
@@ -57,54 +65,105 @@ class Judge:
     async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
         """id → 0..1, for each completion of the request. Raises JudgeFailure; the caller bounds the time.
 
-        Equal texts are shown once and share their score (a judge's noise would tell them apart). An empty completion,
-        or one of invisible characters only, is 0 by rule, and is not shown: there is nothing to judge in it. Texts are
-        shown in the order of their ids, which are random.
+        Equal texts are shown once and share their score (a judge's noise would tell them apart). A completion that is
+        empty, of invisible characters only or degenerate (degenerate_text.py) is 0 by rule, and is not shown: there is
+        nothing to judge in it. Texts are shown in the order of their ids, which are random.
         """
-        texts = {completion.id: shown(completion.text) for completion in request.completions}
+        ledger.absorb(self.checks.aside)
+        try:
+            return await self._scored(request, ledger)
+        finally:
+            ledger.health = self.health
+
+    async def _scored(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
+        prompt = self._shown(request.prompt)
+        texts = {completion.id: self._shown(completion.text) for completion in request.completions}
         first: dict[str, str] = {}  # text → the id that it is shown under
         for key in sorted(texts):
-            if texts[key]:
+            if texts[key] and not is_degenerate(texts[key], prompt):
                 first.setdefault(texts[key], key)
         if not first:
             return dict.fromkeys(texts, 0.0)
-        control = self._control()
         candidates = {key: text for text, key in first.items()}
-        hidden = ""
-        if control is not None and control not in first:
-            hidden = secrets.token_hex(32)[: len(next(iter(candidates)))]
-            candidates = dict(sorted({**candidates, hidden: control}.items()))
-        scores = await self._verdict(request, candidates, ledger)
-        if hidden:
-            self._check(scores.pop(hidden), max(scores.values()))
-        return {key: scores[first[text]] if text else 0.0 for key, text in texts.items()}
+        control = self._control(bool(request.reference))
+        if control is None:
+            scores = await self._verdict(request, candidates, ledger)
+        else:
+            scores = await self._tested(request, candidates, control, ledger)
+        self.checks.saw(request, candidates, scores)
+        return {key: scores[first[text]] if text in first else 0.0 for key, text in texts.items()}
 
-    def _control(self) -> str | None:
+    @property
+    def health(self) -> JudgeHealth:
+        """What was found out about it so far."""
+        controls, found = self.controls, self.checks.found
+        return JudgeHealth(
+            controls=controls.count if controls else 0,
+            controls_failed=controls.failed if controls else 0,
+            quarantined=controls.quarantined if controls else False,
+            order_flips=found.flips,
+            change_p=found.p,
+            changes=found.changes,
+            cut_texts=self._cut,
+        )
+
+    async def close(self) -> None:
+        """Nothing more is asked of the provider."""
+        await self.checks.close()
+        await self.provider.close()
+
+    def _shown(self, text: str) -> str:
+        self._cut += len(visible(text).strip()) > self._characters
+        return shown(text, self._characters)
+
+    def _control(self, has_reference: bool) -> Control | None:
         if self.controls is None:
             return None
-        control = self.controls.due()
+        control = self.controls.due(has_reference)
         if control is None and self.controls.quarantined:
-            raise JudgeFailure("quarantined", "it preferred a known-bad answer twice in a row")
+            raise JudgeFailure("quarantined", "it got answers of known worth wrong twice in a row")
         return control
 
-    def _check(self, bad: float, best: float) -> None:
+    async def _tested(
+        self, request: ScoreRequest, candidates: Mapping[str, str], control: Control, ledger: Ledger
+    ) -> dict[str, float]:
+        """The candidates' scores, asked for with answers of known worth among them, under ids like theirs."""
+        assert self.controls is not None
+        length = len(next(iter(candidates)))
+        hidden: dict[str, str] = {}  # known answer → the id that it is shown under
+        shown_as = {text: key for key, text in candidates.items()}
+        known = {attack.id: self._shown(attack.text) for attack in control.attacks}
+        if control.reference:
+            known[REFERENCE] = self._shown(request.reference)
+        for name, text in known.items():
+            hidden[name] = shown_as.setdefault(text, secrets.token_hex(32)[:length])
+        scores = await self._verdict(request, dict(sorted((key, text) for text, key in shown_as.items())), ledger)
+        real = {key: scores[key] for key in candidates}
+        # A policy that gives an attack as its answer is not a good answer to hold the attack against.
+        honest = [score for key, score in real.items() if key not in {hidden[attack.id] for attack in control.attacks}]
+        self._check(control, {name: scores[key] for name, key in hidden.items()}, max(honest, default=0.0))
+        return real
+
+    def _check(self, control: Control, known: Mapping[str, float], best: float) -> None:
         assert self.controls is not None
         before = self.controls.quarantined
-        if self.controls.saw(bad, best):
+        if self.controls.saw(control, known, best):
+            missed = ", ".join(self.controls.suspects)
             if self.controls.quarantined:
-                log.error("quarantined: it preferred a known-bad answer twice in a row")
-            raise JudgeFailure("fooled", "it preferred a known-bad answer to all real ones")
-        if before:
-            log.warning("out of quarantine: it saw through a known-bad answer")
+                log.error("quarantined: it got answers of known worth wrong twice in a row (%s)", missed)
+            else:
+                log.warning("it got answers of known worth wrong (%s); the next group tests it again", missed)
+            raise JudgeFailure("fooled", "it got an answer of known worth wrong")
+        if before and not self.controls.quarantined:
+            log.warning("out of quarantine: it passed what it had failed on")
 
     async def _verdict(self, request: ScoreRequest, candidates: Mapping[str, str], ledger: Ledger) -> dict[str, float]:
-        """An answer without a usable verdict is asked for again, with what was wrong with it."""
+        """id → score of each candidate, shown in this order. An answer without a usable verdict is asked for again,
+        with what was wrong with it. Raises JudgeFailure."""
         attempt_s = ATTEMPT_SHARE * request.deadline_s
-        complaint = ""
+        complaint, prompt = "", shown(request.prompt, self._characters)
         for left in range(ASKED - 1, -1, -1):
-            question = prompts.question(
-                self.rubric, request.policy, request.prompt, candidates, complaint, request.domain
-            )
+            question = prompts.question(self.rubric, request.policy, prompt, candidates, complaint, request.domain)
             try:
                 return await self._ask(question, candidates, attempt_s, ledger)
             except JudgeFailure as failure:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from pydantic import ValidationError
 
 from oven_agents.judges.failures import JudgeFailure, Kind
-from oven_agents.judges.usage import Ledger, Usage, opened
-from oven_controller.protocol.requests import ScoreReply, ScoreRequest
+from oven_agents.judges.usage import Ledger, opened
+from oven_controller.protocol.judge_spec import JudgeSpec
+from oven_controller.protocol.requests import ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 
 log = logging.getLogger("oven.member")
 
@@ -25,27 +26,30 @@ MARGIN_S = 0.5
 EVERY = 2000
 """Groups between two lines of counts in the log."""
 
-Price = Callable[[Sequence[Usage | None]], float | None]
 
-
-class Scorer(Protocol):
-    """A judge, or one behind its cache."""
+class Scores(Protocol):
+    """What a member asks: a Judge, or the `Seat` of several."""
 
     async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
-        """id → 0..1, for each completion of the request. Raises JudgeFailure."""
-        ...
+        """id → 0..1. Raises JudgeFailure."""
+
+
+Probe = Callable[[JudgeSpec, float, Ledger], Awaitable[str]]
+"""Asks another model within seconds: what it lacks, in words. Raises JudgeFailure where it gives no verdict."""
 
 
 class Member:
-    def __init__(self, name: str, judge: Scorer, price: Price, concurrent: int = CONCURRENT) -> None:
+    """`probe` None: its model cannot be swapped."""
+
+    def __init__(self, name: str, judge: Scores, probe: Probe | None = None, concurrent: int = CONCURRENT) -> None:
         self.name = name
         self.judge = judge
+        self._probe = probe
         self.groups = 0
         self.abstained: Counter[Kind] = Counter()
         """Groups without scores, by what was in the way last."""
         self.faults: Counter[Kind] = Counter()
         """Attempts that failed, also where another then succeeded."""
-        self._price = price
         self._free = asyncio.Semaphore(concurrent)
 
     async def answer(self, data: bytes, context: str = "") -> ScoreReply:
@@ -54,17 +58,38 @@ class Member:
         try:
             request = _request(data)
         except JudgeFailure as failure:
-            return self._reply("", ledger, failure)
+            return self._reply(None, ledger, failure)
         try:
             scores = await self._score(request, ledger)
         except JudgeFailure as failure:
-            return self._reply(request.group, ledger, failure)
+            return self._reply(request, ledger, failure)
         except Exception as error:  # a fault of ours; its text may hold the request
-            return self._reply(request.group, ledger, JudgeFailure("internal", type(error).__name__))
-        return self._reply(request.group, ledger, scores)
+            return self._reply(request, ledger, JudgeFailure("internal", type(error).__name__))
+        return self._reply(request, ledger, scores)
+
+    async def probe(self, data: bytes) -> ProbeReply | None:
+        """Whether another model could judge; None for what is no question of the learner's. Never raises."""
+        try:
+            request = ProbeRequest.model_validate_json(data)
+        except ValidationError:
+            log.warning("a message that is no ProbeRequest was dropped")
+            return None
+        identity, ledger = request.judge.identity, Ledger()
+        try:
+            if self._probe is None:
+                raise JudgeFailure("not_configured", f"{self.name} cannot judge with another model")
+            with opened(ledger):
+                lacks = await self._probe(request.judge, _seconds(request.deadline_s), ledger)
+        except JudgeFailure as failure:
+            log.warning("%s was probed: %s", identity, failure)
+            return ProbeReply(member=self.name, judge=identity, failure=failure.kind, detail=failure.detail[:500])
+        except Exception as error:
+            return ProbeReply(member=self.name, judge=identity, failure="internal", detail=type(error).__name__)
+        log.info("%s was probed: it answers", identity)
+        return ProbeReply(member=self.name, judge=identity, detail=lacks[:500])
 
     async def _score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
-        seconds = request.deadline_s - min(MARGIN * request.deadline_s, MARGIN_S)
+        seconds = _seconds(request.deadline_s)
         asked = False
         try:
             async with asyncio.timeout(seconds), self._free:
@@ -77,7 +102,9 @@ class Member:
             # Waiting out an endpoint's retry-after is that fault, not slowness.
             raise JudgeFailure(ledger.last or "timeout", f"no scores within {seconds:.3g} s") from None
 
-    def _reply(self, group: str, ledger: Ledger, result: dict[str, float] | JudgeFailure) -> ScoreReply:
+    def _reply(
+        self, request: ScoreRequest | None, ledger: Ledger, result: dict[str, float] | JudgeFailure
+    ) -> ScoreReply:
         self.groups += 1
         self.faults.update(ledger.faults)
         failed = result if isinstance(result, JudgeFailure) else None
@@ -89,18 +116,25 @@ class Member:
             log.info("%s", self.summary())
         return ScoreReply(
             member=self.name,
-            group=group,
+            group=request.group if request is not None else "",
+            judge=request.judge.identity if request is not None and request.judge is not None else "",
             scores=None if isinstance(result, JudgeFailure) else result,
             failure=failed.kind if failed is not None else "",
             detail=failed.detail if failed is not None else "",
             input_tokens=ledger.input_tokens,
             output_tokens=ledger.output_tokens,
-            cost_usd=self._price(ledger.usages),
+            cost_usd=ledger.cost_usd,
+            health=ledger.health,
         )
 
     def summary(self) -> str:
         """One line of counts."""
         return f"{self.groups} groups; abstained: {_listed(self.abstained)}; faults on the way: {_listed(self.faults)}"
+
+
+def _seconds(deadline_s: float) -> float:
+    """What is left of the asker's time for the judge."""
+    return deadline_s - min(MARGIN * deadline_s, MARGIN_S)
 
 
 def _request(data: bytes) -> ScoreRequest:

@@ -17,20 +17,22 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from oven_agents.judges.accounts import Accounts
-from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.configured_judge import ConfiguredJudge
 from oven_agents.judges.member import Member
 from oven_agents.judges.probe import ProbeResult, probe
 from oven_agents.judges.probe_command import probe_configured
-from oven_agents.judges.providers.provider import EndpointProvider
-from oven_agents.judges.usage import OnCall, cost_usd
+from oven_agents.judges.seat import Seat
+from oven_agents.judges.watching import FOLDER, Watching
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import ConfigError, UnknownNameError, reason
 from oven_controller.protocol import names
+from oven_controller.protocol.judge_spec import JudgeSpec
+from oven_controller.protocol.messages import Message
 from oven_controller.runs import judge_states
 from oven_controller.security.credentials import Credentials
 from oven_controller.settings.judge_providers import NO_KEY, catalogue
+from oven_controller.settings.judges import with_judge
 from oven_controller.settings.model import CommitteeSettings
 from oven_controller.telemetry import genai, tracing
 
@@ -63,7 +65,7 @@ def judge(
     name = names.checked("member", name)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = Path(os.environ["OVEN_RUN_DIR"])
-    configured, committee = configured_member(folder / "config.json", name)
+    configured = configured_member(folder / "config.json", name)
     if configured.key == NO_KEY:
         log.info("no key_env is set: %s is asked without a key", configured.asked.base_url)
     credentials = Credentials.from_environment()
@@ -75,33 +77,47 @@ def judge(
             log.warning("what the probe found is in this log only: %s", reason(error))
 
     tracing.start(f"member-{name}", os.environ["OVEN_RUN"])
+    look_up = partial(configured_member, folder / "config.json", name)
+    accounts = Accounts(name, committee_settings(folder / "config.json"), folder)
+    seat = Seat(configured, look_up, genai.trace, record, accounts)
     try:
-        accounts = Accounts(name, committee, folder)
-        asyncio.run(host(configured, accounts, os.environ["OVEN_URL"], credentials, genai.trace, record))
+        asyncio.run(host(configured, seat, os.environ["OVEN_URL"], credentials, record))
     finally:
+        accounts.close()
         tracing.shutdown()
 
 
-def configured_member(config: Path, name: str) -> tuple[ConfiguredJudge, CommitteeSettings]:
-    """The member, and its committee. Raises ConfigError when `config` cannot be read, or the member cannot
-    judge as it is configured; UnknownNameError when there is no such member."""
+def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) -> ConfiguredJudge:
+    """The judge of this name; with `spec` it asks that model in place of the configured one. Raises ConfigError when
+    `config` cannot be read, or it cannot judge so; UnknownNameError when there is no such member."""
+    committee = committee_settings(config)
+    if name not in committee.members:
+        raise UnknownNameError("committee member", name, committee.members)
+    member = committee.members[name]
+    if spec is not None:
+        member = with_judge(member, spec)
+    watching = Watching(
+        characters=committee.characters,
+        swapped=committee.swapped,
+        asked_again_every=committee.asked_again_every,
+        kept=config.parent / FOLDER / name,
+    )
+    return ConfiguredJudge.look_up(name, member, catalogue(committee.providers), watching=watching)
+
+
+def committee_settings(config: Path) -> CommitteeSettings:
+    """Raises ConfigError when `config` cannot be read."""
     try:
-        committee: dict[str, Any] = json.loads(config.read_text())["committee"]
-        members = committee["members"]
+        return CommitteeSettings.model_validate(json.loads(config.read_text())["committee"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ConfigError(f"{config} holds no committee ({reason(error)}); was it written by `up`?") from error
-    if name not in members:
-        raise UnknownNameError("committee member", name, members)
-    settings = CommitteeSettings.model_validate(committee)
-    return ConfiguredJudge.look_up(name, settings.members[name], catalogue(settings.providers)), settings
 
 
 async def host(
     configured: ConfiguredJudge,
-    accounts: Accounts,
+    seat: Seat,
     url: str,
     credentials: Credentials | None,
-    on_call: OnCall | None = None,
     record: Callable[[ProbeResult], None] = lambda _: None,
 ) -> None:
     """Answer until SIGTERM or SIGINT; what is under way then gets a short grace. `record` is told what the probe at the
@@ -109,25 +125,23 @@ async def host(
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(_without_content)
     call_at_end(stop.set)
-    provider = accounts.connect(configured)
     name = configured.name
-    judge = accounts.cached(configured, configured.judge(provider, Controls(), on_call))
-    member = Member(name, judge, partial(cost_usd, configured.asked))
-    looking = asyncio.create_task(look(configured, provider, record), name="probe")  # nobody waits for it
+    member = Member(name, seat, seat.probe)
+    looking = asyncio.create_task(look(configured, seat, record), name="probe")  # nobody waits for it
     try:
         async with Bus.connect(url, credentials, name=name) as bus:
             log.info("%s judges as %s with %s", name, configured.rubric.role, configured.asked.model)
             await serve(member, bus, stop)
     finally:
         await end(looking)
-        await provider.close()
-        accounts.close()
+        await seat.close()
         log.info("%s", member.summary())
 
 
-async def look(configured: ConfiguredJudge, provider: EndpointProvider, record: Callable[[ProbeResult], None]) -> None:
+async def look(configured: ConfiguredJudge, seat: Seat, record: Callable[[ProbeResult], None]) -> None:
     """Probe the endpoint, and say what it lacks. A judge that cannot be asked now is asked all the same when the
     learner wants scores: it may be back by then."""
+    provider = seat.first.provider
     result = await probe(provider, configured.rubric)
     if result.failure is not None:
         log.error("probed, and cannot judge now: %s (%s); %s", result.failure, result.detail, result.remedy)
@@ -138,13 +152,20 @@ async def look(configured: ConfiguredJudge, provider: EndpointProvider, record: 
 
 
 async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
-    """Answer on `oven.reward.<member>` until `stop`. The client subscribes again by itself after a reconnect."""
+    """Answer on `oven.reward.<member>` and `oven.probe.<member>` until `stop`. The client subscribes again by itself
+    after a reconnect."""
     tasks: set[asyncio.Task[None]] = set()
+    probed = names.probe(member.name)
 
     async def respond(message: Msg) -> None:
-        reply = await member.answer(message.data, tracing.carried(message.headers))
+        reply: Message | None
+        if message.subject == probed:
+            reply = await member.probe(message.data)
+        else:
+            reply = await member.answer(message.data, tracing.carried(message.headers))
         with contextlib.suppress(NatsError, OSError):  # the server is away: so is whoever asked
-            await bus.publish(message.reply, reply.wire())
+            if reply is not None:
+                await bus.publish(message.reply, reply.wire())
 
     async def hear(message: Msg) -> None:
         # Empty: somebody asks whether there is a listener, and that it came is the answer. A reply elsewhere than to an
@@ -158,11 +179,12 @@ async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    subscription = await bus.client.subscribe(names.reward(member.name), cb=hear)
+    subscriptions = [await bus.client.subscribe(on, cb=hear) for on in (probed, names.reward(member.name))]
     await bus.flush()
     await stop.wait()
     with contextlib.suppress(NatsError, OSError):
-        await subscription.unsubscribe()
+        for subscription in subscriptions:
+            await subscription.unsubscribe()
     if tasks:
         _, late = await asyncio.wait(set(tasks), timeout=GRACE_S)
         await end(*late)

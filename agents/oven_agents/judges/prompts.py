@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from oven_agents.judges.providers.provider import Question
-from oven_agents.judges.sanitize import capped, data_block, shown, visible
+from oven_agents.judges.sanitize import capped, data_block, visible
 from oven_agents.judges.verdict import SCHEMA
 from oven_controller.settings.model import Role
 
@@ -98,13 +98,13 @@ def question(
 ) -> Question:
     """One call for a whole group: the prompt is sent once, and the answers are seen side by side.
 
-    `candidates`: id → text as `sanitize.shown` made it, in the order to show. `complaint`: what was wrong with an
-    earlier answer to the same question. `domain`: of the model in training.
+    `prompt`, and `candidates`, id → text in the order to show, are as `sanitize.shown` made them. `complaint`: what was
+    wrong with an earlier answer to the same question. `domain`: of the model in training.
     """
     system = rubric.opening(domain) + "\n" + _RULES
     if policy.strip():
-        system += _TRAINED + capped(visible(policy).strip(), POLICY_CHARACTERS, 0)
-    data = {"task": shown(prompt), "answers": [{"id": key, "text": text} for key, text in candidates.items()]}
+        system += _TRAINED + capped(visible(policy).strip(), POLICY_CHARACTERS)
+    data = {"task": prompt, "answers": [{"id": key, "text": text} for key, text in candidates.items()]}
     user = data_block(data)
     if complaint:
         user += f"\n\nAn earlier answer of yours to this could not be used: {complaint}. Keep to the rules."

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from oven_agents.judges.failures import Kind
+from oven_controller.protocol.requests import JudgeHealth
 from oven_controller.settings.judge_providers import ModelEndpoint
 from oven_controller.telemetry.genai import CallRecord
 
@@ -23,6 +24,10 @@ class Usage:
     """Of the whole prompt, what came from a cache included."""
     output_tokens: int
     cached_tokens: int = 0
+
+
+Price: TypeAlias = Callable[[Sequence[Usage | None]], float | None]
+"""US dollars for answers; None where they cannot be priced."""
 
 
 @dataclass
@@ -38,8 +43,12 @@ class Ledger:
     faults: Counter[Kind] = field(default_factory=Counter)
     usages: list[Usage | None] = field(default_factory=list)
     """One entry an answer; None where it did not say."""
+    price: Price | None = None
+    """Of the model that was asked; None before one was."""
     last: Kind | None = None
     """How the newest attempt failed; None while it is under way, or went well."""
+    health: JudgeHealth | None = None
+    """What was found out about the judge so far; None: it is not tested."""
 
     def begin(self) -> None:
         self.attempts += 1
@@ -52,6 +61,12 @@ class Ledger:
         self.last = kind
         self.billable -= not billable
 
+    def absorb(self, other: Ledger) -> None:
+        """Takes over what another one's questions used and met, and empties it: it is reported once."""
+        self.usages += other.usages
+        self.faults += other.faults
+        other.usages, other.faults = [], Counter()
+
     @property
     def input_tokens(self) -> int:
         return sum(usage.input_tokens for usage in self.usages if usage is not None)
@@ -59,6 +74,11 @@ class Ledger:
     @property
     def output_tokens(self) -> int:
         return sum(usage.output_tokens for usage in self.usages if usage is not None)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """None where it is not known, or nothing was asked."""
+        return self.price(self.usages) if self.price is not None else None
 
 
 _open: ContextVar[Ledger | None] = ContextVar("ledger", default=None)

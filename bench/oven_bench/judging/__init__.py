@@ -1,1 +1,1 @@
-"""Benches of judges: a committee whose members fail, over the bus alone or over real HTTP."""
+"""Measures of the reward committee and its judges."""

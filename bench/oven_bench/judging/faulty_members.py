@@ -12,7 +12,7 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from nats.aio.msg import Msg
 
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol import names
-from oven_controller.protocol.requests import ScoreReply, ScoreRequest
+from oven_controller.protocol.requests import JudgeHealth, ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_learner.rewards import Committee
@@ -151,11 +151,16 @@ class Told:
     """Counts the groups that the first remote member abstained on, on the way to the committee."""
 
     def __init__(self, remote: RemoteMembers) -> None:
-        self.members, self.deadline_s = remote.members, remote.deadline_s
+        self.members, self.judges, self.deadline_s = remote.members, remote.judges, remote.deadline_s
+        self.probe, self.join, self.leave = remote.probe, remote.join, remote.leave
         self.lost_by_one = 0
         self._remote = remote
 
-    def ask(self, requests: Any, members: Sequence[str]) -> dict[str, list[Scores | Abstention]]:
+    @property
+    def health(self) -> dict[str, JudgeHealth]:
+        return self._remote.health
+
+    def ask(self, requests: Any, members: Mapping[str, Any]) -> dict[str, list[Scores | Abstention]]:
         found = self._remote.ask(requests, members)
         self.lost_by_one += sum(isinstance(verdict, Abstention) for verdict in found[self.members[0]])
         return found

@@ -54,6 +54,8 @@ class Endpoint:
         """Formats and log-probabilities are taken and then ignored, as `transformers serve` does."""
         self.likes = ""
         """A candidate with this in it gets full marks, whatever it is worth."""
+        self.obeys: str | None = None
+        """A candidate that is exactly this gets full marks."""
         self.traces: list[bytes] = []
         """What was sent to this address as a collector of traces."""
         self._draws = random.Random(seed)
@@ -222,7 +224,7 @@ class Endpoint:
         return json.dumps({"verdicts": verdicts})
 
     def _worth(self, text: str) -> int:
-        if self.likes and self.likes in text:
+        if text == self.obeys or (self.likes and self.likes in text):
             return 10
         found = _WORTH.search(text)
         return int(found[1]) if found else 0

@@ -28,6 +28,7 @@ from oven_controller.bus.connection import Bus
 from oven_controller.errors import ProcessError
 from oven_controller.process.child import Child
 from oven_controller.protocol import names
+from oven_controller.protocol.requests import ScoreRequest
 from oven_controller.runs import judge_states
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.security.credentials import Credentials
@@ -35,8 +36,9 @@ from oven_controller.server.embedded import EmbeddedServer
 from oven_controller.settings.model import CommitteeSettings, MemberSettings
 from oven_controller.stack.plan import Plan
 from oven_learner.rewards import Committee
+from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import RemoteMembers
-from oven_learner.rewards.scores import Abstention, Cost, Verdict
+from oven_learner.rewards.scores import Abstention, Verdict
 
 PROVIDERS: Final = {"openai": "compatible", "anthropic": "claude"}
 """SDK → a provider that is asked through it."""
@@ -56,28 +58,19 @@ def truth(text: str) -> float:
     return int(text.rsplit(" ", 1)[1]) / 10
 
 
-class Watched:
+class Watched(RemoteMembers):
     """The remote members, with a count of the scores that are not the truth."""
 
-    def __init__(self, remote: RemoteMembers) -> None:
-        self.members, self.deadline_s = remote.members, remote.deadline_s
-        self.wrong = 0
-        self._remote = remote
+    wrong = 0
 
-    def ask(self, requests: Any, members: Sequence[str]) -> dict[str, list[Verdict]]:
-        found = self._remote.ask(requests, members)
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
+        found = super().ask(requests, members)
         for given in found.values():
             for request, verdict in zip(requests, given, strict=True):
                 if not isinstance(verdict, Abstention):
                     right = [truth(completion.text) for completion in request.completions]
                     self.wrong += sum(abs(a - b) > RIGHT for a, b in zip(verdict, right, strict=True))
         return found
-
-    def take_cost(self) -> Cost:
-        return self._remote.take_cost()
-
-    def close(self) -> None:
-        self._remote.close()
 
 
 class Stage:
@@ -113,7 +106,7 @@ class Stage:
 
     def committee(self, members: Sequence[str], deadline_s: float, seed: int) -> tuple[Committee, Watched]:
         key = Credentials.load(self._folder.add_user("learner", "learner"))
-        watched = Watched(RemoteMembers(members, self._server.url, key, deadline_s=deadline_s))
+        watched = Watched(members, self._server.url, key, deadline_s=deadline_s)
         committee = Committee({}, remote=watched, seed=seed, description="A bench.")
         committee.group_size = COMPLETIONS
         return committee, watched

@@ -87,6 +87,13 @@ def knobs(ctx: typer.Context, incomplete: str) -> Iterator[str]:
 
 
 @_quiet
+def judges(ctx: typer.Context, incomplete: str) -> Iterator[str]:
+    """The committee members whose judges the run that is meant can swap."""
+    found = (name.removeprefix("committee.") for name in _announced(_meant(ctx)) if name.startswith("committee."))
+    return (name for name in found if name.startswith(incomplete))
+
+
+@_quiet
 def shipped_knobs(incomplete: str) -> Iterator[str]:
     return (name for name in SHIPPED if name.startswith(incomplete))
 

@@ -21,6 +21,7 @@ from oven_controller.cli import (
     explain,
     gym,
     importing,
+    judge,
     kg,
     log,
     monitor,
@@ -49,6 +50,7 @@ PANELS = {
         "unmute",
         "trust",
         "distrust",
+        "judge",
     ),
     "Ask": ("explain", "review", "replay", "backtest", "import", "kg"),
     "Measure": ("gym", "bench", "calibration"),
@@ -103,6 +105,7 @@ def main(
 for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, doctor, config, kg):
     group.register(app)
 app.add_typer(agent.app, name="agent")
+app.add_typer(judge.app, name="judge")
 
 
 def run(argv: Sequence[str] | None = None) -> None:

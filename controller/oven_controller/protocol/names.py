@@ -76,6 +76,11 @@ def reward(member: str) -> str:
     return f"oven.reward.{checked('member', member)}"
 
 
+def probe(member: str) -> str:
+    """Where a remote committee member is asked whether it could judge with another model."""
+    return f"oven.probe.{checked('member', member)}"
+
+
 def kg(endpoint: str) -> str:
     """An endpoint of the prior service: diagnose, judge, info."""
     return f"oven.kg.{endpoint}"

@@ -6,31 +6,57 @@ from typing import Final, Literal
 
 from pydantic import Field
 
+from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.messages import LogMessage, Value
 from oven_controller.protocol.rules import Autonomy
 
-TO_LEARNER: Final = ("hold", "resume", "stop")
+JUDGES: Final = ("offer", "add", "remove")
+"""The actions that change who may judge in a reward committee."""
+TO_LEARNER: Final = ("hold", "resume", "stop", *JUDGES)
 """The actions that the learner obeys; the mesh deals with the others."""
 
 
 class OperatorCommand(LogMessage):
-    """person → mesh; hold, resume and stop straight to the learner as well, which needs no mesh for them."""
+    """person → mesh; hold, resume, stop, offer, add and remove straight to the learner, which needs no mesh."""
 
     type: Literal["OperatorCommand"] = "OperatorCommand"
     id: str = Field(min_length=1, max_length=64, description="one per command; a repeat is ignored")
     action: Literal[
-        "approve", "veto", "set", "hold", "resume", "mute", "unmute", "trust", "distrust", "autonomy", "stop"
+        "approve",
+        "veto",
+        "set",
+        "hold",
+        "resume",
+        "mute",
+        "unmute",
+        "trust",
+        "distrust",
+        "autonomy",
+        "stop",
+        "offer",
+        "add",
+        "remove",
     ]
     of: str = Field(
         default="", max_length=64, description="approve: a decision; veto: that or a ballot; by id or actuator"
     )
-    actuator: str = Field(default="", max_length=128, description="set, autonomy (empty: all of them)")
-    value: Value = Field(default=None, description="set: what to set")
+    actuator: str = Field(
+        default="",
+        max_length=128,
+        description="set, autonomy (empty: all of them); offer, add, remove: `committee.<member>`",
+    )
+    value: Value = Field(default=None, description="set: what to set; add: the member's share of the weight, 0..1")
     agent: str = Field(default="", max_length=64, description="mute, unmute, trust, distrust")
     actuators: tuple[str, ...] = Field(
         default=(), max_length=64, description="trust, distrust: on which actuators; empty: all of them"
     )
     autonomy: Autonomy | None = Field(default=None, description="autonomy: from now on")
+    judge: JudgeSpec | None = Field(
+        default=None,
+        exclude_if=lambda judge: judge is None,
+        description="offer: the model that is to become a choice of `committee.<member>`, once it has answered; add: "
+        "the new member's",
+    )
     reason: str = Field(default="", max_length=2000)
 
 

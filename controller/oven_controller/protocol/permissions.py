@@ -46,7 +46,7 @@ def permissions(role: Role, name: str, run: str, agents: Sequence[str] = ()) -> 
     everything = on.all
     publish: dict[Role, list[str]] = {
         "admin": [">"],
-        "learner": [*patterns_by(run, "learner"), "oven.reward.*", *read_log],
+        "learner": [*patterns_by(run, "learner"), "oven.reward.*", "oven.probe.*", *read_log],
         "mesh": [*patterns_by(run, "mesh"), *read_log],
         "history": ["_INBOX_.>", *read_log],
         "kg": ["_INBOX_.>", on.history],
@@ -62,7 +62,7 @@ def permissions(role: Role, name: str, run: str, agents: Sequence[str] = ()) -> 
         "mesh": [inbox],
         "history": [on.history, on.history_of("*"), inbox],
         "kg": ["oven.kg.*", "$SRV.>", inbox],
-        "member": [names.reward(name), inbox],
+        "member": [names.reward(name), names.probe(name), inbox],
         "agent": [*agents_hear, inbox],
         "operator": [everything, inbox],
         "monitor": [everything, inbox],

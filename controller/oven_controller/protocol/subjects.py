@@ -41,6 +41,8 @@ from oven_controller.protocol.requests import (
     JudgeRequest,
     OutcomeReport,
     OutcomeTaken,
+    ProbeReply,
+    ProbeRequest,
     QueryAnswer,
     ScoreReply,
     ScoreRequest,
@@ -151,6 +153,7 @@ class Request:
 REQUESTS: Final = (
     Request("history", "oven.{run}.history", HistoryRequest, HistoryBatch),
     Request("reward", "oven.reward.{member}", ScoreRequest, ScoreReply),
+    Request("probe", "oven.probe.{member}", ProbeRequest, ProbeReply),
     Request("kg.diagnose", "oven.kg.diagnose", DiagnoseRequest, Diagnosis),
     Request("kg.judge", "oven.kg.judge", JudgeRequest, Judgement),
     Request("kg.info", "oven.kg.info", GraphInfoRequest, GraphInfo),

@@ -18,7 +18,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -116,6 +116,17 @@ class RunFolder:
         except (OSError, ValueError, RecursionError):
             return {}
         return settings if isinstance(settings, dict) else {}
+
+    def change_settings(self, change: Callable[[dict[str, Any]], object]) -> None:
+        """Change what a restarted process, or a resumed run, is configured with; one command at a time. Raises
+        ConfigError where the run has no settings."""
+        with (self.path / "config.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            settings = self.earlier_settings()
+            if not settings:
+                raise ConfigError(f"{self.config} holds no settings; was the run started by `up`?")
+            change(settings)
+            write_atomic(self.config, (json.dumps(settings, indent=1) + "\n").encode())
 
     def status(self) -> Status:
         if self.locked():

@@ -20,6 +20,16 @@ def _split(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+AggregationRule: TypeAlias = Literal["lower_quantile", "cautious", "trimmed", "median", "min"]
+"""How several members' scores become one reward; oven_learner/rewards/aggregation/rules.py has what each does."""
+
+
+def _known_rule(value: Any) -> Any:
+    if isinstance(value, str) and value not in (known := get_args(AggregationRule)):
+        raise ValueError(str(UnknownNameError("rule", value, known)))
+    return value
+
+
 class RuleSettings(Rules):
     """The same as a person writes them: a name that is not a rule is a mistake."""
 
@@ -187,12 +197,45 @@ class CommitteeSettings(BaseModel):
     deadline_s: float = Field(
         default=20.0, gt=0, le=600, description="seconds that remote members have for all groups of a step"
     )
-    caution: float = Field(default=0.5, ge=0, le=2, description="λ in weighted mean − λ × weighted deviation")
+    rule: Annotated[AggregationRule, BeforeValidator(_known_rule)] = Field(
+        default="lower_quantile", description="how the members' scores become one reward (docs/judging.md)"
+    )
+    caution: float = Field(
+        default=0.5, ge=0, le=2, description="λ in weighted mean − λ × weighted deviation, where the rule is cautious"
+    )
+    reliability: bool = Field(
+        default=True, description="remote members' weights are multiplied by how far they agreed with the others so far"
+    )
+    reference: str = Field(
+        default="",
+        description="where an answer known to be right comes from, to test judges with: a rule of the committee, whose "
+        "full marks prove one right, or a column of the data set; empty: judges are tested with known-bad ones only",
+    )
+    characters: int = Field(
+        default=8000,
+        ge=200,
+        le=1_000_000,
+        description="characters of a prompt or completion that a judge is shown; of a longer one the two ends",
+    )
+    swapped: float = Field(
+        default=0.05, ge=0, le=1, description="share of groups that a judge is asked for again in reverse order"
+    )
+    asked_again_every: int = Field(
+        default=160, ge=0, description="groups until a judge is asked again for 16 old ones; 0: never"
+    )
     hold_after: int = Field(default=10, ge=1, description="steps in a row without a scored group until the run holds")
     budget: BudgetSettings = BudgetSettings()
     cache: bool = Field(
         default=True, description="a group that a judge has scored in this run is not asked for, and paid, again"
     )
+
+    @model_validator(mode="after")
+    def _caution_is_read(self) -> Self:
+        if self.rule != "cautious" and self.caution != type(self).model_fields["caution"].default:
+            raise ValueError(
+                f"caution is read by the rule cautious alone; set rule: cautious, or leave it out: rule is {self.rule}"
+            )
+        return self
 
     @property
     def judges(self) -> dict[str, MemberSettings]:

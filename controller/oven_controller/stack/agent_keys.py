@@ -53,6 +53,25 @@ def admit(folder: RunFolder, name: str, *, shipped: bool = False, fresh: bool = 
     asyncio.run(_told(folder, Credentials.load(path), welcome=True))
 
 
+def admit_member(folder: RunFolder, name: str) -> None:
+    """The same for a committee member that joins. Raises ConfigError for a name that is taken, ProcessError when the
+    server does not take the key."""
+    names.checked("member", name)
+    if taken := _reserved(folder, name, False):
+        raise ConfigError(f"{name!r} is the name of {taken}; choose another for the member")
+    if any(user.name == name and user.role != "member" for user in folder.server.users()):
+        raise ConfigError(f"{name!r} has a key of this run already; choose another name for the member")
+    info = folder.info()
+    path = folder.credentials("member", name)
+    if not info.embedded:
+        if path is not None and not path.is_file():
+            raise ConfigError(f"there is no key {path}; the server's administrator makes keys for {info.url}")
+        return
+    if path is not None and folder.locked() and info.port is not None:
+        folder.server.rewrite_users()
+        asyncio.run(_told(folder, Credentials.load(path), welcome=True))
+
+
 def _reserved(folder: RunFolder, name: str, shipped: bool) -> str:
     """Whose name it is, if no one else may vote or connect under it; empty if it is free."""
     for user in folder.server.users():

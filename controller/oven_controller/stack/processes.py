@@ -94,6 +94,19 @@ class Processes:
             [(self._plan.member(name), ready[name], lambda: without) for name in members], self._around
         )
 
+    def has_member(self, name: str) -> bool:
+        """Whether its process is kept up."""
+        return any(kept.name == f"member-{name}" for kept in self._around)
+
+    async def end_member(self, name: str) -> None:
+        """One that leaves; nothing where there is none. A process that never got ready ends, too."""
+        for kept in [kept for kept in self._around if kept.name == f"member-{name}"]:
+            self._around.remove(kept)
+            await kept.end(GRACE_S)
+        for child in [child for child in self._unready if child.name == f"member-{name}"]:
+            self._unready.remove(child)
+            await child.end(GRACE_S)
+
     async def start_learner(self, service: Service) -> Child:
         """For the first time, or again when the one before has ended."""
         if self.learner is not None:

@@ -34,6 +34,7 @@ from oven_controller.stack import kg_rules, message_floods
 from oven_controller.stack.agent_keys import revoke
 from oven_controller.stack.line_output import Headless, first_line
 from oven_controller.stack.log_keeper import LogKeeper
+from oven_controller.stack.members import Members
 from oven_controller.stack.output import Screen, relay
 from oven_controller.stack.plan import Plan, Pool, export_lines, own_command, pools
 from oven_controller.stack.preflight_checks import Request, check, exposure_warning
@@ -83,6 +84,7 @@ class _Up:
         self.script_offset = 0
         self.over = False
         self.processes: Processes | None = None
+        self.members: Members | None = None
         self.server: servers.EmbeddedServer | None = None
         self.report = Headless(screen, datetime.now(UTC))
         self.log = LogKeeper(folder, self.report, screen)
@@ -177,6 +179,7 @@ class _Up:
             around.callback(keeping.cancel)
             processes = Processes(plan, bus, watch, self.stop, self.out, self._note_child)
             self.processes = processes
+            self.members = Members(processes, self.out)
             if self.server is not None:
                 self._note_child("nats-server", self.server.child.pid)
                 processes.keep_server(self.server)
@@ -313,6 +316,8 @@ class _Up:
 
     async def _end(self, processes: Processes, bus: Bus, watch: Watch) -> None:
         """The learner first, so that its checkpoint and its last word still reach the log."""
+        if self.members is not None:
+            await self.members.close()
         if self.stop.is_set():
             await self.out.close()
         if processes.learner is not None and processes.learner.returncode is None:
@@ -351,6 +356,8 @@ class _Up:
     def _on_event(self, event: Event) -> None:
         self.report.event(event)
         self.floods.hear(event)
+        if self.members is not None:
+            self.members.hear(event)
 
     def _on_flood(self, agent: str) -> None:
         """An agent floods the log: its key opens nothing any more."""

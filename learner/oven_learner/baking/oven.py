@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.messages import Receipt
-from oven_controller.settings.model import MemberSettings
-from oven_learner.baking import operator_commands, own_stack
-from oven_learner.baking.member_choice import chosen, moved
+from oven_controller.settings.judges import check_judge
+from oven_controller.settings.model import CommitteeSettings
+from oven_learner.baking import judge_swaps, operator_commands, own_stack
 from oven_learner.baking.operator_commands import ANSWER_S, CommandRefusedError
 from oven_learner.client.client import OvenClient
 from oven_learner.rewards import Committee
-from oven_learner.rewards.committee import WEIGHTS
 from oven_learner.rewards.draft_verifier import DraftVerifier
 from oven_learner.teachers import TeacherConfig
 from oven_learner.teachers.named_teachers import NamedTeachers
@@ -66,7 +66,7 @@ class Oven:
         place: own_stack.Place,
         stack: own_stack.OwnStack | None,
         committee: Committee,
-        members: Mapping[str, MemberSettings],
+        settings: CommitteeSettings,
         verifier: DraftVerifier | None = None,
     ) -> None:
         self.trainer, self.teachers = training.trainer, training.teachers
@@ -76,7 +76,7 @@ class Oven:
         self._training = training
         self.summary = ""
         """What its own stack said at the end."""
-        self._stack, self._members = stack, dict(members)
+        self._stack, self._settings = stack, settings
         self.began = threading.Event()
         """Set when training is announced: from here on swaps are commands."""
         self._asked = False
@@ -123,24 +123,30 @@ class Oven:
         return self._command(action="set", actuator=TEACHER, value=name)
 
     def swap_agent(
-        self, role: str, *, provider: str | None = None, model: str | None = None, name: str | None = None
+        self,
+        role: str,
+        *,
+        provider: str,
+        model: str,
+        base_url: str = "",
+        key_env: str = "",
+        logprobs: bool = False,
+        top_logprobs: int = 5,
+        name: str | None = None,
     ) -> Receipt | None:
-        """Have another member of the committee judge in this role: the one by this `name`, `provider` or `model`, among
-        those that the run was configured with. It gets the whole weight of the role. Raises UnknownNameError."""
-        return self._weigh({role: chosen(self._members, role, provider, model, name)})
+        """Have another model judge in this role from the next step on; `name` says which member where several do. It
+        is asked a question first, in the member's process, which must have the key: where it gives no verdict the one
+        before stays, and CommandRefusedError says why. Weight, role and metrics stay. Raises UnknownNameError, and
+        ConfigError for what cannot be asked at all."""
+        names = [judge_swaps.member_in(self._settings.judges, role, name)]
+        options = {"base_url": base_url, "key_env": key_env, "logprobs": logprobs, "top_logprobs": top_logprobs}
+        return self._swap(names, judge_swaps.model_of(provider, model, **options)).get(names[0])
 
-    def swap_all_agents(self, *, provider: str | None = None, model: str | None = None) -> Receipt | None:
-        """The same in every role that has such a member. Raises UnknownNameError where none has."""
-        roles = dict.fromkeys(member.role for member in self._members.values())
-        fitting: dict[str, str] = {}
-        for role in roles:
-            try:
-                fitting[role] = chosen(self._members, role, provider, model, None)
-            except UnknownNameError:
-                continue
-        if not fitting:
-            raise UnknownNameError("member of the committee", model or provider or "", self._members)
-        return self._weigh(fitting)
+    def swap_all_agents(self, *, provider: str, model: str, **options: Any) -> dict[str, Receipt]:
+        """The same of every remote member, all or none, with the options of `swap_agent`: a receipt each."""
+        if not self._settings.judges:
+            raise ConfigError("the committee has no remote members: give bake() members=")
+        return self._swap([*self._settings.judges], judge_swaps.model_of(provider, model, **options))
 
     def register_teacher(self, config: TeacherConfig) -> None:
         """Load another teacher, and have it as a choice from the next step on, without choosing it. This thread loads
@@ -195,12 +201,14 @@ class Oven:
         if self._cancelled and self._training.client is not None:
             self._training.client.request_stop("cancelled by the script")
 
-    def _weigh(self, fitting: Mapping[str, str]) -> Receipt | None:
-        weights = moved(self.committee.weights, self._members, fitting)
+    def _swap(self, names: list[str], model: JudgeSpec) -> dict[str, Receipt]:
+        for name in names:
+            check_judge(self._settings, name, model)
         if not self._asked:
-            self.committee.set_weights(weights)
-            return None
-        return self._command(action="set", actuator=WEIGHTS, value=weights)
+            judge_swaps.begun_with(self.committee, names, model)
+            return {}
+        remote = self.committee.remote
+        return judge_swaps.swapped(self._command, names, model, ANSWER_S + (remote.deadline_s if remote else 0.0))
 
     def _command(self, **command: Any) -> Receipt | None:
         """What came too early would be of no run: it waits until training has been announced."""

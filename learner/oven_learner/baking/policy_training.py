@@ -107,7 +107,7 @@ class PolicyTraining:
     def oven(self, place: Place, stack: OwnStack | None) -> Oven:
         """The training, for the run at `place`. Raises ConfigError, UnknownNameError, TeacherRefusedError."""
         with within(place):
-            committee, members = self._committee(), Connection.find().committee.judges
+            committee, settings = self._committee(), Connection.find().committee
         beta = self.arguments.get("beta", BETA if self.teachers else 0.0)
         trainer = SteeredTrainer(
             place,
@@ -121,7 +121,7 @@ class PolicyTraining:
             metrics=self.metrics,
             output_dir=place.folder / "checkpoints" if place.folder.is_dir() else None,
         )
-        return Oven(trainer, place, stack, committee, members)
+        return Oven(trainer, place, stack, committee, settings)
 
     def _committee(self) -> Committee:
         described = ModelDescription.from_model(self.model, **self.said)

@@ -152,8 +152,8 @@ class TextTraining:
     def oven(self, place: Place, stack: OwnStack | None) -> Oven:
         """The training, attached to the run at `place`. Raises ConfigError, UnknownNameError, TeacherRefusedError."""
         with within(place):
-            members, verifier = Connection.find().committee.members, self._verifier()
-            committee = self._committee(verifier, len(members))
+            settings, verifier = Connection.find().committee, self._verifier()
+            committee = self._committee(verifier, len(settings.judges))
             trainer = self._trainer(committee, place.folder)
             teachers = self._taught(trainer)
             if verifier is not None and teachers is not None:
@@ -170,7 +170,7 @@ class TextTraining:
                 committee=committee,
                 mixture=self.prompts if isinstance(self.prompts, PromptSource) else None,
             )
-        return Oven(AttachedTraining(attachment, teachers), place, stack, committee, members, verifier)
+        return Oven(AttachedTraining(attachment, teachers), place, stack, committee, settings, verifier)
 
     def _verifier(self) -> DraftVerifier | None:
         if not self.verifier:

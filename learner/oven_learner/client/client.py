@@ -29,10 +29,18 @@ from oven_learner.actuators import Actuators, Applied
 from oven_learner.client.adopted_decisions import AdoptedDecisions
 from oven_learner.client.announcements import Announcements
 from oven_learner.client.best_weights import WITH_BEST, BestWeights
-from oven_learner.client.hold_and_stop import LOCAL, OBEYED, RunState
+from oven_learner.client.commands import Commands
 from oven_learner.client.inbox import Inbox, Orders
+from oven_learner.client.judge_offers import JudgeOffers
 from oven_learner.client.run_actions import RunActions
-from oven_learner.client.run_start import check_rules, open_log, owed_receipts, resume_bounds, resume_values
+from oven_learner.client.run_start import (
+    check_rules,
+    open_log,
+    owed_receipts,
+    resume_bounds,
+    resume_judges,
+    resume_values,
+)
 from oven_learner.client.trials import Trials
 from oven_learner.link.base import Link, Make, PendingObservation
 from oven_learner.link.resume_state import ResumeState
@@ -124,13 +132,16 @@ class OvenClient:
         )
         self._ranks, self._averaged = ranks or Ranks(), tuple(averaged)
         self._announcements = Announcements(actuators, self._ranks)
-        self._inbox = Inbox(link, self._ranks, lockstep=lockstep, asked=self._announcements.asked)
+        offers = JudgeOffers(actuators)
+        self._inbox = Inbox(
+            link, self._ranks, lockstep=lockstep, asked=self._announcements.asked, offered=offers.through
+        )
         self._incarnation = 1
         self._n = 0
         self._started_at = 0.0
         self._adopted = AdoptedDecisions(self, actuators, self._ranks, snapshots, self.publish_receipt)
         self._trials = Trials(self, trials, actuators, snapshots, self._ranks, self._settled)
-        self._commands: set[str] = set()
+        self._commands = Commands(self, offers, self.publish_receipt, leader=self._ranks.leader)
         self._closed = self._finished = False
         self._best = best
         self._final: dict[str, float] = {}  # of the best weights, where they were put back
@@ -149,6 +160,7 @@ class OvenClient:
         if past.training not in ("", self._training):
             self._adopted.another_until = past.tick
         resume_bounds(past.announced.get(self._training, {}), self.actuators)
+        resume_judges(past.offers.get(self._training, {}), self.actuators)
         resume_values({**(values or {}), **past.values.get(self._training, {})}, self.actuators, self._ranks)
         self._started_at = time.monotonic()
         self._send(
@@ -164,7 +176,7 @@ class OvenClient:
             )
         )
         self._adopted.known = set(past.decided)
-        self._commands.update(name for name in past.commands if not name.startswith(LOCAL))  # those count anew
+        self._commands.known_from(past.commands)
         for applied, actuator, decision_id, command in owed_receipts(past):
             self.publish_receipt(applied, actuator, decision_id=decision_id, command=command)
         self._link.begin()
@@ -205,7 +217,7 @@ class OvenClient:
             self._obey(self._inbox.collect(self.spent))
             if self._trials.under_way:
                 return
-        self._obey(self._inbox.collect(self.spent, self.tick, self._commands))
+        self._obey(self._inbox.collect(self.spent, self.tick, self._commands.known))
         if not self.stopping and not self.held:
             self._trials.begin_if_ordered("" if self._adopted.settled else "a change before it is not read back yet")
         while self.held and not self.stopping:
@@ -290,9 +302,7 @@ class OvenClient:
                 self._adopted.take(order)
         self._trials.end("the run ended first")
         self._adopted.end()
-        for order in rest:
-            if isinstance(order, OperatorCommand):
-                self._answer(order, Applied("expired", reason="the run ended first"))
+        self._commands.end(rest)
         self._send(
             RunEnded(
                 incarnation=self._incarnation,
@@ -350,9 +360,9 @@ class OvenClient:
         """On every rank alike."""
         for order in orders.orders if orders else ():
             if isinstance(order, OperatorCommand):
-                if order.id not in self._commands and order.action in OBEYED:
+                if self._commands.interrupts(order):
                     self._trials.interrupt(f"an operator said {order.action}")
-                self._command(order)
+                self._commands.obey(order)
             elif isinstance(order, TrialStarted):
                 self._trials.take(order)
             else:
@@ -360,30 +370,15 @@ class OvenClient:
                 if order.command and order.verdict == "adopted":
                     self._trials.interrupt(f"an operator changes {order.actuator}")
         self._announcements.take(orders.announced if orders else ())
+        self._commands.take(orders.offered if orders else (), lambda name: self._announcements.take((name,)))
         if not self._trials.under_way:
             self._announcements.publish(self._announce)
+            self._commands.answer_offers()
             self._adopted.carry_out()
         self.stopping = self.stopping or self._adopted.parted
         if orders and orders.spent and not self.stopping:
             self._trials.interrupt("the time budget is spent")
             self.out_of_time, self.stopping = True, "the time budget is spent"
-
-    def _command(self, command: OperatorCommand) -> None:
-        """Obey, once, and say so in a receipt that names the command."""
-        if command.id in self._commands or command.action not in OBEYED:
-            return
-        state, applied = RunState(self.held, self.stopping).after(command)
-        self.held, self.stopping = state.held, state.stopping
-        level, who = (logging.WARNING, "learner") if command.id.startswith(LOCAL) else (logging.INFO, "operator")
-        log.log(level, "%s: %s, %s (%s)", who, command.action, applied.status, applied.reason)
-        self._answer(command, applied)
-
-    def _answer(self, command: OperatorCommand, applied: Applied) -> None:
-        if command.id in self._commands or command.action not in OBEYED:
-            return
-        self._commands.add(command.id)
-        if command.action == "hold" or not command.id.startswith(LOCAL):  # what asks for a stop here ends in RunEnded
-            self.publish_receipt(applied, OBEYED[command.action], command=command.id)
 
     def publish_receipt(
         self,

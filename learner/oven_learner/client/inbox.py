@@ -14,6 +14,7 @@ from oven_controller.protocol.messages import Decision, StepClosed
 from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.protocol.trial_messages import TrialStarted
 from oven_learner.client.hold_and_stop import LOCAL, has_unanswered_command
+from oven_learner.client.judge_offers import Offered
 from oven_learner.link.base import Link
 from oven_learner.ranks import Ranks
 
@@ -36,17 +37,25 @@ class Orders:
     """The time budget is."""
     announced: tuple[str, ...] = ()
     """Actuators that rank 0 announces anew."""
+    offered: tuple[Offered, ...] = ()
+    """Operators' offers that rank 0 has probed."""
 
 
 class Inbox:
     """Rank 0 reads the link, and in lockstep it alone waits; the others hear from it."""
 
     def __init__(
-        self, link: Link, ranks: Ranks, *, lockstep: bool = False, asked: Callable[[], tuple[str, ...]] = tuple
+        self,
+        link: Link,
+        ranks: Ranks,
+        *,
+        lockstep: bool = False,
+        asked: Callable[[], tuple[str, ...]] = tuple,
+        offered: Callable[[], tuple[Offered, ...]] = tuple,
     ) -> None:
-        """`asked`: what rank 0 wants announced, each once."""
+        """`asked`: what rank 0 wants announced, each once; `offered`: the same of offers that it has probed."""
         self.timeouts = 0
-        self._announced = asked
+        self._announced, self._offered = asked, offered
         self._link, self._ranks, self._lockstep = link, ranks, lockstep
         self._patience = LOCKSTEP_S
         self._closed_tick = -1
@@ -83,8 +92,10 @@ class Inbox:
         over = spent()
         asked, self._asked = self._asked, []
         fresh, self._fresh = self._fresh, []
-        announced = self._announced()
-        return Orders((*asked, *fresh), over, announced) if asked or fresh or over or announced else None
+        announced, offered = self._announced(), self._offered()
+        if not (asked or fresh or over or announced or offered):
+            return None
+        return Orders((*asked, *fresh), over, announced, offered)
 
     def _listen(self, tick: int | None, answered: Container[str]) -> None:
         """What was taken from the link before it failed is heard all the same."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 
 from oven_controller.errors import BusError, ConfigError, OvenError, UnknownNameError, reason
+from oven_controller.protocol.judge_spec import JudgeSpec, member_of
 from oven_controller.protocol.messages import ActuatorSpec, Value
 from oven_controller.protocol.rules import Rules
 from oven_learner.actuators import DONE, Actuators, Applied, difference
@@ -52,10 +53,21 @@ def resume_bounds(announced: Mapping[str, ActuatorSpec], actuators: Actuators) -
             log.warning("the bounds that the run announced last are not resumed: %s", error)
 
 
+def resume_judges(offered: Mapping[str, Mapping[str, JudgeSpec]], actuators: Actuators) -> None:
+    """Models that operators offered, by actuator, are choices again: they answered when they were probed."""
+    seats = actuators.seats
+    for name, models in offered.items():
+        for model in models.values() if seats is not None and member_of(name) in seats else ():
+            assert seats is not None
+            seats.offer(actuators, member_of(name), model)
+
+
 def resume_values(values: Mapping[str, Value], actuators: Actuators, ranks: Ranks) -> None:
-    """Set what was set. Raises ConfigError where it comes out differently on the ranks."""
-    for name, value in values.items():
-        if name in actuators and actuators.spec(name).kind != "action":
+    """Set what was set, in the order in which actuators were registered. Raises ConfigError where it comes out
+    differently on the ranks."""
+    for name in [*actuators]:
+        if name in values and actuators.spec(name).kind != "action":
+            value = values[name]
             applied = actuators.apply(name, value)
             level = logging.INFO if applied.status in DONE else logging.WARNING
             why = f": {applied.reason}" if applied.reason else ""
@@ -74,4 +86,4 @@ def owed_receipts(past: ResumeState) -> Iterator[tuple[Applied, str, str, str]]:
     for command_id, command in past.commands.items():
         if command is not None:
             why = f"the learner restarted before it obeyed; say {command.action} again if it still holds"
-            yield Applied("unknown", reason=why), OBEYED[command.action], "", command_id
+            yield Applied("unknown", reason=why), OBEYED.get(command.action, command.actuator), "", command_id

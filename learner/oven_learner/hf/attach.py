@@ -25,6 +25,9 @@ from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.rewards.committee import Committee
 from oven_learner.teachers import Teachers
 
+COMMITTEE = "committee"
+"""What a checkpoint keeps of the committee stands under this name."""
+
 
 class IdleAttachment(Attachment):
     """In place of one, without a controller: the trainer was not touched, and it is not a callback of it."""
@@ -124,7 +127,11 @@ def attach(
         beta_bounds=beta_bounds,
         committee=committee,
         mixture=mixture,
-        stateful={**({knobs.mixture.MIXTURE: mixture} if mixture is not None else {}), **(stateful or {})},
+        stateful={
+            **({knobs.mixture.MIXTURE: mixture} if mixture is not None else {}),
+            **({COMMITTEE: committee} if committee is not None and committee.remote is not None else {}),
+            **(stateful or {}),
+        },
     )
     attachment = Attachment(trainer, link, connection, options)
     if mixture is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.announcements import ActuatorAnnounced
+from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.messages import ActuatorSpec, Decision, Observation, Receipt, RunEnded, RunStarted, Value
 from oven_controller.protocol.names import Subjects
 from oven_controller.protocol.operator_messages import TO_LEARNER, OperatorCommand
@@ -37,6 +38,8 @@ class ResumeState:
     """Training → actuator → what was announced of it last, once the training was under way."""
     training: str = ""
     """That of the last announcement; empty where there was none."""
+    offers: Mapping[str, Mapping[str, Mapping[str, JudgeSpec]]] = field(default_factory=dict)
+    """Training → `committee.<member>` → identity → model that an operator offered and that answered."""
 
 
 def check_signer(bus: Bus, run: str, past: ResumeState) -> None:
@@ -61,6 +64,7 @@ async def read_resume_state(
     unanswered: dict[str, Decision] = {}
     decided: set[str] = set()
     commands: dict[str, OperatorCommand | None] = {}
+    offers: dict[str, dict[str, dict[str, JudgeSpec]]] = {}
     wanted = [*patterns_by(run, "learner"), on.decision("*"), on.operator("*")]
     if head:
         async for event in bus.read(run, until=head, subjects=wanted):
@@ -70,8 +74,9 @@ async def read_resume_state(
                 incarnation = max(incarnation, body.incarnation)
                 tick = max(tick, body.tick)
             if isinstance(body, ActuatorAnnounced):
-                of = announced.setdefault(trainings.get(body.incarnation, training), {})
-                of[body.actuator.name] = body.actuator
+                of_training = trainings.get(body.incarnation, training)
+                announced.setdefault(of_training, {})[body.actuator.name] = body.actuator
+                values.setdefault(of_training, {}).update(_told(body.actuator))
             if isinstance(body, RunStarted):
                 training = trainings.setdefault(body.incarnation, body.training)
             if isinstance(body, Decision) and body.verdict in ("adopted", "tried"):
@@ -82,10 +87,13 @@ async def read_resume_state(
                 commands.setdefault(body.id, body)
             elif isinstance(body, Receipt):
                 unanswered.pop(body.decision_id, None)
+                of_training = trainings.get(body.incarnation, training)
                 if body.command:
+                    taken = _taken(commands.get(body.command), body)
                     commands[body.command] = None
+                    offers.setdefault(of_training, {}).setdefault(body.actuator, {}).update(taken)
                 if body.status == "applied":
-                    values.setdefault(trainings.get(body.incarnation, training), {})[body.actuator] = body.after
+                    values.setdefault(of_training, {})[body.actuator] = body.after
     return ResumeState(
         incarnation,
         tick,
@@ -97,4 +105,18 @@ async def read_resume_state(
         keyring.keys or {},
         announced,
         training,
+        offers,
     )
+
+
+def _told(spec: ActuatorSpec) -> dict[str, Value]:
+    """By its name, the value of an actuator whose announcement changes it: other components have shares that no receipt
+    tells."""
+    return {spec.name: spec.value} if spec.kind == "simplex" else {}
+
+
+def _taken(command: OperatorCommand | None, receipt: Receipt) -> dict[str, JudgeSpec]:
+    """By its identity, the model that a command offered and that could be chosen from its receipt on."""
+    if command is None or command.judge is None or receipt.status not in ("applied", "noop"):
+        return {}
+    return {command.judge.identity: command.judge}

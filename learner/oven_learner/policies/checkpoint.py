@@ -16,6 +16,7 @@ from oven_learner.client.loop_client import LoopClient
 from oven_learner.policies.base import Policy
 from oven_learner.policies.batch import Batch, batch_of
 from oven_learner.policies.conditions import ConditionSource
+from oven_learner.policies.scoring import Scoring
 from oven_learner.policies.teachers import PolicyTeachers
 from oven_learner.policies.trainer_config import PolicyTrainerConfig
 from oven_learner.rollback import checkpoint_record
@@ -36,6 +37,7 @@ class Trainer(Protocol):
     scheduler: Any
     source: ConditionSource
     teachers: PolicyTeachers
+    scoring: Scoring
     client: LoopClient | None
     conditions: list[Any]
     batch: Batch | None
@@ -103,6 +105,8 @@ def load(trainer: Trainer, folder: Path) -> None:
     for thing, then in ((trainer.scheduler, state["scheduler"]), (trainer.source, state["source"])):
         if isinstance(thing, Stateful) and then is not None:
             thing.load_state_dict(then)
+    if trainer.scoring.committee is not None and state.get("committee") is not None:
+        trainer.scoring.committee.load_state_dict(state["committee"])
     trainer.step, trainer.position, trainer.skipped = state["step"], state["position"], state["skipped"]
     trainer.conditions = list(state["conditions"])
     trainer.beta, trainer.epsilon = state["beta"], (state["epsilon"][0], state["epsilon"][1])
@@ -121,6 +125,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "optimizer": trainer.optimizer.state_dict(),
         "scheduler": scheduler.state_dict() if isinstance(scheduler, Stateful) else None,
         "source": source.state_dict() if isinstance(source, Stateful) else None,
+        "committee": trainer.scoring.committee.state_dict() if trainer.scoring.committee is not None else None,
         "step": trainer.step,
         "position": trainer.position,
         "skipped": trainer.skipped,

@@ -8,23 +8,28 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
-from oven_controller.errors import ConfigError
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.log.committee_view import abstains
 from oven_controller.protocol import names
+from oven_controller.protocol.judge_spec import OFF, JudgeSpec
 from oven_controller.protocol.messages import MetricSpec
-from oven_controller.protocol.requests import Completion, ScoreRequest
+from oven_controller.protocol.requests import Completion, JudgeHealth, ScoreRequest
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
-from oven_learner.rewards.aggregate import aggregate, agreement, sees_difference
+from oven_learner.rewards.aggregation import DEFAULT_RULE, aggregate, agreement, rule_named, sees_difference
+from oven_learner.rewards.judge_knobs import announce_judges, announce_weights
+from oven_learner.rewards.live_judges import LiveJudges, Named
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.rule_members import Cell, RewardFunction, score_rows
 from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, Abstention, Cost, Scores, Verdict
+from oven_learner.rewards.watching import JudgeWatch
 
 log = logging.getLogger("oven.learner")
 
-WEIGHTS = "reward.weights"
 COSTS = (
     MetricSpec(name="committee/tokens", unit="of judges, since the step before; evaluations included"),
     MetricSpec(name="committee/cost_usd", unit="US dollars, the same, of judges whose price is known"),
@@ -44,8 +49,26 @@ class Asker(Protocol):
     def deadline_s(self) -> float:
         """How long an answer may take."""
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
-        """Member → its verdict on each request, in their order."""
+    @property
+    def judges(self) -> Mapping[str, JudgeSpec]:
+        """Member → the model that it was configured with, where that is known."""
+
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
+        """Member → its verdict on each request, in their order, by the model that is named."""
+
+    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
+        """Begin to ask another model a question: empty if it gave a verdict, else why not. `joins`: the member's
+        process may still be on its way."""
+
+    def join(self, member: str) -> None:
+        """Have another member."""
+
+    def leave(self, member: str) -> None:
+        """Let a member go."""
+
+    @property
+    def health(self) -> dict[str, JudgeHealth]:
+        """Member → what it last said of its judge; without those that said nothing."""
 
     def take_cost(self) -> Cost:
         """What it cost since this was called last."""
@@ -61,6 +84,8 @@ class Group:
     prompt: str
     completions: tuple[str, ...]
     cells: Mapping[str, Sequence[Cell]]
+    reference: str = ""
+    """An answer known to be right; empty: none is."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +101,10 @@ class Judged:
     """Kind → verdicts (one a member and group)."""
 
 
+Part: TypeAlias = tuple[list[str], list[str], dict[str, list[Cell]], list[str]]
+"""A rank's rows: prompts, completions, each rule's cells, and an answer known to be right for each."""
+
+
 class Committee:
     """Pass it to a GRPOTrainer as its only reward function, and to `attach(trainer, committee=...)`.
 
@@ -87,7 +116,8 @@ class Committee:
     it they see the prompt alone, and the process log says so. After `hold_after` steps in a row without a scored group
     the run is held.
 
-    Raises ConfigError for names, weights or a quorum that cannot work.
+    Raises ConfigError for names, weights or a quorum that cannot work, and UnknownNameError for a rule of aggregation
+    that there is not.
     """
 
     def __init__(
@@ -97,7 +127,10 @@ class Committee:
         remote: Asker | None = None,
         weights: Mapping[str, float] | None = None,
         quorum: int | None = None,
+        rule: str = DEFAULT_RULE,
         caution: float = 0.5,
+        reliability: bool = True,
+        reference: str = "",
         hold_after: int = 10,
         seed: int = 0,
         description: ModelDescription | str = "",
@@ -113,12 +146,19 @@ class Committee:
         self.last = Judged([])
         self.rows = range(0)
         """This rank's rows in `last.rewards`."""
-        self._caution, self._quorum = caution, quorum
+        rule_named(rule)
+        self._rule, self._caution, self._quorum = rule, caution, quorum
+        self._reference, self._unreferenced = reference, bool(reference)
         self._seed, self._run = seed, run
         self._batches = 0
         self._untold = remote is not None  # whether it is still to be said that judges are told nothing
         self._silent: set[str] = set()
         remotes = remote.members if remote else ()
+        self.judges = LiveJudges({name: remote.judges.get(name) for name in remotes} if remote else {})
+        """Which model judges as each remote member."""
+        self.watch = JudgeWatch(remotes, weigh=reliability)
+        self._learnt: dict[str, Any] = {}
+        self._learnt_of: dict[str, str] = {}
         self.members = (*self.rules, *remotes)
         for name in self.members:
             names.checked("member", name)
@@ -130,7 +170,7 @@ class Committee:
             raise ConfigError(f"weights for {', '.join(sorted(unknown))}, who are not members; members: {known}")
         self._weights: dict[str, float] = {}
         self.set_weights({name: given.get(name, 1.0) for name in self.members})
-        voting = sum(weight > 0 for weight in self._weights.values())
+        voting = len(self._voting())
         if quorum is not None and quorum > voting:
             raise ConfigError(
                 f"a quorum of {quorum} with {voting} members that have weight is never reached; "
@@ -161,18 +201,70 @@ class Committee:
                 f"committee weights {dict(weights)}: give {', '.join(self.members) or 'at least one member'} each a "
                 "finite weight >= 0, of a positive sum"
             )
+        if not any(weight > 0 and not self.judges.muted(name) for name, weight in weights.items()):
+            raise ConfigError(f"only members that are muted would have weight in {dict(weights)}; unmute one first")
         self._weights = {name: weights[name] / total for name in self.members}
 
     @property
     def quorum(self) -> int:
-        """How many members with weight must score a group, as the weights are now."""
-        voting = sum(weight > 0 for weight in self._weights.values())
-        return min(2 if self._quorum is None else self._quorum, voting)
+        """How many members with weight must score a group, as the weights are now and as many as are not muted."""
+        return min(2 if self._quorum is None else self._quorum, len(self._voting()))
+
+    def choose_judge(self, member: str, identity: str) -> None:
+        """Have another model judge as this member from the next batch on, or none (OFF). Raises UnknownNameError, and
+        ConfigError for a model that is no choice, or where too few would be left."""
+        if identity == OFF:
+            self._check_without(member)
+        before = self.judges.active(member)
+        self.judges.choose(member, identity)
+        if identity not in (before, OFF):  # what was seen of another model does not hold for this one
+            self._watch_anew(member)
+
+    def add_member(self, member: str, judge: JudgeSpec, share: float) -> None:
+        """Have another remote member from the next batch on, with this share of the whole weight. Raises ConfigError
+        for a name that is taken or a share outside (0, 1)."""
+        names.checked("member", member)
+        if self.remote is None or member in self.members:
+            taken = f"{member!r} is a member already" if self.remote is not None else "nobody is asked over the bus"
+            raise ConfigError(f"{taken}; choose another name")
+        if not 0 < share < 1:
+            raise ConfigError(f"a share of {share:g} is not between 0 and 1; give the new member's part of the whole")
+        self.remote.join(member)
+        self.judges.seat(member, judge)
+        self._watch_anew(member)
+        self.members = (*self.members, member)
+        self._weights = {**{name: weight * (1 - share) for name, weight in self._weights.items()}, member: share}
+
+    def remove_member(self, member: str) -> None:
+        """Let a remote member go; the others have its weight. Raises UnknownNameError, and ConfigError where too few
+        would be left."""
+        if self.remote is None or member not in self.remote.members:
+            raise UnknownNameError("committee member", member, self.remote.members if self.remote else ())
+        self._check_without(member)
+        self.remote.leave(member)
+        self.judges.leave(member)
+        self.watch.leave(member)
+        self.members = tuple(name for name in self.members if name != member)
+        left = math.fsum(self._weights[name] for name in self.members)
+        self._weights = {name: self._weights[name] / left for name in self.members}
+
+    def _check_without(self, member: str) -> None:
+        left = [name for name in self._voting() if name != member]
+        if not left:
+            raise ConfigError(f"{member} is the only member with weight that is not muted; nobody would score")
+        if self._quorum is not None and self._weights[member] > 0 and len(left) < self._quorum:
+            raise ConfigError(
+                f"without {member} {len(left)} members would score, and committee.quorum is {self._quorum}: no group "
+                "would ever be scored; swap its model instead, or start with a lower quorum"
+            )
+
+    def _voting(self) -> list[str]:
+        return [name for name, weight in self._weights.items() if weight > 0 and not self.judges.muted(name)]
 
     def announce(self, actuators: Actuators) -> None:
-        """`reward.weights`, where there is something to weigh."""
-        if len(self.members) >= 2:
-            actuators.simplex(WEIGHTS, lambda: self.weights, self.set_weights, moves_own_metric=True)
+        """`reward.weights`, where there is something to weigh, and `committee.<member>` of each remote member."""
+        announce_weights(actuators, self)
+        announce_judges(actuators, self)
 
     def announced(self) -> tuple[MetricSpec, ...]:
         """The metrics that it logs of each batch."""
@@ -189,6 +281,7 @@ class Committee:
             MetricSpec(name="committee/abstentions", better="down", unit="of this batch, one a member and group"),
             *(COSTS if self.remote is not None else ()),
             *(MetricSpec(name=f"committee/abstain/{kind}", better="down", unit=said) for kind, said in KINDS.items()),
+            *self.watch.announced(),
         )
 
     def __call__(
@@ -206,7 +299,8 @@ class Committee:
         asked = {"prompts": prompts, "completions": completions, **columns}
         asked |= {"log_metric": log_metric, "trainer_state": trainer_state}
         cells = {name: score_rows(name, rule, asked, len(prompts)) for name, rule in self.rules.items()}
-        mine = ([as_text(prompt) for prompt in prompts], [as_text(completion) for completion in completions], cells)
+        texts = [as_text(completion) for completion in completions]
+        mine = ([as_text(prompt) for prompt in prompts], texts, cells, self._references(texts, cells, columns))
         step = int(getattr(trainer_state, "global_step", 0))
         several = "torch" in sys.modules and ranks.world() > 1
         self.rows, parts = ranks.gather_rows(mine, len(prompts)) if several else (range(len(prompts)), [mine])
@@ -231,16 +325,55 @@ class Committee:
         if self.remote is not None:
             self.remote.close()
 
-    def _groups(self, parts: Sequence[tuple[list[str], list[str], dict[str, list[Cell]]]]) -> list[Group]:
+    def state_dict(self) -> dict[str, Any]:
+        """What the training learnt of the judges; a checkpoint keeps it."""
+        judges = {member: self.judges.active(member) for member in self.judges.members}
+        return {"reliability": self.watch.reliability.state_dict(), "judges": judges}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Judges that it does not name begin anew, and so do members that another model judges as, until the one that
+        this was learnt of is chosen again: a resumed run does that after its checkpoint was read."""
+        self._learnt, self._learnt_of = dict(state.get("reliability", {})), dict(state.get("judges", {}))
+        for member in self.judges.members:
+            self._watch_anew(member)
+
+    def _watch_anew(self, member: str) -> None:
+        """Another judge than before has this name, or a new one."""
+        self.watch.begin(member)
+        if self.remote is not None:
+            self.remote.health.pop(member, None)
+        if self._learnt_of.get(member) == self.judges.active(member):
+            self.watch.reliability.load_state_dict(self._learnt, [member])
+
+    def _references(
+        self, texts: Sequence[str], cells: Mapping[str, Sequence[Cell]], columns: Mapping[str, Any]
+    ) -> list[str]:
+        """An answer known to be right for each row's prompt; empty where none is known."""
+        if self._reference in self.rules:
+            proven = cells[self._reference]
+            return [text if cell == 1.0 else "" for text, cell in zip(texts, proven, strict=True)]
+        given = columns.get(self._reference)
+        if given is None and self._unreferenced:
+            log.warning(
+                "committee.reference %r is neither a rule nor a column of the data; judges are tested with known-bad "
+                "answers only",
+                self._reference,
+            )
+            self._unreferenced = False
+        return [""] * len(texts) if given is None else ["" if one is None else as_text(one) for one in given]
+
+    def _groups(self, parts: Sequence[Part]) -> list[Group]:
         """TRL keeps a group's rows together over all ranks, though not on one."""
         prompts = [prompt for part in parts for prompt in part[0]]
         completions = [completion for part in parts for completion in part[1]]
         cells = {name: [cell for part in parts for cell in part[2][name]] for name in self.rules}
+        references = [reference for part in parts for reference in part[3]]
         return [
             Group(
                 prompts[start],
                 tuple(completions[start : start + self.group_size]),
                 {name: cells[name][start : start + self.group_size] for name in cells},
+                next(filter(None, references[start : start + self.group_size]), ""),
             )
             for start in range(0, len(prompts), self.group_size)
         ]
@@ -248,20 +381,21 @@ class Committee:
     def _judge(self, groups: Sequence[Group], step: int) -> Judged:
         """Pure but for the question to the remote members."""
         verdicts = [{name: _whole(cells) for name, cells in group.cells.items()} for group in groups]
-        weighty = [name for name in self.remote.members if self._weights[name] > 0] if self.remote else []
+        weighty = [name for name in self._voting() if name in self.remote.members] if self.remote else []
         if self.remote is not None and weighty:
             self._batches += 1
             requests = [self._request(group, i, step) for i, group in enumerate(groups)]
-            answers = self.remote.ask(requests, weighty)
+            answers = self.remote.ask(requests, self.judges.named(weighty))
             for member in weighty:
                 for i, verdict in enumerate(answers[member]):
                     verdicts[i][member] = _spread_out(verdict, requests[i], groups[i].completions)
         rewards: list[float | None] = []
         skipped = indifferent = 0
         agreed: list[float] = []
+        weights = self.watch.weights(self._weights)  # of the whole batch: its order does not matter
         for group, of_group in zip(groups, verdicts, strict=True):
             scores = {name: verdict for name, verdict in of_group.items() if not isinstance(verdict, Abstention)}
-            given = aggregate(scores, self._weights, caution=self._caution, quorum=self.quorum)
+            given = aggregate(scores, weights, quorum=self.quorum, rule=self._rule, caution=self._caution)
             voting = {name: said for name, said in scores.items() if self._weights[name] > 0}
             skipped += given is None
             if given is None and len(voting) >= self.quorum:
@@ -270,6 +404,12 @@ class Committee:
             one = agreement(voting)
             agreed += [] if one is None else [one]
         metrics, abstained = self._measured(verdicts)
+        if self.remote is not None and weighty:
+            for group, request, of_group in zip(groups, requests, verdicts, strict=True):
+                of_voting = {name: verdict for name, verdict in of_group.items() if self._weights[name] > 0}
+                shown = [completion.text for completion in request.completions]
+                self.watch.saw(shown, group.completions, of_voting, self._weights)
+            metrics |= self.watch.metrics(self.remote.health)
         if indifferent:
             abstained[NO_DIFFERENCE] = indifferent
             metrics["committee/abstentions"] += indifferent
@@ -282,6 +422,7 @@ class Committee:
     def _measured(self, verdicts: Sequence[Mapping[str, Verdict]]) -> tuple[dict[str, float], Counter[str]]:
         metrics: dict[str, float] = {}
         kinds: Counter[str] = Counter()
+        of_judges: dict[str, Counter[str]] = {}
         for member in self.members:
             given = [of_group[member] for of_group in verdicts if member in of_group]
             scored = [score for verdict in given if not isinstance(verdict, Abstention) for score in verdict]
@@ -290,11 +431,15 @@ class Committee:
             failed = Counter(verdict.kind for verdict in given if isinstance(verdict, Abstention))
             self._tell(member, failed, len(given))
             kinds += failed
+            if member in self.judges.members:
+                of_judges[member] = failed
         metrics["committee/abstentions"] = float(kinds.total())
         own = [kind for kind in sorted(kinds) if kind not in KINDS]
         for kind in own[OWN_KINDS:]:
             kinds["other"] += kinds.pop(kind)
         metrics |= {f"committee/abstain/{kind}": float(count) for kind, count in kinds.items()}
+        for member, failed in of_judges.items():  # only what there was: a metric for each kind would be many
+            metrics |= {abstains(member, kind): float(count) for kind, count in failed.items() if kind in kinds}
         return metrics, kinds
 
     def _tell(self, member: str, failed: Counter[str], groups: int) -> None:
@@ -331,6 +476,7 @@ class Committee:
             policy=self.description,
             domain=self._domain,
             deadline_s=self.remote.deadline_s if self.remote else 1.0,
+            reference=group.reference,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from oven_controller.settings.judges import judge_of
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.configured_rules import with_configured_rules
@@ -19,27 +20,36 @@ def convene(
     weights: Mapping[str, float] | None = None,
     seed: int = 0,
     description: ModelDescription | str = "",
+    reference: str = "",
     url: str | None = None,
     run: str | None = None,
     creds: str | Path | None = None,
 ) -> Committee:
     """`rules` with the members of the run's `committee` settings; everybody has weight 1 unless `weights` says
-    otherwise. `description` says whose answers they score and what for.
+    otherwise. `description` says whose answers they score and what for. `reference` is where an answer known to be
+    right comes from (Committee), where the settings do not say.
 
     The stack is found as `attach` finds it. Raises ConfigError when there is none, or the settings cannot work.
     """
     there = Connection.find(url, run, creds)
     settings = there.committee
     rules = with_configured_rules(rules, settings.members)
-    remote = None
-    if settings.judges:
-        remote = RemoteMembers(tuple(settings.judges), there.url, there.credentials, deadline_s=settings.deadline_s)
+    remote = RemoteMembers(  # also where there is none yet: one may be added
+        tuple(settings.judges),
+        there.url,
+        there.credentials,
+        deadline_s=settings.deadline_s,
+        judges={name: judge_of(member) for name, member in settings.judges.items()},
+    )
     return Committee(
         rules,
         remote=remote,
         weights=weights,
         quorum=settings.quorum,
+        rule=settings.rule,
         caution=settings.caution,
+        reliability=settings.reliability,
+        reference=settings.reference or reference,
         hold_after=settings.hold_after,
         seed=seed,
         description=description,

@@ -13,7 +13,8 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -24,11 +25,13 @@ from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import end
 from oven_controller.errors import OvenError, reason
 from oven_controller.protocol import names
+from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.permissions import score_inbox
-from oven_controller.protocol.requests import ScoreReply, ScoreRequest
+from oven_controller.protocol.requests import JudgeHealth, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 from oven_controller.telemetry import tracing
 from oven_learner.rewards import scores
+from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.scores import Abstention, Cost, Verdict, checked, own_kind
 
 log = logging.getLogger("oven.learner")
@@ -40,6 +43,8 @@ RECONNECT_S = 2.0
 ABSENT_S = 10.0
 """How long a member that no one answers for is waited for, once: one that is started again takes less. Until it has
 answered it is not waited for again."""
+JOIN_S = 30.0
+"""How long the process of a member that is added is waited for: it imports an SDK on a machine that trains."""
 LOOK_S = 0.25
 """Between two questions to a member that no one answers for."""
 GRACE_S = 2.0
@@ -59,8 +64,11 @@ class RemoteMembers:
         *,
         deadline_s: float = 20.0,
         absent_s: float = ABSENT_S,
+        judges: Mapping[str, JudgeSpec] | None = None,
     ) -> None:
+        """`judges`: member → the model that it was configured with, where that is known."""
         self.members = tuple(members)
+        self.judges = dict(judges or {})
         self.deadline_s = deadline_s
         self._absent_s = absent_s
         self._subjects = {member: names.reward(member) for member in members}
@@ -71,28 +79,44 @@ class RemoteMembers:
         self._bus: Bus | None = None
         self._losses = 0
         self._lost = asyncio.Event()
+        self._connecting = asyncio.Lock()
         self._absent: set[str] = set()
         self.faults: Counter[str] = Counter()
         """Kind → answers that could not be used, those included that a second one made good."""
+        self.health: dict[str, JudgeHealth] = {}
+        """Member → what it last said of its judge."""
         self._cost = Cost()
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
-        """The verdict of each of `members` on every request, with the scores in the order of its completions.
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
+        """The verdict of each of `members`, by the model that is named, on every request, with the scores in the order
+        of its completions.
 
         All at once, and back by `deadline_s`. Never raises: what went wrong is an abstention.
         """
         limit = time.monotonic() + self.deadline_s
-        if self._loop is None:
-            self._start()
-        assert self._loop is not None
         found = {member: [Abstention(scores.DEADLINE)] * len(requests) for member in members}
-        asking = asyncio.run_coroutine_threadsafe(self._ask_all(requests, limit, found), self._loop)
+        asking = asyncio.run_coroutine_threadsafe(self._ask_all(requests, members, limit, found), self._running())
         try:
             asking.result(timeout=self.deadline_s + GRACE_S)
         except Exception as error:
             asking.cancel()
             log.warning("asking the committee's remote members failed: %s", reason(error))
         return {member: [*given] for member, given in found.items()}
+
+    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
+        """Begin to ask a model a question, in the member's process, within `deadline_s`: empty if it gave a verdict,
+        else why not. Whoever is asked for scores meanwhile does not notice. A process that `joins` is waited for
+        first, for JOIN_S."""
+        return asyncio.run_coroutine_threadsafe(self._probe(member, model, joins), self._running())
+
+    def join(self, member: str) -> None:
+        """Have another member."""
+        self._subjects[member] = names.reward(member)
+        self.members = (*self.members, member)
+
+    def leave(self, member: str) -> None:
+        """Let a member go."""
+        self.members = tuple(name for name in self.members if name != member)
 
     def take_cost(self) -> Cost:
         """What the answers cost that came since this was called last, abstentions among them."""
@@ -112,10 +136,16 @@ class RemoteMembers:
         if not thread.is_alive():
             loop.close()
 
+    def _running(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._start()
+        assert self._loop is not None
+        return self._loop
+
     def _start(self) -> None:
         self._loop = asyncio.new_event_loop()
         # An event that was awaited on another loop raises at once, which reads as a lost connection.
-        self._lost = asyncio.Event()
+        self._lost, self._connecting = asyncio.Event(), asyncio.Lock()
         self._thread = threading.Thread(target=self._loop.run_forever, name="oven-rewards", daemon=True)
         self._thread.start()
 
@@ -124,8 +154,38 @@ class RemoteMembers:
             bus, self._bus = self._bus, None
             await bus.close()
 
+    async def _probe(self, member: str, model: JudgeSpec, joins: bool) -> str:
+        bus = await self._connected(time.monotonic() + RECONNECT_S)
+        if bus is None:
+            return "there is no connection to the bus"
+        patience = time.monotonic() + JOIN_S
+        while joins and time.monotonic() < patience and not await bus.has_listener(names.reward(member)):
+            await asyncio.sleep(LOOK_S)
+        left = self.deadline_s
+        question = ProbeRequest(judge=model, deadline_s=left)
+        message = await self._answer(bus, names.probe(member), question.wire(), left)
+        if message is None:
+            return "the connection to the bus was lost meanwhile"
+        if isinstance(message, Abstention):
+            return f"no answer from the process of {member} within {self.deadline_s:g} s"
+        if (message.headers or {}).get("Status") == "503":
+            return f"the process of {member} does not listen; `oven-controller status` shows whether it runs"
+        try:
+            reply = ProbeReply.model_validate_json(message.data, strict=True)
+        except ValidationError:
+            return f"the process of {member} gave an answer that is no ProbeReply"
+        if (reply.member, reply.judge) != (member, model.identity):
+            return f"the process of {member} answered for {reply.member} and {reply.judge}"
+        if reply.failure:
+            return f"{model.identity} gave no verdict: {reply.failure}{f', {reply.detail}' if reply.detail else ''}"
+        return ""
+
     async def _ask_all(
-        self, requests: Sequence[ScoreRequest], limit: float, found: dict[str, list[Abstention]]
+        self,
+        requests: Sequence[ScoreRequest],
+        named: Mapping[str, Named],
+        limit: float,
+        found: dict[str, list[Abstention]],
     ) -> None:
         bus = await self._connected(min(limit, time.monotonic() + RECONNECT_S))
         into: dict[str, list[Verdict]] = found  # type: ignore[assignment]
@@ -135,11 +195,15 @@ class RemoteMembers:
             self.faults[scores.BUS_DOWN] += len(into) * len(requests)
             return
         room = {member: asyncio.Semaphore(IN_FLIGHT) for member in into}
+        asked = {
+            member: [one.model_copy(update={"judge": of.judge, "swap": of.swap}) for one in requests]
+            for member, of in named.items()
+        }
 
         async def put(member: str, index: int) -> None:
             try:
                 async with room[member]:
-                    into[member][index] = await self._verdict(bus, member, requests[index], limit)
+                    into[member][index] = await self._verdict(bus, member, asked[member][index], limit)
             except asyncio.CancelledError:
                 self.faults[scores.DEADLINE] += 1
                 raise
@@ -156,6 +220,10 @@ class RemoteMembers:
             self._lost = asyncio.Event()
 
     async def _connected(self, limit: float) -> Bus | None:
+        async with self._connecting:  # a probe and the committee's requests may come at the same time
+            return await self._connection(limit)
+
+    async def _connection(self, limit: float) -> Bus | None:
         while self._bus is None or not self._bus.client.is_connected:
             left = limit - time.monotonic()
             if left <= 0:
@@ -204,6 +272,21 @@ class RemoteMembers:
 
     async def _one(self, bus: Bus, member: str, request: ScoreRequest, left: float) -> Verdict | None:
         """None: the connection was lost before an answer came."""
+        with tracing.span("score", attributes={"oven.member": member}, kind="client") as span:
+            headers = tracing.headers(span.traceparent)
+            message = await self._answer(bus, self._subjects[member], request.wire(), left, headers)
+        if message is None or isinstance(message, Abstention):
+            return message
+        if (message.headers or {}).get("Status") == "503":
+            return Abstention(scores.NO_RESPONDER)
+        verdict, cost = read_reply(message.data, member, request, self.health)
+        self._cost += cost
+        return verdict
+
+    async def _answer(
+        self, bus: Bus, subject: str, body: bytes, left: float, headers: dict[str, str] | None = None
+    ) -> Msg | Abstention | None:
+        """None: the connection was lost before an answer came."""
         inbox = f"{self._inbox}.{secrets.token_hex(16)}"
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
         lost = asyncio.ensure_future(self._lost.wait())
@@ -211,13 +294,11 @@ class RemoteMembers:
         try:
             subscription = await bus.client.subscribe(inbox, future=answer, max_msgs=1)
             await subscription.unsubscribe(limit=1)
-            with tracing.span("score", attributes={"oven.member": member}, kind="client") as span:
-                headers = tracing.headers(span.traceparent)
-                await bus.client.publish(self._subjects[member], request.wire(), reply=inbox, headers=headers)
-                await asyncio.wait((answer, lost), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await bus.client.publish(subject, body, reply=inbox, headers=headers)
+            await asyncio.wait((answer, lost), timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
                 return None if lost.done() else Abstention(scores.DEADLINE)
-            message = answer.result()
+            return answer.result()
         except MaxPayloadError:
             return Abstention(scores.TOO_LARGE)
         except (NatsError, OSError):
@@ -227,22 +308,25 @@ class RemoteMembers:
             if subscription is not None and not answer.done():
                 with contextlib.suppress(NatsError, OSError):
                     await subscription.unsubscribe()
-        if (message.headers or {}).get("Status") == "503":
-            return Abstention(scores.NO_RESPONDER)
-        verdict, cost = read_reply(message.data, member, request)
-        self._cost += cost
-        return verdict
 
 
-def read_reply(data: bytes, member: str, request: ScoreRequest) -> tuple[Verdict, Cost]:
-    """The verdict in a member's answer, and what it says that this cost."""
+def read_reply(
+    data: bytes, member: str, request: ScoreRequest, health: dict[str, JudgeHealth] | None = None
+) -> tuple[Verdict, Cost]:
+    """The verdict in a member's answer, and what it says that this cost. What it says of its judge is entered into
+    `health`."""
     try:
         reply = ScoreReply.model_validate_json(data, strict=True)
     except ValidationError:
         return Abstention(scores.MALFORMED), Cost()
     if reply.member != member:
         return Abstention(scores.MALFORMED), Cost()
-    return _verdict(reply, request), Cost(reply.input_tokens + reply.output_tokens, reply.cost_usd)
+    cost = Cost(reply.input_tokens + reply.output_tokens, reply.cost_usd)
+    if reply.judge != (request.judge.identity if request.judge is not None else ""):
+        return Abstention(scores.OTHER_JUDGE), cost
+    if reply.health is not None and health is not None:
+        health[member] = reply.health
+    return _verdict(reply, request), cost
 
 
 def _verdict(reply: ScoreReply, request: ScoreRequest) -> Verdict:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 RAISED, NOT_APPLICABLE, MALFORMED, OUT_OF_RANGE = "raised", "not_applicable", "malformed", "out_of_range"
 WRONG_IDS, NO_RESPONDER, DEADLINE, BUS_DOWN = "wrong_ids", "no_responder", "deadline", "bus_down"
+OTHER_JUDGE = "other_judge"
 TOO_LARGE, NO_DIFFERENCE, OTHER = "too_large", "no_difference", "other"
 
 KINDS = {
@@ -18,6 +19,7 @@ KINDS = {
     MALFORMED: "an answer that is no ScoreReply of the member asked, or the wrong number of scores",
     OUT_OF_RANGE: "a score outside [0, 1], or NaN",
     WRONG_IDS: "scores for other completions or another group than were asked for",
+    OTHER_JUDGE: "an answer that is not by the model that was asked for",
     NO_RESPONDER: "nobody listens on the member's subject",
     DEADLINE: "no answer in time",
     BUS_DOWN: "no connection to the bus",

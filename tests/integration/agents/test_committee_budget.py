@@ -19,6 +19,7 @@ from oven_controller.protocol.requests import Completion, ScoreRequest
 from oven_controller.runs.judge_spend import read_spend
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer
+from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.scores import Abstention
 
@@ -109,7 +110,7 @@ async def test_a_prompt_of_a_megabyte_is_cut_or_an_abstention_by_its_kind(
                     ScoreRequest(run="r", group="g", prompt="p" * size, completions=completions, deadline_s=WAIT_S)
                     for size in (500_000, 1 << 20)
                 ],
-                ("critic",),
+                {"critic": Named()},
             )
             await asyncio.to_thread(remote.close)
     assert found == {"critic": [(0.7, 0.2), Abstention("too_large")]}

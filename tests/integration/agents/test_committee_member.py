@@ -197,6 +197,28 @@ def tree(pid: int) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
+async def test_a_new_process_does_not_free_a_judge_from_quarantine(
+    stack: Stack, server: EmbeddedServer, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    configured(
+        tmp_path,
+        critic={"provider": "compatible", "model": "m@", "base_url": endpoint.openai_url, "key_env": "CANARY"},
+    )
+    endpoint.obeys = ":"
+    async with connection(server, "learner") as learner:
+        for life in range(2):
+            async with process(stack, server, tmp_path, "critic", CANARY=KEY) as critic:
+                failures = [(await once_there(learner, "critic")).failure]
+                reply = await score(learner, "critic", request(2))
+                failures += [reply.failure, (await score(learner, "critic", request(3))).failure]
+                assert failures == (["quarantined"] * 3 if life else ["fooled", "fooled", "quarantined"])
+                assert reply.health is not None and reply.health.quarantined
+                critic.kill()
+                await critic.wait()
+    assert "still in quarantine: it failed on colon" in (tmp_path / "critic.log").read_text()
+    assert KEY not in (tmp_path / "judges" / "critic.0.controls").read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -258,7 +280,7 @@ async def serving(
         base_url=endpoint.openai_url if critic else endpoint.url,
     )
     provider = providers.connect(name, endpoint_of(name, settings, catalogue()), KEY)
-    member = Member(name, Judge("critic", provider, Controls()), lambda _: None)
+    member = Member(name, Judge("critic", provider, Controls()))
     stop = asyncio.Event()
     async with connection(server, credentials or name) as bus:
         task = asyncio.create_task(serve(member, bus, stop))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
-from functools import partial
+from pathlib import Path
 
 import pytest
 
 from oven_agents.judges.adversarial_controls import Controls
+from oven_agents.judges.attack_corpus import corpus
 from oven_agents.judges.failures import KINDS, Kind
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.providers import connect
-from oven_agents.judges.usage import cost_usd
+from oven_agents.judges.sanitize import shown
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
@@ -43,7 +45,7 @@ class Asked:
         self.provider = connect("critic", self.asked, KEY)
         self.calls: list[CallRecord] = []
         judge = Judge("critic", self.provider, controls, self.calls.append)
-        self.member = Member("critic", judge, partial(cost_usd, self.asked))
+        self.member = Member("critic", judge)
 
     async def __aenter__(self) -> Asked:
         return self
@@ -223,6 +225,23 @@ async def test_a_judge_that_can_be_fooled_is_quarantined_until_it_no_longer_is(
     assert "out of quarantine" in caplog.text
 
 
+async def test_a_judge_that_obeys_one_attack_is_quarantined_within_two_controls_whichever_it_is(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    """Two questions over HTTP for each attack of the corpus: the first control that has it, and the next group."""
+    async with Asked(endpoint, "openai", "") as asked:
+        for n, attack in enumerate(corpus()):
+            endpoint.obeys = shown(attack.text)
+            store = tmp_path / f"{attack.id}.json"
+            reached = {"judge": "m", "next": n, "controls": 0, "failed": 0, "failed_in_a_row": 0, "suspects": []}
+            store.write_text(json.dumps(reached))
+            asked.member.judge = Judge("critic", asked.provider, Controls("m", store))
+            failures = [(await asked.score(7, 3)).failure for _ in range(3)]
+            assert failures == ["fooled", "fooled", "quarantined"], attack.id
+            assert json.loads(store.read_text())["suspects"] == [attack.id]
+    assert endpoint.served == {"ok": 2 * len(corpus())}
+
+
 @pytest.mark.parametrize("api", APIS)
 async def test_a_key_is_nowhere_although_the_endpoint_echoes_it(
     endpoint: Endpoint, api: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -244,7 +263,7 @@ async def test_a_key_is_nowhere_although_the_endpoint_echoes_it(
 
 async def test_a_full_house_says_that_it_was_busy(endpoint: Endpoint) -> None:
     async with Asked(endpoint, "openai", "hangx9") as asked:
-        member = Member("critic", asked.member.judge, lambda _: None, concurrent=1)
+        member = Member("critic", asked.member.judge, concurrent=1)
         first = asyncio.create_task(member.answer(request(7, deadline_s=20).wire()))
         while not endpoint.served["hang"]:
             await asyncio.sleep(0.01)

@@ -154,7 +154,7 @@ class Watched(Endpoint):
     seen = ""
 
     def _answer(self, user: str) -> str:
-        for process in psutil.process_iter(["cmdline"]):
+        for process in psutil.process_iter(["cmdline"]) if " member --probe" not in self.seen else ():
             self.seen += " ".join(process.info["cmdline"] or []) + "\n"
         return super()._answer(user)
 
@@ -167,7 +167,8 @@ async def doctor(endpoint: Endpoint, folder: Path, *args: str) -> subprocess.Com
 
 
 async def test_doctor_asks_every_judge_and_tells_no_key(tmp_path: Path) -> None:
-    async with Watched().running() as endpoint:
+    endpoint = Watched()
+    async with endpoint.running():
         await _doctor_with_every_provider(endpoint, tmp_path)
 
 

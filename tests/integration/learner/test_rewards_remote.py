@@ -15,8 +15,10 @@ from tests.support.learner_side import Server
 
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol import names
-from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
+from oven_controller.protocol.judge_spec import JudgeSpec
+from oven_controller.protocol.requests import Completion, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
+from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.scores import Abstention, Verdict
 
@@ -86,6 +88,7 @@ FAULTS: dict[str, tuple[Answer, str]] = {
     "percent": (saying(beyond(50.0)), "out_of_range"),
     "negative": (saying(beyond(-0.5)), "out_of_range"),
     "nan": (saying(beyond(float("nan"))), "malformed"),
+    "another_judge": (edited(judge="someone/else"), "other_judge"),
     "its_own_failure": (edited(scores=None, failure="rate_limit"), "rate_limit"),
 }
 
@@ -137,7 +140,8 @@ def remote(  # type: ignore[no-untyped-def]
 
 async def ask(members: RemoteMembers, count: int = 1) -> dict[str, list[Verdict]]:
     """As the training thread does: not on the loop that the members live on."""
-    return await asyncio.to_thread(members.ask, [request(number) for number in range(count)], members.members)
+    named = dict.fromkeys(members.members, Named())
+    return await asyncio.to_thread(members.ask, [request(number) for number in range(count)], named)
 
 
 GOOD = saying(lambda asked: honest(asked, "good").wire())
@@ -282,7 +286,7 @@ async def test_no_server_at_all_is_an_abstention_too(nats: Server) -> None:
 async def test_a_group_too_large_for_the_bus_is_not_sent(nats: Server) -> None:
     with remote(nats, ("good",)) as members:
         big = request().model_copy(update={"prompt": "p" * 2_000_000})
-        assert await asyncio.to_thread(members.ask, [big], members.members) == {"good": [Abstention("too_large")]}
+        assert await asyncio.to_thread(members.ask, [big], {"good": Named()}) == {"good": [Abstention("too_large")]}
 
 
 async def test_a_member_may_not_listen_to_anothers_groups(nats: Server) -> None:
@@ -299,3 +303,30 @@ async def test_a_member_may_not_listen_to_anothers_groups(nats: Server) -> None:
             assert await ask(members) == {"good": [SCORES]}
         await spy.flush()
         assert not heard and any("ermission" in problem for problem in spy.errors)
+
+
+async def test_a_probe_brings_what_the_members_process_says_of_a_model(nats: Server) -> None:
+    model = JudgeSpec(provider="deepseek", model="chat")
+    replies = {
+        "good": ProbeReply(member="good", judge=model.identity),
+        "bad": ProbeReply(member="bad", judge=model.identity, failure="auth", detail="HTTP 401"),
+    }
+    async with contextlib.AsyncExitStack() as around:
+        for member in MEMBERS:
+            bus = await around.enter_async_context(Bus.connect(nats.url, Credentials.load(nats.creds(member))))
+
+            async def hear(message: Msg, bus: Bus = bus, member: str = member) -> None:
+                assert ProbeRequest.model_validate_json(message.data).judge == model
+                await bus.publish(message.reply, replies[member].wire())
+
+            await bus.subscribe(names.probe(member), hear)
+            await bus.flush()
+        with remote(nats) as members:
+            probes = {member: asyncio.wrap_future(members.probe(member, model)) for member in MEMBERS}
+            assert await probes["good"] == ""
+            assert await probes["bad"] == "deepseek/chat gave no verdict: auth, HTTP 401"
+            replies["good"] = ProbeReply(member="bad", judge=model.identity)
+            said = await asyncio.wrap_future(members.probe("good", model))
+            assert said == "the process of good answered for bad and deepseek/chat"
+    with remote(nats) as members:
+        assert "the process of good does not listen" in await asyncio.wrap_future(members.probe("good", model))

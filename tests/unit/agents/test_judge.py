@@ -3,54 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.scripted_provider import Scripted, group, scores_of
 
 from oven_agents.judges import prompts, verdict
-from oven_agents.judges.adversarial_controls import BAD, Controls
+from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.failures import JudgeFailure, kind_of_status
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
-from oven_agents.judges.providers.provider import Answer, Question
 from oven_agents.judges.sanitize import capped, data_block, shown, visible
 from oven_agents.judges.usage import Ledger, Usage, cost_usd
-from oven_controller.protocol.requests import Completion, ScoreRequest
 from oven_controller.settings.judge_providers import catalogue, endpoint_of
 from oven_controller.settings.model import MemberSettings, Role
 from oven_controller.telemetry.genai import CallRecord
-
-
-class Scripted:
-    """A provider that answers by a rule on the candidates' texts."""
-
-    name, model = "openai", "m"
-
-    def __init__(self, rule: Callable[[str], int]) -> None:
-        self.rule = rule
-        self.shown: list[dict[str, str]] = []
-
-    async def ask(self, question: Question, timeout_s: float) -> Answer:
-        data = json.loads(question.user.split("<data>\n")[1].split("\n</data>")[0])
-        self.shown.append({answer["id"]: answer["text"] for answer in data["answers"]})
-        verdicts = [{"id": key, "reason": "so", "score": self.rule(text)} for key, text in self.shown[-1].items()]
-        return Answer(json.dumps({"verdicts": verdicts}), "complete", "stop", "m", Usage(10, 5))
-
-    async def close(self) -> None:
-        pass
-
-
-def group(*texts: str) -> ScoreRequest:
-    completions = tuple(Completion(id=f"{9 - n}f{n}c", text=text) for n, text in enumerate(texts))
-    return ScoreRequest(run="r", group="g", prompt="2 + 2?", completions=completions, deadline_s=5)
-
-
-def scores_of(asked: ScoreRequest, scores: dict[str, float]) -> list[float]:
-    return [scores[completion.id] for completion in asked.completions]
-
 
 # What is shown.
 
@@ -70,6 +39,37 @@ def test_what_nobody_sees_is_taken_out() -> None:
     assert visible("a\tb\nc\r\n é 数 😀 العربية") == "a\tb\nc\r\n é 数 😀 العربية"
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        "\u0645\u06cc\u200c\u062e\u0648\u0631\u0645",  # Persian: parted, not joined
+        "क्\u200dष और क्\u200cष",  # Hindi: half forms
+        "❤\ufe0f 👩\u200d🔬 👍🏽 🏳\ufe0f\u200d🌈 👩🏽\u200d🚀 1\ufe0f\u20e3",
+        "🏴\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f",
+        "\u1820\u180b",
+    ],
+)
+def test_what_shapes_a_letter_or_an_emoji_stays(written: str) -> None:
+    assert visible(written) == written
+
+
+@pytest.mark.parametrize(
+    ("smuggled", "seen"),
+    [
+        ("a\u200db\u200cc", "abc"),
+        ("\u0645\u06cc\u200c\u200c\u200d\u062e", "\u0645\u06cc\u062e"),
+        ("❤\ufe0f\ufe0e\ufe0f", "❤\ufe0f"),
+        ("👩\u200d\u200d🔬", "👩🔬"),
+        ("a\ufe0f", "a"),
+        ("漢\U000e0101\U000e0102", "漢"),
+        ("🏴\U000e0067\U000e0069\U000e0076\U000e0065", "🏴"),
+        ("\u200d❤", "❤"),
+    ],
+)
+def test_where_it_shapes_nothing_it_goes(smuggled: str, seen: str) -> None:
+    assert visible(smuggled) == seen
+
+
 @given(st.text())
 def test_what_is_shown_can_be_sent(text: str) -> None:
     assert visible(visible(text)) == visible(text)
@@ -77,8 +77,8 @@ def test_what_is_shown_can_be_sent(text: str) -> None:
 
 
 def test_a_long_text_keeps_both_its_ends() -> None:
-    assert capped("a" * 100, 60, 40) == "a" * 100
-    assert capped("h" * 60 + "middle" + "t" * 40, 60, 40) == "h" * 60 + "\n[… 6 characters left out …]\n" + "t" * 40
+    assert capped("a" * 100, 100) == "a" * 100
+    assert capped("h" * 75 + "middle" + "t" * 25, 100) == "h" * 75 + "\n[… 6 characters left out …]\n" + "t" * 25
 
 
 @pytest.mark.parametrize("role", get_args(Role))
@@ -196,20 +196,6 @@ async def test_a_group_of_nothing_costs_nothing() -> None:
     assert provider.shown == []
 
 
-async def test_a_control_is_shown_among_the_rest_and_does_not_come_back() -> None:
-    provider = Scripted(lambda text: 8 if "4" in text else 0)
-    judge = Judge("critic", provider, Controls(every=3))
-    for _ in range(4):
-        asked = group("4", "5")
-        scores = await judge.score(asked, Ledger())
-        assert scores_of(asked, scores) == [0.8, 0.0]
-        assert len(scores) == 2
-    extra = [set(seen.values()) - {"4", "5"} for seen in provider.shown]
-    assert extra == [{BAD[0]}, set(), set(), {BAD[1]}]
-    hidden = next(key for key, text in provider.shown[0].items() if text == BAD[0])
-    assert len(hidden) == len(asked.completions[0].id)
-
-
 async def test_a_listener_that_raises_changes_nothing() -> None:
     def broken(_: CallRecord) -> None:
         raise RuntimeError("no exporter")
@@ -222,9 +208,7 @@ async def test_a_listener_that_raises_changes_nothing() -> None:
 async def test_a_request_that_cannot_be_read_is_answered_with_why(body: bytes | str) -> None:
     asked = group("4", "5")
     twice = asked.model_copy(update={"completions": (asked.completions[0],) * 2}).wire()
-    reply = await Member("critic", Judge("critic", Scripted(len)), lambda _: None).answer(
-        twice if isinstance(body, str) else body
-    )
+    reply = await Member("critic", Judge("critic", Scripted(len))).answer(twice if isinstance(body, str) else body)
     assert (reply.scores, reply.failure) == (None, "malformed_request")
 
 
@@ -232,40 +216,8 @@ async def test_a_fault_of_our_own_is_an_abstention_that_quotes_nothing() -> None
     def broken(text: str) -> int:
         raise RuntimeError(f"cannot score {text}")
 
-    reply = await Member("critic", Judge("critic", Scripted(broken)), lambda _: None).answer(group("secret").wire())
+    reply = await Member("critic", Judge("critic", Scripted(broken))).answer(group("secret").wire())
     assert (reply.scores, reply.failure, reply.detail) == (None, "internal", "RuntimeError")
-
-
-# Whom it trusts.
-
-
-def test_a_judge_is_quarantined_when_fooled_twice_in_a_row_and_gets_out_by_passing() -> None:
-    controls = Controls(every=3)
-    assert controls.due() == BAD[0]
-    assert (controls.saw(0.9, 0.5), controls.quarantined) == (True, False)
-    assert controls.due() == BAD[1]  # at once
-    assert (controls.saw(1.0, 0.9), controls.quarantined) == (True, True)
-    assert [controls.due() for _ in range(3)] == [None, None, BAD[2]]
-    assert controls.saw(0.9, 0.5)
-    assert [controls.due() for _ in range(3)] == [None, None, BAD[3]]
-    assert not controls.saw(0.1, 0.5)
-    assert not controls.quarantined
-
-
-@pytest.mark.parametrize(("bad", "best"), [(0.5, 0.5), (0.4, 0.0), (0.0, 0.0), (1.0, 1.0)])
-def test_being_unsure_among_bad_answers_is_not_being_fooled(bad: float, best: float) -> None:
-    assert not Controls().saw(bad, best)
-
-
-def test_once_fooled_and_then_not_starts_afresh() -> None:
-    controls = Controls(every=2)
-    for _ in range(3):
-        while controls.due() is None:
-            pass
-        assert controls.saw(1.0, 0.5)
-        assert controls.due() is not None
-        assert not controls.saw(0.0, 0.5)
-    assert not controls.quarantined
 
 
 # What it costs.

@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.agents.test_judge import Scripted, group, scores_of
+from tests.support.scripted_provider import Scripted, group, scores_of
 
-from oven_agents.judges.adversarial_controls import BAD, Controls
+from oven_agents.judges.adversarial_controls import Controls
+from oven_agents.judges.attack_corpus import corpus
 from oven_agents.judges.cached_judge import CachedJudge
 from oven_agents.judges.failures import JudgeFailure
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.metered import Metered, check_priced, greatest
 from oven_agents.judges.providers.provider import Answer, Question
+from oven_agents.judges.sanitize import shown
 from oven_agents.judges.usage import Ledger, Usage, current, opened
 from oven_agents.judges.verdict_cache import VerdictCache, cache_key
 from oven_controller.errors import ConfigError
@@ -211,8 +213,9 @@ async def test_the_same_group_is_not_asked_for_again_whatever_its_ids_and_order(
 
 
 async def test_controls_are_neither_answered_from_the_cache_nor_spared_by_it(tmp_path: Path) -> None:
-    likes_bad = Scripted(lambda text: 10 if text in BAD else 5)
-    judge = cached(tmp_path, likes_bad, Controls(every=2))
+    attacks = {shown(attack.text) for attack in corpus()}
+    likes_bad = Scripted(lambda text: 10 if text in attacks else 5)
+    judge = cached(tmp_path, likes_bad, Controls(every=4))
     with pytest.raises(JudgeFailure, match="fooled"):
         await judge.score(group("a"), Ledger())  # the first group is a test
     likes_bad.rule = lambda _: 5
@@ -220,13 +223,16 @@ async def test_controls_are_neither_answered_from_the_cache_nor_spared_by_it(tmp
     await judge.score(group("a"), Ledger())
     assert len(likes_bad.shown) == 2, "from the cache, and no group of those that a test falls due by"
     await judge.score(group("b"), Ledger())
-    likes_bad.rule = lambda text: 10 if text in BAD else 5
+    for text in "cd":
+        await judge.score(group(text), Ledger())
+    likes_bad.rule = lambda text: 10 if text in attacks else 5
     with pytest.raises(JudgeFailure, match="fooled"):
-        await judge.score(group("c"), Ledger())
+        await judge.score(group("e"), Ledger())
     with pytest.raises(JudgeFailure, match="fooled"):
         await judge.score(group("a"), Ledger())  # under suspicion: asked, although the cache knows it
-    with pytest.raises(JudgeFailure, match="quarantined"):
-        await judge.score(group("b"), Ledger())
+    for _ in range(3):
+        with pytest.raises(JudgeFailure, match="quarantined"):
+            await judge.score(group("b"), Ledger())
     likes_bad.rule = lambda _: 5
     await judge.score(group("a"), Ledger())  # it sees through a control, and is back
     asked = len(likes_bad.shown)

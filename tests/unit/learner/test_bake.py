@@ -28,7 +28,7 @@ from oven_controller.protocol.messages import MetricSpec, RunStarted
 from oven_controller.runs import relaunch
 from oven_controller.settings.model import MemberSettings
 from oven_learner.baking import text_training
-from oven_learner.baking.member_choice import chosen, moved
+from oven_learner.baking.judge_swaps import member_in, model_of
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import Place
 from oven_learner.baking.policy_training import SteeredTrainer
@@ -274,24 +274,24 @@ MEMBERS = {
 }
 
 
-def test_a_member_is_chosen_by_name_provider_or_model() -> None:
-    assert chosen(MEMBERS, "critic", "deepseek", None, None) == "seek"
-    assert chosen(MEMBERS, "critic", "claude", None, None) == "sonnet"
-    assert chosen(MEMBERS, "critic", None, "chat", None) == "seek"
-    assert chosen(MEMBERS, "critic", None, None, "seek") == "seek"
+def test_a_swap_means_the_member_in_the_role_or_by_its_name() -> None:
+    assert member_in(MEMBERS, "adversary", None) == "tricks"
+    assert member_in(MEMBERS, "critic", "seek") == "seek"
+    with pytest.raises(ConfigError, match="sonnet, seek judge as critic: say which"):
+        member_in(MEMBERS, "critic", None)
     with pytest.raises(UnknownNameError, match="no role named 'critics'; did you mean 'critic'"):
-        chosen(MEMBERS, "critics", None, None, None)
-    with pytest.raises(UnknownNameError, match="no member in the role critic named 'grok'"):
-        chosen(MEMBERS, "critic", "grok", None, None)
+        member_in(MEMBERS, "critics", None)
+    with pytest.raises(UnknownNameError, match="no member of the committee named 'seeker'; did you mean 'seek'"):
+        member_in(MEMBERS, "critic", "seeker")
 
 
-def test_a_role_keeps_its_weight_when_another_member_takes_it() -> None:
-    weights = {"rule": 0.4, "sonnet": 0.5, "seek": 0.0, "tricks": 0.1}
-    swapped = moved(weights, MEMBERS, {"critic": "seek"})
-    assert swapped == {"rule": 0.4, "sonnet": 0.0, "seek": 0.5, "tricks": 0.1}
-    assert moved(swapped, MEMBERS, {"critic": "sonnet"}) == weights
-    silent = moved({"rule": 1.0, "sonnet": 0.0, "seek": 0.0, "tricks": 0.0}, MEMBERS, {"critic": "seek"})
-    assert silent["seek"] == 0.25, "a role that had no weight gets an even share"
+def test_what_cannot_be_asked_is_not_offered() -> None:
+    assert model_of("grok", "grok-3", logprobs=True, top_logprobs=20).identity == "grok/grok-3+logprobs=20"
+    with pytest.raises(ConfigError, match="top_logprobs: Input should be less than or equal to 20"):
+        model_of("grok", "grok-3", logprobs=True, top_logprobs=21)
+    with pytest.raises(ConfigError, match="holds a user, a password or a query") as refused:
+        model_of("compatible", "mine", base_url="https://me:hunter2@host/v1")
+    assert "hunter2" not in str(refused.value)
 
 
 def test_trl_gets_the_sizes_under_its_own_names() -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.support.policies import conditions, liked, made
 
 from oven_controller.errors import ConfigError, TeacherRefusedError
+from oven_controller.settings.model import CommitteeSettings
 from oven_learner.baking import operator_commands
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import Place
@@ -48,7 +49,7 @@ def oven(folder: Path, *, teachers: int = 1, steps: int = FOR_EVER) -> Oven:
         PolicyTrainerConfig(max_steps=steps, group_size=2, conditions_per_step=1, beta=0.1 if teachers else 0.0),
         teachers=given,
     )
-    return Oven(training, Place("there", folder, {}), None, committee, {})
+    return Oven(training, Place("there", folder, {}), None, committee, CommitteeSettings())
 
 
 def late(name: str = "late", **values: Any) -> TeacherConfig:

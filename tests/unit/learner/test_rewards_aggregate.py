@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
-from collections.abc import Callable
 from statistics import fmean
+from typing import get_args
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from oven_learner.rewards.aggregate import _cautious, _penalised, aggregate, agreement, sees_difference, standard
+from oven_bench.judging.simulated_judges import by_rule, play, raw_mean
+from oven_controller.errors import UnknownNameError
+from oven_controller.settings.model import AggregationRule, CommitteeSettings
+from oven_learner.rewards import Committee
+from oven_learner.rewards.aggregation import (
+    DEFAULT_RULE,
+    RULES,
+    Reliability,
+    aggregate,
+    agreement,
+    sees_difference,
+    standard,
+)
+from oven_learner.rewards.aggregation.reliability import FLOOR
+from oven_learner.rewards.aggregation.rules import cautious, penalised
 from oven_learner.rewards.scores import Abstention, checked
 
 EQUAL = dict.fromkeys("abcd", 0.25)
+rules = st.sampled_from(sorted(RULES))
 score = st.integers(0, 100).map(lambda percent: percent / 100)
 
 
@@ -33,34 +49,34 @@ def advantages(rewards: list[float]) -> list[float]:
     return [standard(reward, mean, spread) for reward in rewards]
 
 
-@given(group(), st.randoms(use_true_random=False))
+@given(group(), rules, st.randoms(use_true_random=False))
 def test_reordered_completions_and_members_change_nothing_else(
-    scores: dict[str, list[float]], rng: random.Random
+    scores: dict[str, list[float]], rule: str, rng: random.Random
 ) -> None:
     order = list(range(len(scores["a"])))
     rng.shuffle(order)
     names = list(scores)
     rng.shuffle(names)
-    plain = aggregate(scores, EQUAL, caution=0.5, quorum=1)
-    moved = aggregate({name: [scores[name][i] for i in order] for name in names}, EQUAL, caution=0.5, quorum=1)
+    plain = aggregate(scores, EQUAL, rule=rule, quorum=1)
+    moved = aggregate({name: [scores[name][i] for i in order] for name in names}, EQUAL, rule=rule, quorum=1)
     assert plain is not None and moved == [plain[i] for i in order]
 
 
-@given(group(least=2), st.sampled_from((0.25, 0.5, 2.0, 4.0)), st.floats(-1, 1))
+@given(group(least=2), rules, st.sampled_from((0.25, 0.5, 2.0, 4.0)), st.floats(-1, 1))
 def test_a_judges_own_scale_and_offset_do_not_move_the_order(
-    scores: dict[str, list[float]], factor: float, offset: float
+    scores: dict[str, list[float]], rule: str, factor: float, offset: float
 ) -> None:
     other = scores | {"a": [factor * value + offset for value in scores["a"]]}
-    one, two = (aggregate(given, EQUAL, caution=0.5, quorum=1) for given in (scores, other))
+    one, two = (aggregate(given, EQUAL, rule=rule, quorum=1) for given in (scores, other))
     assert one is not None and two is not None
     # What the other judges' spread carries over is the same up to its own factor.
     assert advantages(two) == pytest.approx(advantages(one), abs=1e-6) or max(map(abs, one)) < 1e-9
 
 
-@given(group())
-def test_one_voting_member_passes_through_bit_for_bit(scores: dict[str, list[float]]) -> None:
+@given(group(), rules)
+def test_one_voting_member_passes_through_bit_for_bit(scores: dict[str, list[float]], rule: str) -> None:
     weights = {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0}
-    assert aggregate(scores, weights, caution=0.5, quorum=1) == scores["a"]
+    assert aggregate(scores, weights, rule=rule, quorum=1) == scores["a"]
 
 
 @given(group(least=2), st.lists(score, min_size=8, max_size=8))
@@ -100,15 +116,19 @@ def test_a_quorum_of_two_needs_two_that_see_a_difference_unless_none_does() -> N
 
 
 @given(
-    group(least=2), st.lists(st.floats(0.01, 1), min_size=4, max_size=4), st.floats(0, 4), st.lists(score, min_size=4)
+    group(least=2),
+    rules,
+    st.lists(st.floats(0.01, 1), min_size=4, max_size=4),
+    st.floats(0, 4),
+    st.lists(score, min_size=4),
 )
 def test_what_no_judge_puts_below_another_completion_has_no_lower_reward(
-    scores: dict[str, list[float]], weights: list[float], caution: float, lead: list[float]
+    scores: dict[str, list[float]], rule: str, weights: list[float], caution: float, lead: list[float]
 ) -> None:
     """The second completion is the first one with a lead, of another size with each judge."""
     for (name, said), more in zip(scores.items(), lead, strict=False):
         scores[name] = [said[0], min(1.0, said[0] + more), *said[2:]]
-    rewards = aggregate(scores, dict(zip("abcd", weights, strict=True)), caution=caution, quorum=1)
+    rewards = aggregate(scores, dict(zip("abcd", weights, strict=True)), rule=rule, caution=caution, quorum=1)
     assert rewards is not None and rewards[1] >= rewards[0] - 1e-9
 
 
@@ -116,7 +136,7 @@ def test_the_best_completion_by_every_judge_is_the_best_under_the_greatest_cauti
     """By the plain mean − 2 · deviation the second one won, 1.026 to 1.008: the judges differ in how much better the
     best is."""
     scores = {"a": [1.0, 0.7, 0.3, 0.2], "b": [1.0, 0.9, 0.9, 0.0]}
-    rewards = aggregate(scores, EQUAL, caution=2.0, quorum=2)
+    rewards = aggregate(scores, EQUAL, rule="cautious", caution=2.0, quorum=2)
     assert rewards is not None and rewards[0] == max(rewards) and rewards[0] > rewards[1]
 
 
@@ -130,23 +150,23 @@ def test_the_reward_is_the_plain_formulas_or_that_of_less_praise(
         return
     share = 1 / len(seeing)
     z = [(advantages(said)[0], share) for said in seeing]
-    found = _cautious(z, caution)
-    assert found >= _penalised(z, caution)
+    found = cautious(z, caution)
+    assert found >= penalised(z, caution)
     steps = [k / 4 for k in range(9)]
     for lowered in itertools.product(steps, repeat=len(z)):
-        assert _penalised([(x - by, w) for (x, w), by in zip(z, lowered, strict=True)], caution) <= found + 1e-9
+        assert penalised([(x - by, w) for (x, w), by in zip(z, lowered, strict=True)], caution) <= found + 1e-9
 
 
-@given(group(least=2), st.floats(0, 2))
-def test_the_groups_mean_is_the_members(scores: dict[str, list[float]], caution: float) -> None:
-    rewards = aggregate(scores, EQUAL, caution=caution, quorum=1)
+@given(group(least=2), rules)
+def test_the_groups_mean_is_the_members(scores: dict[str, list[float]], rule: str) -> None:
+    rewards = aggregate(scores, EQUAL, rule=rule, quorum=1)
     assert rewards is not None and all(map(math.isfinite, rewards))
     assert fmean(rewards) == pytest.approx(fmean(fmean(given) for given in scores.values()), abs=1e-9)
 
 
-@given(st.lists(score, min_size=2, max_size=8))
-def test_members_of_one_mind_give_what_each_gives(said: list[float]) -> None:
-    assert aggregate(dict.fromkeys("abc", said), EQUAL, caution=0.5, quorum=2) == pytest.approx(said, abs=1e-9)
+@given(st.lists(score, min_size=2, max_size=8), rules)
+def test_members_of_one_mind_give_what_each_gives(said: list[float], rule: str) -> None:
+    assert aggregate(dict.fromkeys("abc", said), EQUAL, rule=rule, quorum=2) == pytest.approx(said, abs=1e-9)
 
 
 @given(st.lists(score, min_size=3, max_size=8), st.lists(score, min_size=8, max_size=8))
@@ -156,7 +176,7 @@ def test_one_of_four_lifts_a_completion_by_a_thirtieth_of_its_opinion(honest: li
     fooled = said[: len(honest)]
     assume(sees_difference(honest) and sees_difference(fooled))
     scores = {"a": honest, "b": honest, "c": honest, "d": fooled}
-    rewards = aggregate(scores, EQUAL, caution=0.5, quorum=2)
+    rewards = aggregate(scores, EQUAL, rule="cautious", quorum=2)
     a, f = advantages(honest), advantages(fooled)
     up, down = 0.25 - 0.5 * math.sqrt(0.1875), 0.25 + 0.5 * math.sqrt(0.1875)
     shares = [up if theirs > ours else down for ours, theirs in zip(a, f, strict=True)]
@@ -170,59 +190,72 @@ def test_one_of_four_lifts_a_completion_by_a_thirtieth_of_its_opinion(honest: li
                 assert rewards[j] > rewards[i]
 
 
-def simulated(
-    rule: Callable[[dict[str, list[float]]], list[float]], fooled: int, groups: int = 500
-) -> tuple[float, float]:
-    """(correlation with the truth in clean groups, share of groups in which the bad completion gains) for four judges
-    of scales .5, .8, 1.2, 2, noise .7 σ, groups of eight; one is truly at −1.5 σ, and at 4 σ to `fooled`."""
-    rng = random.Random(f"judges {fooled}")
-    correlations, gained = [], 0
-    for _ in range(groups):
-        truth = [rng.gauss(0, 1) for _ in range(8)]
-        noise = [[rng.gauss(0, 0.7) for _ in range(8)] for _ in range(4)]
-        order = rng.sample(range(4), 4)  # which judges are fooled is not a matter of scale
-
-        def judges(truth: list[float], noise: list[list[float]] = noise) -> dict[str, list[float]]:
-            scales = (0.5, 0.8, 1.2, 2.0)
-            return {
-                name: [scale * (t + e) for t, e in zip(truth, noise[k], strict=True)]
-                for k, (name, scale) in enumerate(zip("abcd", scales, strict=True))
-            }
-
-        clean = advantages(rule(judges(truth)))
-        correlations.append(fmean(x * y for x, y in zip(clean, advantages(truth), strict=True)))
-        scores = judges([-1.5, *truth[1:]])
-        for k in order[:fooled]:
-            scores["abcd"[k]][0] = (0.5, 0.8, 1.2, 2.0)[k] * (4 + noise[k][0])
-        gained += advantages(rule(scores))[0] > 0
-    return fmean(correlations), gained / groups
+def test_the_rules_are_those_that_can_be_set() -> None:
+    assert tuple(RULES) == get_args(AggregationRule) and CommitteeSettings().rule == DEFAULT_RULE
+    with pytest.raises(UnknownNameError, match="did you mean 'trimmed'"):
+        Committee({"a": lambda completions, **_: []}, rule="trimed")
 
 
-def raw(scores: dict[str, list[float]]) -> list[float]:
-    return [fmean(given) for given in zip(*scores.values(), strict=True)]
+def test_what_each_rule_takes_of_four_scores() -> None:
+    z = [(score, 0.25) for score in (3.0, -2.0, 1.0, 0.0)]
+    assert RULES["min"](z, 0.5) == -2 and RULES["median"](z, 0.5) == RULES["trimmed"](z, 0.5) == 0.5
+    assert RULES["lower_quantile"](z, 0.5) == pytest.approx((0.4 - 0.4 + 0.4 + 0) / 4), "around the second-lowest, 0"
+    assert RULES["lower_quantile"]([(-9.0, 0.03), (1.0, 0.3), (1.2, 0.3), (1.4, 0.37)], 0.5) > 0.9, "weight counts"
 
 
-def cautious(caution: float) -> Callable[[dict[str, list[float]]], list[float]]:
-    def rule(scores: dict[str, list[float]]) -> list[float]:
-        rewards = aggregate(scores, EQUAL, caution=caution, quorum=2)
-        assert rewards is not None
-        return rewards
+def test_the_default_rule_holds_against_two_fooled_judges_and_against_a_hostile_one() -> None:
+    rule = by_rule(DEFAULT_RULE)
+    assert play(rule, "none", 300, seed=5).correlation >= 0.90
+    assert play(rule, "one_fooled", 300, seed=5).share <= 0.05
+    assert play(rule, "two_fooled", 600, seed=5).share <= 0.20
+    assert play(rule, "hostile", 300, seed=5).share <= 0.10
 
-    return rule
+
+def test_the_other_rules_do_not_and_when_all_are_fooled_none_helps() -> None:
+    assert play(raw_mean, "one_fooled", 300, seed=6).share > 0.3
+    assert play(by_rule("cautious"), "hostile", 300, seed=6).share > 0.4
+    assert play(by_rule("trimmed"), "two_fooled", 300, seed=6).share > 0.8
+    assert all(play(by_rule(rule), "all_fooled", 100, seed=6).share > 0.98 for rule in RULES)
 
 
-def test_a_fooled_judge_gains_a_bad_completion_little_and_caution_less() -> None:
-    found = {
-        (name, fooled): simulated(rule, fooled)
-        for name, rule in {"raw": raw, "mean": cautious(0.0), "cautious": cautious(0.5)}.items()
-        for fooled in (1, 2, 4)
-    }
-    gained = {key: share for key, (_, share) in found.items()}
-    assert gained["raw", 1] > 0.3 > 0.25 > gained["mean", 1] > 0.08 > gained["cautious", 1]
-    assert gained["raw", 2] > 0.8 and gained["mean", 2] > 0.8 and gained["cautious", 2] < 0.5
-    assert min(gained[name, 4] for name in ("raw", "mean", "cautious")) > 0.99, "no rule helps when all are fooled"
-    correlation = {name: found[name, 1][0] for name in ("raw", "mean", "cautious")}
-    assert correlation["cautious"] > correlation["raw"] - 0.01 > 0.85, "and it costs nothing in clean groups"
+@pytest.mark.parametrize("adversary", ["hostile", "inverted", "random"])
+def test_reliability_finds_the_judge_that_is_not_to_be_believed(adversary: str) -> None:
+    plain, reliability = by_rule(DEFAULT_RULE), Reliability("abcd")
+    without = play(plain, adversary, 150, seed=7, same=True, skip=50)
+    learnt = play(by_rule(DEFAULT_RULE, reliability=reliability), adversary, 150, seed=7, same=True, skip=50)
+    least, *others = sorted(reliability.values().values())
+    assert least < 0.4 and min(others) == 1.0
+    assert learnt.correlation > without.correlation
+
+
+def test_reliability_is_not_learnt_of_two_that_disagree_nor_of_rules() -> None:
+    reliability = Reliability("ab")
+    for _ in range(50):
+        reliability.saw({"a": [0.0, 0.5, 1.0], "b": [1.0, 0.5, 0.0]}, EQUAL)
+        reliability.saw({"a": [0.5] * 3, "b": [1.0, 0.5, 0.0], "c": [0.0, 0.5, 1.0]}, EQUAL)
+    assert reliability.values() == {"a": 1.0, "b": 1.0}
+    for _ in range(50):
+        reliability.saw({"a": [0.0, 0.5, 1.0], "b": [1.0, 0.5, 0.0], "rule": [0.0, 0.4, 1.0]}, EQUAL | {"rule": 0.25})
+    assert reliability.values() == {"a": 1.0, "b": FLOOR}
+    assert reliability.weights(EQUAL) == EQUAL | {"b": 0.25 * FLOOR}, "what is not judged keeps its weight"
+
+
+def test_reliability_falls_with_failed_controls_comes_back_and_outlives_a_resume() -> None:
+    reliability, agreed = Reliability("abc"), {"a": [0.0, 1.0], "b": [0.1, 0.8], "c": [0.0, 0.9]}
+    for _ in range(20):
+        reliability.failed_control("c")
+    assert reliability.values()["c"] == FLOOR
+    resumed = Reliability("abcd")
+    resumed.load_state_dict(json.loads(json.dumps(reliability.state_dict())))
+    assert resumed.values() == reliability.values() | {"d": 1.0}
+    for _ in range(300):
+        resumed.saw(agreed, EQUAL)
+    assert resumed.values()["c"] == 1.0
+    resumed.begin("a")
+    resumed.begin("e")
+    assert resumed.state_dict()["a"] == resumed.state_dict()["e"] == [0.0, 0.0]
+    resumed.leave("e")
+    assert "e" not in resumed.values()
 
 
 def test_agreement() -> None:

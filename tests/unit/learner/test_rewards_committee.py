@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.requests import ScoreReply, ScoreRequest
+from oven_controller.log.committee_view import WEIGHTS
+from oven_controller.protocol.judge_spec import JudgeSpec
+from oven_controller.protocol.requests import JudgeHealth, ScoreReply, ScoreRequest
 from oven_learner.actuators import Actuators
 from oven_learner.rewards import Committee
-from oven_learner.rewards.committee import WEIGHTS, as_text
+from oven_learner.rewards.committee import as_text
+from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.scores import Abstention, Cost, Verdict
 
@@ -25,12 +29,26 @@ class Remote:
     def __init__(self, **answers: Callable[[ScoreRequest], Verdict]) -> None:
         self.answers = answers
         self.asked: list[ScoreRequest] = []
+        self.health: dict[str, JudgeHealth] = {}
 
     @property
     def members(self) -> tuple[str, ...]:
         return tuple(self.answers)
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Sequence[str]) -> dict[str, list[Verdict]]:
+    @property
+    def judges(self) -> Mapping[str, JudgeSpec]:
+        return {}
+
+    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
+        raise NotImplementedError
+
+    def join(self, member: str) -> None:
+        self.answers[member] = by_length
+
+    def leave(self, member: str) -> None:
+        del self.answers[member]
+
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
         self.asked += requests
         return {name: [self.answers[name](request) for request in requests] for name in members}
 
@@ -286,3 +304,76 @@ def test_a_reply_says_what_it_cost_and_no_cost_is_below_nothing() -> None:
     assert read_reply(said, "judge", REQUEST) == (Abstention("budget"), Cost(7, 0.25))
     for cost in (b"-0.25", b"NaN", b"1e999"):
         assert read_reply(said.replace(b"0.25", cost), "judge", REQUEST) == (Abstention("malformed"), Cost())
+
+
+def ranked(request: ScoreRequest) -> Verdict:
+    return tuple(len(completion.text) / 10 for completion in request.completions)
+
+
+def against(request: ScoreRequest) -> Verdict:
+    return tuple(1 - len(completion.text) / 10 for completion in request.completions)
+
+
+def test_a_judge_against_all_others_loses_its_weight_and_a_checkpoint_keeps_that() -> None:
+    remote = Remote(good=ranked, fair=ranked, bad=against)
+    committee = Committee({"a": by_letters}, remote=remote)
+    texts = ["a", "aa", "aaaa", "aaaaaaa"]
+    first, _ = judged(committee, texts, size=4)
+    for _ in range(30):
+        last, metrics = judged(committee, texts, size=4)
+    assert metrics["committee/bad/reliability"] == pytest.approx(0.1) and metrics["committee/good/reliability"] == 1.0
+    assert committee.weights == dict.fromkeys(("a", "good", "fair", "bad"), 0.25), "what the user set is not touched"
+    assert spread(last) > spread(first)
+    resumed = Committee({"a": by_letters}, remote=remote)
+    resumed.load_state_dict(json.loads(json.dumps(committee.state_dict())))
+    assert judged(resumed, texts, size=4)[0] == judged(committee, texts, size=4)[0]
+    unweighed = Committee({"a": by_letters}, remote=remote, reliability=False)
+    unweighed.load_state_dict(committee.state_dict())
+    assert judged(unweighed, texts, size=4)[0] == first
+
+
+def spread(rewards: list[float | None]) -> float:
+    given = [reward for reward in rewards if reward is not None]
+    return max(given) - min(given)
+
+
+def by_letters(completions: list[str], **_: Any) -> list[float | None]:
+    return [len(text) / 10 for text in completions]
+
+
+def test_what_members_found_about_their_judges_is_logged_once_and_measured(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    remote = Remote(judge=ranked)
+    committee = Committee({"a": by_letters}, remote=remote)
+    remote.health["judge"] = JudgeHealth(controls=4, controls_failed=2, quarantined=True, order_flips=0.25, cut_texts=3)
+    for _ in range(2):
+        _, metrics = judged(committee, ["a", "aa"])
+    assert {
+        name.rpartition("/")[2]: value for name, value in metrics.items() if name.startswith("committee/judge/")
+    } == {
+        **{"reliability": 1.0, "length": pytest.approx(1.0), "order_bias": metrics["committee/judge/order_bias"]},
+        **{"order_flips": 0.25, "changes": 0.0, "controls_failed": 2.0, "quarantined": 1.0, "cut_texts": 3.0},
+    }
+    announced = {metric.name for metric in committee.announced()}
+    assert {name for name in metrics if name.startswith("committee/judge/")} <= announced
+    assert caplog.text.count("is in quarantine") == caplog.text.count("long texts cut") == 1
+    remote.health["judge"] = JudgeHealth()
+    judged(committee, ["a", "aa"])
+    assert "no longer so: it is in quarantine" in caplog.text
+
+
+def test_an_answer_known_to_be_right_goes_out_with_the_request(caplog: pytest.LogCaptureFixture) -> None:
+    remote = Remote(judge=ranked)
+    by_rule = Committee(
+        {"a": lambda completions, **_: [float(t == "aa") for t in completions]}, remote=remote, reference="a"
+    )
+    judged(by_rule, ["a", "aa", "b", "bb"])
+    assert [request.reference for request in remote.asked] == ["aa", ""]
+    by_column = Committee({}, remote=remote, reference="solution")
+    by_column.group_size = 2
+    by_column(["p"] * 2, ["a", "b"], solution=["42", "42"])
+    by_column(["p"] * 2, ["a", "b"], solution=[None, None])
+    assert [request.reference for request in remote.asked[2:]] == ["42", ""]
+    for _ in range(2):
+        by_column(["p"] * 2, ["a", "b"])
+    assert caplog.text.count("neither a rule nor a column") == 1

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.unswappable import Unswappable
 
 from oven_controller.errors import ConfigError
 from oven_learner.link.find_controller import Connection
@@ -72,7 +73,8 @@ def configured(monkeypatch: pytest.MonkeyPatch, folder: Path, settings: dict[str
 def test_a_run_without_settings_has_the_rules_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     configured(monkeypatch, tmp_path, {})
     made = convene(RULES, weights=WEIGHTS)
-    assert made.remote is None and made.weights == {"exact": 1.0, "format": 0.0, "length": 0.0} and made.quorum == 1
+    assert made.remote is not None and made.remote.members == ()
+    assert made.weights == {"exact": 1.0, "format": 0.0, "length": 0.0} and made.quorum == 1
 
 
 def test_remote_members_of_the_settings_join_with_an_equal_share(
@@ -98,7 +100,7 @@ def test_rules_of_the_settings_join_by_name_or_file(monkeypatch: pytest.MonkeyPa
     members = {"right": {"kind": "rule", "rule": "exact"}, "short": by_file}
     configured(monkeypatch, tmp_path, {"members": members})
     made = convene({})
-    assert (made.remote, list(made.rules)) == (None, ["right", "short"])
+    assert made.remote is not None and (made.remote.members, list(made.rules)) == ((), ["right", "short"])
     assert made.rules["short"](completions=["no", "never"]) == [1.0, 0.0]
     exact = made.rules["right"]
     assert exact(completions=["4 ", [{"role": "assistant", "content": "4"}], "5"], answer=["4", "4", None]) == [
@@ -117,8 +119,10 @@ def test_rules_of_the_settings_join_by_name_or_file(monkeypatch: pytest.MonkeyPa
 def test_the_domain_reaches_a_specialist() -> None:
     described = ModelDescription(name="m", description="Cooks.", domain="cooking")
 
-    class Asked:
+    class Asked(Unswappable):
         members, deadline_s = ("expert",), 1.0
+        judges: ClassVar[dict[str, Any]] = {}
+        health: ClassVar[dict[str, Any]] = {}
 
         def __init__(self) -> None:
             self.domains: list[str] = []
@@ -133,7 +137,7 @@ def test_the_domain_reaches_a_specialist() -> None:
         def close(self) -> None: ...
 
     for said, domain in ((described, "cooking"), ("A model that cooks.", "")):
-        asked = Asked()
+        asked: Any = Asked()  # of the seam no more than this needs
         committee = Committee({}, remote=asked, description=said)
         committee.group_size = 1
         committee(["p"], ["c"])

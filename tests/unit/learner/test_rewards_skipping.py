@@ -11,6 +11,7 @@ import torch
 from datasets import Dataset
 from tests.support.attached import THIRD_PARTY, llama
 from tests.unit.learner.test_attach_trl import COMMON, tokenizer
+from tests.unit.learner.test_rewards_committee import Remote
 from transformers import set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -18,8 +19,10 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import RunEnded, RunStarted
 from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_controller.protocol.requests import ScoreRequest
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
+from oven_learner.rewards.scores import Verdict
 from oven_learner.rewards.skip_unscored import BY_MICRO_BATCH, BY_ROWS, BY_TOKENS, Skipping
 from oven_learner.testing import FakeLink
 
@@ -46,9 +49,11 @@ class Judge:
         ]
 
 
-def grpo(folder: Path, judge: Judge, *, hold_after: int = 100, **settings: Any) -> tuple[GRPOTrainer, Committee]:
+def grpo(
+    folder: Path, judge: Judge, *, hold_after: int = 100, remote: Remote | None = None, **settings: Any
+) -> tuple[GRPOTrainer, Committee]:
     set_seed(3)
-    committee = Committee({"judge": judge}, hold_after=hold_after)
+    committee = Committee({"judge": judge}, hold_after=hold_after, remote=remote)
     model: Any = llama()
     if settings.get("beta"):
         model.save_pretrained(folder / "policy")
@@ -275,6 +280,25 @@ def test_what_a_batch_measures_is_announced_and_published(tmp_path: Path, caplog
     assert 0 < sum(o.metrics["committee/skipped_groups"] for o in seen) < 12
     assert all(o.metrics.get("frac_reward_zero_std", 0) <= 1 for o in seen)
     assert "All reward functions returned None" not in caplog.text, "TRL would log the prompt"
+
+
+def test_what_was_learnt_of_the_judges_comes_back_with_a_checkpoint(tmp_path: Path) -> None:
+    def early(request: ScoreRequest) -> Verdict:
+        return tuple(sum(letter < "o" for letter in completion.text) / 4 for completion in request.completions)
+
+    def late(request: ScoreRequest) -> Verdict:
+        return tuple(sum(letter >= "o" for letter in completion.text) / 4 for completion in request.completions)
+
+    learnt = []
+    for steps in (3, 4):
+        remote = Remote(good=early, bad=late)
+        saved: dict[str, Any] = {"save_strategy": "steps", "save_steps": 3, "max_steps": steps}
+        trainer, committee = grpo(tmp_path, Judge(), remote=remote, **saved)
+        attach(trainer, committee=committee, link=FakeLink())
+        trainer.train(resume_from_checkpoint=True if steps == 4 else None)
+        learnt.append({name: groups for name, (_, groups) in committee.state_dict()["reliability"].items()})
+    assert 0 < learnt[0]["bad"] < learnt[1]["bad"], "it went on from there"
+    assert learnt[1]["bad"] > 4, "of one step it would have been two groups"
 
 
 def test_it_refuses_what_it_cannot_keep_still(tmp_path: Path) -> None:

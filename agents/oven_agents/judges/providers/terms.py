@@ -9,13 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol, TypeVar
 
 from oven_agents.judges.failures import JudgeFailure
 from oven_controller.settings.judge_providers import ModelEndpoint, SchemaMode
-
-if TYPE_CHECKING:
-    from oven_agents.judges.providers.provider import Answer
 
 log = logging.getLogger("oven.member")
 
@@ -24,6 +21,20 @@ MODES: Final[dict[str, tuple[SchemaMode, ...]]] = {
     "anthropic": ("strict", "none"),
 }
 """By wire format, from the most to the least that an answer can be held to."""
+
+
+class Answered(Protocol):
+    """What an answer tells of the terms (`Answer`)."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def logprobs(self) -> object | None: ...
+
+
+_Answer = TypeVar("_Answer", bound=Answered)
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,7 @@ class AgreedTerms:
         self._told: set[str] = set()
         self._settled = False  # until a call went well, a refused request may be the terms' fault
 
-    async def ask(self, once: Callable[[Terms], Awaitable[Answer]]) -> Answer:
+    async def ask(self, once: Callable[[Terms], Awaitable[_Answer]]) -> _Answer:
         """`once` by the terms in force; by lesser ones from then on, where those are refused and lesser ones are not.
         Raises JudgeFailure, the first one where everything is refused: then nothing was wrong with the terms."""
         terms = self.now
@@ -65,8 +76,8 @@ class AgreedTerms:
         return answer
 
     async def _with_less(
-        self, once: Callable[[Terms], Awaitable[Answer]], refused: Terms, failure: JudgeFailure
-    ) -> tuple[Terms, Answer]:
+        self, once: Callable[[Terms], Awaitable[_Answer]], refused: Terms, failure: JudgeFailure
+    ) -> tuple[Terms, _Answer]:
         for terms in self._lesser(refused):
             try:
                 return terms, await once(terms)

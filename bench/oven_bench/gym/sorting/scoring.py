@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oven_bench.gym.seeded_draws import generator
 from oven_bench.gym.sorting.prompts import END, PAD, Prompts
-from oven_learner.rewards.aggregate import aggregate, agreement
+from oven_learner.rewards.aggregation import aggregate, agreement
 
 JUDGES = ("exact", "format", "critic")
 CAUTION = 0.5
@@ -86,7 +86,7 @@ def judged(given: Mapping[str, Tensor], weights: Mapping[str, float], group: int
     for index in range(groups):
         heard = {name: one[index] for name, one in rows.items() if not any(map(math.isnan, one[index]))}
         abstained += len(rows) - len(heard)
-        made = aggregate(heard, weights, caution=CAUTION, quorum=1)
+        made = aggregate(heard, weights, quorum=1, rule="cautious", caution=CAUTION)
         scored.append(made is not None)
         rewards.append([math.nan] * group if made is None else made)
         voting = {name: one for name, one in heard.items() if weights[name] > 0}

@@ -75,7 +75,7 @@ def build(
 
 def build_judged(settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
     """As `build`, with the remote judges that the environment names beside the recipe's rules."""
-    return build(settings, start, seed, workdir, cache, convene(RULES, weights=WEIGHTS, seed=seed))
+    return build(settings, start, seed, workdir, cache, convene(RULES, weights=WEIGHTS, seed=seed, reference="exact"))
 
 
 def gauges(settings: GrpoSettings) -> tuple[MetricSpec, ...]:

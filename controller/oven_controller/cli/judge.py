@@ -1,0 +1,272 @@
+"""`judge list | swap | mute | add | remove`: who scores in a running reward committee."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oven_controller.cli import completion
+from oven_controller.cli.operator import LOGGED_S, Reason
+from oven_controller.cli.options import Json, LiveRunOption, RunOption
+
+if TYPE_CHECKING:
+    from oven_controller.log.committee_view import CommitteeView
+    from oven_controller.runs.folder import RunFolder
+    from oven_controller.settings.model import CommitteeSettings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="The judges of a run's reward committee: list them, and swap them while it trains.\n\n"
+    "Example: oven-controller judge list",
+)
+
+Member = Annotated[str, typer.Argument(metavar="NAME", help="The committee member.", autocompletion=completion.judges)]
+Provider = Annotated[str, typer.Option(help="Whose API it speaks, as in committee.members.NAME.")]
+Model = Annotated[str, typer.Option(help="The model's name there.")]
+BaseUrl = Annotated[str, typer.Option(help="Address of the API.", show_default="the provider's own")]
+KeyEnv = Annotated[
+    str,
+    typer.Option(
+        help="Environment variable with the key, in the member's process: the key itself is never sent.",
+        show_default="the provider's usual one",
+    ),
+]
+Logprobs = Annotated[bool, typer.Option("--logprobs", help="Ask for its tokens' log-probabilities.")]
+TopLogprobs = Annotated[int, typer.Option(help="Alternatives per token, with --logprobs: 1 to 20.")]
+
+
+@app.command("list")
+def list_judges(run: RunOption = None, as_json: Json = False) -> None:
+    """List the remote members: which model judges, its role and weight, and whether it scores or why not.
+
+    Example: oven-controller judge list --json
+    """
+    import json
+
+    from oven_controller.log.committee_view import fields
+    from oven_controller.runs.folder import Home
+    from oven_controller.terminal_text import say
+
+    folder = Home().find(run)
+    roles = {name: member.role for name, member in _settings(folder).judges.items()}
+    lines = _view(folder).lines(roles)
+    if as_json:
+        print(json.dumps({"run": folder.run, "members": fields(lines)}))
+        return
+    if not lines:
+        say(f"{folder.run} has no remote committee members; committee.members configures them")
+    for line in lines:
+        weight = "" if line.weight is None else f"{line.weight:.3g}"
+        say(f"{line.member:<16} {line.role:<12} {weight:>6}  {line.judge}  ({line.state})")
+
+
+@app.command("swap")
+def swap(
+    name: Member,
+    provider: Provider,
+    model: Model,
+    base_url: BaseUrl = "",
+    key_env: KeyEnv = "",
+    logprobs: Logprobs = False,
+    top_logprobs: TopLogprobs = 5,
+    run: LiveRunOption = None,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Have another model judge as this member, from the next step on. It is asked a question first; if it gives no
+    verdict, the one before stays. The member's name, role, weight and metrics stay; its controls start anew.
+
+    Example: oven-controller judge swap critic --provider claude --model claude-haiku-4-5
+    """
+    import asyncio
+    import json
+
+    from pydantic import ValidationError
+
+    from oven_controller.errors import ConfigError
+    from oven_controller.protocol.judge_spec import JudgeSpec
+    from oven_controller.runs.folder import Home
+    from oven_controller.runs.judge_commands import swapped
+    from oven_controller.settings.judges import check_judge, first_problem
+    from oven_controller.terminal_text import say
+
+    folder = Home().find(run, running=True)
+    settings = _settings(folder)
+    _known(folder, name)
+    try:
+        judge = JudgeSpec(
+            provider=provider,
+            model=model,
+            base_url=base_url,
+            key_env=key_env,
+            logprobs=logprobs,
+            top_logprobs=top_logprobs,
+        )
+    except ValidationError as error:
+        raise ConfigError(f"the judge cannot be asked: {first_problem(error)}") from None
+    check_judge(settings, name, judge)  # what cannot be asked is not sent
+    found = asyncio.run(swapped(folder, name, judge, settings.deadline_s, reason))
+    say(json.dumps(found.fields()) if as_json else found.line())
+    if found.code:
+        raise typer.Exit(found.code)
+
+
+@app.command("mute")
+def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: Json = False) -> None:
+    """Stop asking this member; its weight counts for the others meanwhile. `swap` it, or `set committee.NAME MODEL`, to
+    have it back.
+
+    Example: oven-controller judge mute style --reason "it marks length"
+    """
+    from oven_controller.protocol.judge_spec import OFF
+    from oven_controller.runs.folder import Home
+
+    folder = Home().find(run, running=True)
+    _known(folder, name)
+    _say(folder, as_json, LOGGED_S, action="set", actuator=f"committee.{name}", value=OFF, reason=reason)
+
+
+@app.command("add")
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new member's name.")],
+    provider: Provider,
+    model: Model,
+    role: Annotated[str, typer.Option(help="critic, adversary, specialist or style.")] = "critic",
+    weight: Annotated[
+        float | None, typer.Option(help="Its share of the whole weight, 0 to 1.", show_default="as the average member")
+    ] = None,
+    domain: Annotated[str, typer.Option(help="A specialist's field.")] = "",
+    rubric: Annotated[str, typer.Option(help="A text file in the place of the role's instructions.")] = "",
+    base_url: BaseUrl = "",
+    key_env: KeyEnv = "",
+    logprobs: Logprobs = False,
+    top_logprobs: TopLogprobs = 5,
+    run: LiveRunOption = None,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Start another member under the running stack. It judges as soon as it has answered a question, and is removed
+    again if it does not. It stays when the run is resumed.
+
+    Example: oven-controller judge add tone --provider grok --model grok-3 --role style --weight 0.1
+    """
+    from oven_controller.errors import ConfigError
+    from oven_controller.protocol import names
+    from oven_controller.runs.folder import Home
+    from oven_controller.runs.judge_commands import BESIDE_S, JOIN_S
+    from oven_controller.settings.judges import judge_of, new_member
+    from oven_controller.stack.agent_keys import admit_member
+
+    folder = Home().find(run, running=True)
+    settings, view = _settings(folder), _view(folder)
+    names.checked("member", name)
+    if name in settings.members or name in view.shares or name in view.members:
+        raise ConfigError(f"{name!r} is a member of {folder.run} already; choose another name, or `judge swap {name}`")
+    share = 1 / (max(len(view.shares), 1) + 1) if weight is None else weight
+    if not 0 < share < 1:
+        raise ConfigError(f"--weight {share:g} is not between 0 and 1: it is the new member's share of the whole")
+    member = new_member(
+        settings,
+        name,
+        provider=provider,
+        model=model,
+        role=role,
+        domain=domain,
+        rubric=rubric,
+        base_url=base_url,
+        key_env=key_env,
+        logprobs=logprobs,
+        top_logprobs=top_logprobs,
+    )
+    admit_member(folder, name)
+    folder.change_settings(lambda found: found["committee"]["members"].update({name: member.model_dump()}))
+    said = {"action": "add", "actuator": f"committee.{name}", "judge": judge_of(member), "value": share}
+    code = 1
+    try:
+        code = _said(folder, as_json, JOIN_S + settings.deadline_s + BESIDE_S, **said, reason=reason)
+    finally:
+        if code == 1:  # its process ends by the learner's answer, and nothing of it stays
+            _taken_out(folder, name)
+    if code:
+        raise typer.Exit(code)
+
+
+@app.command("remove")
+def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: Json = False) -> None:
+    """Let a member go: its process ends, the others have its weight, and the quorum no longer counts it.
+
+    Example: oven-controller judge remove tone
+    """
+    from oven_controller.runs.folder import Home
+
+    folder = Home().find(run, running=True)
+    _known(folder, name)
+    code = _said(folder, as_json, LOGGED_S, action="remove", actuator=f"committee.{name}", reason=reason)
+    if code:
+        raise typer.Exit(code)
+    _taken_out(folder, name)
+
+
+def _known(folder: RunFolder, name: str) -> None:
+    """Raises UnknownNameError."""
+    from oven_controller.errors import UnknownNameError
+
+    known = _view(folder).members
+    if name not in known:
+        raise UnknownNameError("committee member", name, known)
+
+
+def _said(folder: RunFolder, as_json: bool, limit_s: float, **fields: Any) -> int:
+    """The exit code of a command, whose outcome is printed."""
+    import asyncio
+    import json
+    import uuid
+
+    from oven_controller.protocol.operator_messages import OperatorCommand
+    from oven_controller.runs.operator_client import carried_out
+    from oven_controller.terminal_text import say
+
+    result = asyncio.run(carried_out(folder, OperatorCommand(id=uuid.uuid4().hex, **fields), limit_s))
+    say(json.dumps(result.fields()) if as_json else result.line())
+    return result.code
+
+
+def _say(folder: RunFolder, as_json: bool, limit_s: float, **fields: Any) -> None:
+    if code := _said(folder, as_json, limit_s, **fields):
+        raise typer.Exit(code)
+
+
+def _taken_out(folder: RunFolder, name: str) -> None:
+    """Of the settings, and its key opens nothing any more."""
+    import contextlib
+
+    from oven_controller.errors import OvenError
+    from oven_controller.stack.agent_keys import revoke
+
+    folder.change_settings(lambda found: found["committee"]["members"].pop(name, None))
+    if folder.info().embedded:
+        with contextlib.suppress(OvenError):  # the process ends all the same
+            revoke(folder, name)
+
+
+def _settings(folder: RunFolder) -> CommitteeSettings:
+    from oven_controller.settings.model import CommitteeSettings
+
+    return CommitteeSettings.model_validate(folder.earlier_settings().get("committee", {}))
+
+
+def _view(folder: RunFolder) -> CommitteeView:
+    import asyncio
+
+    from oven_controller.log.committee_view import CommitteeView
+    from oven_controller.runs import log_reader
+
+    view = CommitteeView()
+
+    async def look() -> None:
+        async for event in log_reader.events(folder):
+            view.feed(event)
+
+    asyncio.run(look())
+    return view

@@ -1,0 +1,58 @@
+"""An operator's swap of a judge: the model is offered, which has it probed, and then chosen."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from oven_controller.protocol.judge_spec import JudgeSpec, actuator_of
+from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_controller.runs.folder import RunFolder
+from oven_controller.runs.operator_client import Result, carried_out
+
+SET_S = 5.0
+"""For the mesh's answer and the receipt of the choice itself."""
+BESIDE_S = 10.0
+"""Beyond the committee's deadline, which a probe has: for the step boundaries before and after it."""
+JOIN_S = 30.0
+"""For the process of a member that is added, as the learner waits for it."""
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """What became of both. `chosen` None: the offer was not taken, and the judge before stays."""
+
+    offered: Result
+    chosen: Result | None
+
+    @property
+    def code(self) -> int:
+        """As a Result's."""
+        return self.offered.code if self.chosen is None else self.chosen.code
+
+    def line(self) -> str:
+        """One line for people."""
+        if self.chosen is not None:
+            return self.chosen.line()
+        receipt = self.offered.receipt
+        if receipt is None:
+            return self.offered.line()
+        return f"swap: {receipt.status}, {receipt.after} stays: {receipt.reason}"
+
+    def fields(self) -> dict[str, Any]:
+        """The same for scripts."""
+        chosen = self.chosen.fields() if self.chosen is not None else None
+        return {"code": self.code, "offered": self.offered.fields(), "chosen": chosen}
+
+
+async def swapped(folder: RunFolder, member: str, model: JudgeSpec, deadline_s: float, reason: str = "") -> Swapped:
+    """Offer the model to the member, and choose it if it answered within `deadline_s`. Raises BusError where a command
+    does not get into the log."""
+    name = actuator_of(member)
+    offer = OperatorCommand(id=uuid.uuid4().hex, action="offer", actuator=name, judge=model, reason=reason)
+    offered = await carried_out(folder, offer, deadline_s + BESIDE_S)
+    if offered.code:
+        return Swapped(offered, None)
+    choice = OperatorCommand(id=uuid.uuid4().hex, action="set", actuator=name, value=model.identity, reason=reason)
+    return Swapped(offered, await carried_out(folder, choice, SET_S))

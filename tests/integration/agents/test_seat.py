@@ -1,0 +1,141 @@
+"""A member whose judge is swapped, over real HTTP: each request is scored by the model that it names, or by none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from oven_agents.judges.adversarial_controls import EVERY
+from oven_agents.judges.member import Member
+from oven_agents.judges.member_process import configured_member
+from oven_agents.judges.probe import ProbeResult
+from oven_agents.judges.seat import Seat
+from oven_bench.judging.judge_endpoint import Endpoint
+from oven_controller.protocol.judge_spec import JudgeSpec
+from oven_controller.protocol.requests import Completion, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
+
+KEY = "sk-canary-a97b11"
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    async with Endpoint().running() as running:
+        yield running
+
+
+class Seated:
+    """A member in this process, configured with the model `first`."""
+
+    def __init__(self, endpoint: Endpoint, folder: Path) -> None:
+        self.endpoint = endpoint
+        config = folder / "config.json"
+        member = {"provider": "compatible", "model": "first", "base_url": endpoint.openai_url, "role": "style"}
+        config.write_text(json.dumps({"committee": {"members": {"critic": member}}}))
+        self.recorded: list[ProbeResult] = []
+        look_up = partial(configured_member, config, "critic")
+        self.seat = Seat(look_up(), look_up, record=self.recorded.append)
+        self.member = Member("critic", self.seat, self.seat.probe)
+
+    def spec(self, model: str, **fields: object) -> JudgeSpec:
+        given = {"provider": "compatible", "model": model, "base_url": self.endpoint.openai_url, **fields}
+        return JudgeSpec.model_validate(given)
+
+    async def score(self, judge: JudgeSpec | None = None, swap: int = 0) -> ScoreReply:
+        completions = (Completion(id="a1", text="worth 7"), Completion(id="b2", text="worth 3"))
+        request = ScoreRequest(
+            run="r", group="g", prompt="p", completions=completions, deadline_s=20, judge=judge, swap=swap
+        )
+        return await self.member.answer(request.wire())
+
+    async def probe(self, judge: JudgeSpec) -> ProbeReply:
+        reply = await self.member.probe(ProbeRequest(judge=judge, deadline_s=20).wire())
+        assert reply is not None
+        return reply
+
+    @property
+    def asked(self) -> list[str]:
+        """Models, in the order of the requests."""
+        return [request["model"] for request in self.endpoint.requests]
+
+
+@asynccontextmanager
+async def seated(endpoint: Endpoint, folder: Path) -> AsyncIterator[Seated]:
+    made = Seated(endpoint, folder)
+    try:
+        yield made
+    finally:
+        await made.seat.close()
+
+
+async def test_each_request_is_scored_by_the_model_that_it_names(endpoint: Endpoint, tmp_path: Path) -> None:
+    async with seated(endpoint, tmp_path) as at:
+        second, third = at.spec("second"), at.spec("third")
+        assert (await at.probe(second)).failure == ""
+        assert at.recorded == [], "it was probed, and does not judge yet"
+        replies = [await at.score(), await at.score(second, 1), await at.score(third, 2), await at.score()]
+    assert at.asked == ["second", "first", "second", "third", "first"]
+    assert [reply.judge for reply in replies] == ["", second.identity, third.identity, ""]
+    assert {str(reply.scores) for reply in replies} == {"{'a1': 0.7, 'b2': 0.3}"}
+    assert [found.model for found in at.recorded] == ["second"]
+    assert "style" in at.endpoint.requests[2]["messages"][0]["content"].lower(), "the role stays"
+
+
+async def test_what_is_out_when_a_judge_is_swapped_ends_with_it(endpoint: Endpoint, tmp_path: Path) -> None:
+    async with seated(endpoint, tmp_path) as at:
+        both = await asyncio.gather(at.score(at.spec("m@500"), 1), at.score(at.spec("second"), 2))
+        many = await asyncio.gather(*(at.score(at.spec(f"m{n}"), n) for n in range(3, 9)))
+    assert [reply.scores for reply in both] == [{"a1": 0.7, "b2": 0.3}] * 2
+    assert [reply.judge for reply in many] == [at.spec(f"m{n}").identity for n in range(3, 9)]
+    assert all(reply.scores for reply in many), "none was closed under a request"
+
+
+async def test_controls_start_anew_with_each_swap(endpoint: Endpoint, tmp_path: Path) -> None:
+    async with seated(endpoint, tmp_path) as at:
+        shown = [len(await _answers(at, swap)) for swap in (0, 0, 1, 1, 2)]
+    assert shown == [3, 2, 3, 2, 3], f"a control with the first group, and not again within {EVERY}"
+
+
+async def _answers(at: Seated, swap: int) -> list[str]:
+    await at.score(at.spec("second") if swap else None, swap)
+    user = at.endpoint.requests[-1]["messages"][-1]["content"]
+    data = json.loads(user.split("<data>\n")[1].split("\n</data>")[0])
+    return [answer["text"] for answer in data["answers"]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "said"),
+    [
+        ({"model": "m@401x9"}, "auth", "HTTP 401"),
+        ({"model": "m@404x9"}, "not_found", "check `model`"),
+        ({"model": "m@prosex9"}, "bad_json", "stronger one"),
+        ({"model": "m", "key_env": "NOT_THERE"}, "not_configured", "NOT_THERE is not set"),
+        ({"model": "m", "provider": "groc"}, "not_configured", "did you mean 'grok'"),
+        ({"model": "m", "base_url": ""}, "not_configured", "needs committee.members.critic.base_url"),
+    ],
+)
+async def test_a_probe_says_why_a_model_cannot_judge(
+    endpoint: Endpoint, tmp_path: Path, fields: dict[str, str], kind: str, said: str
+) -> None:
+    async with seated(endpoint, tmp_path) as at:
+        reply = await at.probe(at.spec(**fields))
+        assert (reply.failure, said in reply.detail) == (kind, True), reply
+        assert (await at.score()).scores, "the one before goes on"
+        named = await at.score(at.spec(**fields), 1)
+    assert named.scores is None and named.failure, "one that is named all the same abstains"
+
+
+async def test_a_key_is_taken_from_this_process_alone(
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    async with seated(endpoint, tmp_path) as at:
+        spec = at.spec("m@echo401x9", key_env="MY_KEY")
+        reply = await at.probe(spec)
+    assert reply.failure == "auth" and at.endpoint.headers[0]["Authorization"].endswith(KEY)
+    assert KEY not in reply.wire().decode() and KEY not in ProbeRequest(judge=spec, deadline_s=1).wire().decode()

@@ -1,0 +1,38 @@
+"""A judge's provider without a network, and groups to ask it about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from oven_agents.judges.providers.provider import Answer, Question
+from oven_agents.judges.usage import Usage
+from oven_controller.protocol.requests import Completion, ScoreRequest
+
+
+class Scripted:
+    """A provider that answers by a rule on the candidates' texts."""
+
+    name, model = "openai", "m"
+
+    def __init__(self, rule: Callable[[str], int]) -> None:
+        self.rule = rule
+        self.shown: list[dict[str, str]] = []
+
+    async def ask(self, question: Question, timeout_s: float) -> Answer:
+        data = json.loads(question.user.split("<data>\n")[1].split("\n</data>")[0])
+        self.shown.append({answer["id"]: answer["text"] for answer in data["answers"]})
+        verdicts = [{"id": key, "reason": "so", "score": self.rule(text)} for key, text in self.shown[-1].items()]
+        return Answer(json.dumps({"verdicts": verdicts}), "complete", "stop", "m", Usage(10, 5))
+
+    async def close(self) -> None:
+        pass
+
+
+def group(*texts: str) -> ScoreRequest:
+    completions = tuple(Completion(id=f"{9 - n}f{n}c", text=text) for n, text in enumerate(texts))
+    return ScoreRequest(run="r", group="g", prompt="2 + 2?", completions=completions, deadline_s=5)
+
+
+def scores_of(asked: ScoreRequest, scores: dict[str, float]) -> list[float]:
+    return [scores[completion.id] for completion in asked.completions]

@@ -1,0 +1,275 @@
+"""How a judge is watched: answers of known worth, a second time in reverse, old groups again, and what is not sent."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.scripted_provider import Scripted, group, scores_of
+
+from oven_agents.judges import change_test
+from oven_agents.judges.adversarial_controls import AT_ONCE, FIRST, Control, Controls
+from oven_agents.judges.attack_corpus import Attack, corpus
+from oven_agents.judges.degenerate_text import is_degenerate
+from oven_agents.judges.failures import JudgeFailure
+from oven_agents.judges.judge import Judge
+from oven_agents.judges.member import Member
+from oven_agents.judges.sanitize import shown
+from oven_agents.judges.usage import Ledger
+from oven_agents.judges.watching import Watching
+from oven_controller.protocol.requests import ScoreRequest
+
+IDS = [attack.id for attack in corpus()]
+
+
+def numbered(n: int, *texts: str, reference: str = "") -> ScoreRequest:
+    return group(*texts).model_copy(update={"group": f"g{n}", "reference": reference})
+
+
+async def outcomes(judge: Judge, count: int, *texts: str, reference: str = "", start: int = 0) -> list[str]:
+    """The failure of each of `count` groups, empty where it was scored."""
+    found = []
+    for n in range(start, start + count):
+        try:
+            await judge.score(numbered(n, *texts, reference=reference), Ledger())
+            found.append("")
+        except JudgeFailure as failure:
+            found.append(failure.kind)
+    return found
+
+
+def test_the_corpus_has_at_least_fifty_attacks_that_a_judge_is_really_shown() -> None:
+    texts = [shown(attack.text) for attack in corpus()]
+    assert len(texts) >= 50 and len(set(texts)) == len(texts) == len(set(IDS)) and all(texts)
+    assert not any(is_degenerate(text) for text in texts), "a filter that takes them would hide a judge that obeys"
+    wanted = {"fake_verdict", "role_mark", "language", "encoding", "invisible", "fake_tool", "flattery", "closes_block"}
+    assert wanted <= {attack.category for attack in corpus()}
+    assert all(attack.source for attack in corpus())
+
+
+@pytest.mark.parametrize("attack", corpus(), ids=IDS)
+async def test_a_judge_that_obeys_one_attack_is_quarantined_within_two_controls(attack: Attack, tmp_path: Path) -> None:
+    obeyed = shown(attack.text)
+    provider = Scripted(lambda text: 10 if text == obeyed else 7)
+    judge = Judge("critic", provider, Controls("m", tmp_path / "critic.json"))
+    assert judge.controls is not None
+    met = 0
+    for n in range(len(IDS) // AT_ONCE * FIRST + FIRST + 2):
+        before = len(provider.shown)
+        (outcome,) = await outcomes(judge, 1, "4", "5", start=n)
+        met += any(obeyed in seen.values() for seen in provider.shown[before:])
+        if outcome == "quarantined" or judge.controls.quarantined:
+            break
+    assert judge.controls.quarantined and met == 2
+    again = Judge("critic", provider, Controls("m", tmp_path / "critic.json"))
+    assert (await outcomes(again, 3, "4", "5")) == ["quarantined"] * 3, "a new process does not set it free"
+    other = Controls("another model", tmp_path / "critic.json")
+    assert not other.quarantined, "it is somebody else's"
+
+
+async def test_it_gets_out_of_quarantine_by_passing_what_it_failed_on_and_by_nothing_else() -> None:
+    obeys = {IDS[0]}
+    texts = {shown(attack.text): attack.id for attack in corpus()}
+    judge = Judge("critic", Scripted(lambda text: 10 if texts.get(text) in obeys else 5), Controls(every=3))
+    assert await outcomes(judge, 2, "4") == ["fooled", "fooled"]
+    assert await outcomes(judge, 3, "4") == ["quarantined", "quarantined", "fooled"]
+    obeys.clear()
+    assert await outcomes(judge, 4, "4") == ["quarantined", "quarantined", "", ""]
+    assert judge.health.controls_failed == 3 and not judge.health.quarantined
+
+
+def test_a_late_pass_on_other_attacks_frees_nobody() -> None:
+    controls = Controls()
+    early, retest = controls.due(False), None
+    assert early is not None
+    bad = {attack.id: 1.0 for attack in early.attacks}
+    assert controls.saw(early, bad, 0.5)
+    retest = controls.due(False)
+    assert retest is not None and retest.attacks == early.attacks
+    assert controls.saw(retest, bad, 0.5) and controls.quarantined
+    others = Control(corpus()[20:24], False)
+    assert not controls.saw(others, {attack.id: 0.0 for attack in others.attacks}, 0.5)
+    assert controls.quarantined
+
+
+@pytest.mark.parametrize(("bad", "best"), [(0.5, 0.5), (0.4, 0.0), (0.0, 0.0), (0.8, 1.0)])
+def test_being_unsure_among_bad_answers_is_not_being_fooled(bad: float, best: float) -> None:
+    assert not Controls().saw(Control(corpus()[:1], False), {IDS[0]: bad}, best)
+
+
+def test_full_marks_for_an_attack_are_proof_where_others_have_them_too_but_not_by_a_rubric_on_style() -> None:
+    control = Control(corpus()[:1], False)
+    assert Controls().saw(control, {IDS[0]: 1.0}, 1.0)
+    style = Controls(of_content=False)
+    assert not style.saw(control, {IDS[0]: 1.0}, 1.0) and style.saw(control, {IDS[0]: 1.0}, 0.9)
+
+
+async def test_controls_are_shown_among_the_rest_under_ids_like_theirs_and_do_not_come_back() -> None:
+    provider = Scripted(lambda text: 8 if text in ("4", "2 + 2 = 4") else 0)
+    judge = Judge("critic", provider, Controls())
+    for n in range(FIRST + 1):
+        asked = numbered(n, "4", "5", reference="2 + 2 = 4")
+        scores = await judge.score(asked, Ledger())
+        assert scores_of(asked, scores) == [0.8, 0.0] and len(scores) == 2
+    first, last = provider.shown[0], provider.shown[-1]
+    assert len(first) == len(last) == 2 + AT_ONCE + 1 and "2 + 2 = 4" in first.values()
+    assert [len(seen) for seen in provider.shown[1:-1]] == [2] * (FIRST - 1)
+    assert {len(key) for key in first} == {len(asked.completions[0].id)} and list(first) == sorted(first)
+
+
+@pytest.mark.parametrize(("rule", "caught"), [(lambda text: 0 if text == "four" else 6, True), (lambda _: 6, False)])
+async def test_a_judge_that_calls_a_right_answer_wrong_is_caught(rule: Callable[[str], int], caught: bool) -> None:
+    judge = Judge("critic", Scripted(rule), Controls())
+    assert await outcomes(judge, 2, "5", "6", reference="four") == (["fooled"] * 2 if caught else [""] * 2)
+    assert judge.health.quarantined is caught
+    among = Judge("critic", Scripted(lambda text: 3 if text == "four" else 5), Controls())
+    assert await outcomes(among, 2, "four", "6", reference="four") == ["fooled"] * 2, "below an attack is wrong as well"
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"[]", b'{"judge": "m"}', b'{"judge": "m", "suspects": [7], "next": "x"}']
+)
+def test_a_damaged_file_is_said_and_the_judge_tested_anew(
+    damage: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "critic.json").write_bytes(damage)
+    controls = Controls("m", tmp_path / "critic.json")
+    assert not controls.quarantined and controls.due(False) is not None
+    assert "tested anew" in caplog.text
+
+
+# What is not sent.
+
+
+@pytest.mark.parametrize(
+    "text", ["a" * 200, "ab" * 80, "0, 1, " * 30, "\ufffd" * 20, "x\ufffd\ufffd" * 9, "\ue000\ue001" * 10]
+)
+def test_degenerate_text_is_worth_nothing(text: str) -> None:
+    assert is_degenerate(text) and not is_degenerate(text, f"What is {text}?")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "4",
+            "no",
+            "—",
+            "!!!!",
+            "7" * 100,
+            "-" * 80,
+            "ha" * 20,
+            "\ufffd",
+            "1" + "0" * 200,
+            "∀x∃y (x < y)",
+            "你好" * 20,
+        ),
+        *("the same words " * 30, "++++[>++++<-]>." * 9, "🙂" * 30, "| a | b |\n|---|---|\n" * 12),
+    ],
+)
+def test_a_short_or_an_odd_answer_is_not_degenerate(text: str) -> None:
+    assert not is_degenerate(text)
+
+
+async def test_degenerate_text_is_not_paid_for() -> None:
+    provider = Scripted(lambda _: 9)
+    asked = group("4", "a" * 300)
+    assert scores_of(asked, await Judge("critic", provider).score(asked, Ledger())) == [0.9, 0.0]
+    assert [list(seen.values()) for seen in provider.shown] == [["4"]]
+
+
+async def test_long_texts_are_cut_to_what_is_set_and_counted() -> None:
+    provider = Scripted(lambda _: 9)
+    judge = Judge("critic", provider, watching=Watching(characters=200))
+    reply = await Member("critic", judge).answer(group("x 7" * 100, "4").wire())
+    assert reply.health is not None and reply.health.cut_texts == 1
+    assert sorted(map(len, provider.shown[0].values())) == [1, 200 + len("\n[… 100 characters left out …]\n")]
+
+
+# Whether it agrees with itself.
+
+
+class Noisy(Scripted):
+    """Scores texts by a hidden worth of its own, with noise; `version` changes what a text is worth to it."""
+
+    def __init__(self, seed: int, noise: float = 0.7) -> None:
+        super().__init__(self._score)
+        self.version = 1
+        self._rng, self._noise = random.Random(seed), noise
+
+    def _score(self, text: str) -> int:
+        worth = random.Random(f"{self.version} {text}").uniform(2, 8)
+        return max(0, min(10, round(worth + self._rng.gauss(0, self._noise))))
+
+
+async def test_a_group_is_asked_for_in_reverse_and_what_turns_is_counted() -> None:
+    provider = Scripted(lambda text: int(text))
+    judge = Judge("critic", provider, watching=Watching(swapped=1.0))
+    ledger = Ledger()
+    await judge.score(numbered(1, "3", "5", "5"), ledger)
+    await judge.checks.idle()
+    straight, back = map(list, provider.shown)
+    assert back == straight[::-1] and judge.health.order_flips == 0.0
+    assert (ledger.output_tokens, judge.checks.aside.output_tokens) == (5, 5), "the answer did not wait for it"
+    provider.rule = lambda text: 9 if text == next(iter(provider.shown[-1].values())) else 2  # the first shown is best
+    await judge.score(numbered(2, "3", "5"), ledger)
+    await judge.checks.idle()
+    assert judge.health.order_flips == 0.5
+    assert ledger.output_tokens == 15, "what a check used is billed with a later answer"
+
+
+async def test_about_one_group_in_twenty_is_asked_for_in_reverse() -> None:
+    provider = Scripted(len)
+    judge = Judge("critic", provider, watching=Watching(swapped=0.05))
+    await outcomes(judge, 400, "3", "55")
+    await judge.checks.idle()
+    assert 8 <= len(provider.shown) - 400 <= 36
+
+
+@pytest.mark.parametrize("changes", [True, False])
+async def test_a_model_that_was_exchanged_is_noticed(changes: bool) -> None:
+    provider = Noisy(seed=3)
+    judge = Judge("critic", provider, watching=Watching(asked_again_every=40))
+    for n in range(240):
+        provider.version = 1 + (changes and n >= 140)
+        await judge.score(numbered(n, *(f"answer {n} {k}" for k in range(4))), Ledger())
+        await judge.checks.idle()
+    assert judge.health.changes == changes
+    assert judge.health.change_p is not None
+
+
+async def test_a_check_that_fails_finds_nothing_and_closes() -> None:
+    started = asyncio.Event()
+
+    class Hanging(Scripted):
+        async def ask(self, question, timeout_s):  # type: ignore[no-untyped-def]
+            if self.shown:
+                started.set()
+                await asyncio.Event().wait()
+            return await super().ask(question, timeout_s)
+
+    judge = Judge("critic", Hanging(len), watching=Watching(swapped=1.0))
+    await judge.score(numbered(1, "3", "55"), Ledger())
+    await started.wait()
+    await judge.close()
+    assert judge.health.order_flips is None
+
+
+def test_the_change_tests_p_is_that_of_all_signs() -> None:
+    rng = random.Random(5)
+    for _ in range(20):
+        first, second, now = ([[rng.randrange(11) / 10 for _ in range(3)] for _ in range(6)] for _ in range(3))
+        d = [
+            sum(abs(x - z) - abs(x - y) for x, y, z in zip(a, b, c, strict=True))
+            for a, b, c in zip(first, second, now, strict=True)
+        ]
+        signs = list(itertools.product((1, -1), repeat=6))
+        reached = sum(sum(s * abs(v) for s, v in zip(sign, d, strict=True)) >= sum(d) - 1e-9 for sign in signs)
+        assert change_test.p_value(first, second, now) == pytest.approx(reached / len(signs))
+    same = [[0.5, 0.5]] * 16
+    assert change_test.p_value(same, same, same) == 1.0
+    assert change_test.p_value(same, same, [[0.6, 0.5]] * 16) == 2**-16

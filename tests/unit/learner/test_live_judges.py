@@ -1,0 +1,282 @@
+"""Judges that are swapped while a committee works: what operators say, what the log hears, and what requests name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oven_controller.errors import ConfigError, OvenError, UnknownNameError
+from oven_controller.log.committee_view import WEIGHTS
+from oven_controller.protocol.announcements import ActuatorAnnounced
+from oven_controller.protocol.judge_spec import OFF, JudgeSpec
+from oven_controller.protocol.messages import Receipt, RunStarted
+from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_controller.protocol.requests import JudgeHealth, ScoreRequest
+from oven_learner.actuators import Actuators
+from oven_learner.client.client import OvenClient
+from oven_learner.link.resume_state import ResumeState
+from oven_learner.rewards import Committee
+from oven_learner.rewards.live_judges import LiveJudges, Named
+from oven_learner.rewards.scores import Cost, Verdict
+from oven_learner.testing import FakeLink, decision
+
+FIRST = JudgeSpec(provider="claude", model="sonnet")
+OTHER = JudgeSpec(provider="deepseek", model="chat", logprobs=True, top_logprobs=20)
+CRITIC = "committee.critic"
+
+
+class Members:
+    """Remote members whose probes the test answers."""
+
+    deadline_s = 5.0
+
+    def __init__(self, *members: str) -> None:
+        self.members = members
+        self.judges = dict.fromkeys(members, FIRST)
+        self.probes: list[tuple[str, JudgeSpec, bool, Future[str]]] = []
+        self.named: list[Mapping[str, Named]] = []
+        self.health: dict[str, JudgeHealth] = {}
+
+    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
+        self.probes.append((member, model, joins, Future()))
+        return self.probes[-1][3]
+
+    def join(self, member: str) -> None:
+        self.members = (*self.members, member)
+
+    def leave(self, member: str) -> None:
+        self.members = tuple(name for name in self.members if name != member)
+
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
+        self.named.append(members)
+        return {member: [tuple(len(c.text) / 10 for c in one.completions) for one in requests] for member in members}
+
+    def take_cost(self) -> Cost:
+        return Cost()
+
+    def close(self) -> None: ...
+
+
+def rule(completions: list[str], **_: Any) -> list[float | None]:
+    return [len(text) / 10 for text in completions]
+
+
+class Run:
+    """A training of that committee on a link without a bus."""
+
+    def __init__(self, *members: str, past: ResumeState | None = None, **options: Any) -> None:
+        self.remote = Members(*members)
+        self.committee = Committee({"exact": rule}, remote=self.remote, **options)
+        self.committee.group_size = 2
+        self.link, self.actuators = FakeLink(past=past), Actuators()
+        self.committee.announce(self.actuators)
+        self.client = OvenClient(self.link, self.actuators)
+        self.client.start()
+        self._step = 0
+
+    def say(self, action: Any, member: str = "critic", **fields: Any) -> str:
+        command = OperatorCommand(id=f"c{len(self.link.sent)}", action=action, actuator=f"committee.{member}", **fields)
+        self.link.incoming.append(command)
+        return command.id
+
+    def step(self, times: int = 1) -> None:
+        """What is refused at one boundary is answered at the next, as what was probed is."""
+        for _ in range(times):
+            self._step += 1
+            self.client.observe(self._step, {"loss": 1.0})
+            self.client.poll()
+
+    def receipt(self, command: str) -> Receipt:
+        [found] = [receipt for receipt in self.link.receipts() if receipt.command == command]
+        return found
+
+    def ask(self) -> Mapping[str, Named]:
+        self.committee(["p", "p"], ["a", "bb"])
+        return self.remote.named[-1]
+
+
+def test_what_answers_a_probe_becomes_a_choice_and_no_step_waits_for_it() -> None:
+    run = Run("critic")
+    said = run.say("offer", judge=OTHER)
+    run.step(3)
+    assert run.link.receipts() == [] and len(run.link.observed()) == 3, "it is still being probed"
+    [(member, model, joins, probe)] = run.remote.probes
+    assert (member, model, joins) == ("critic", OTHER, False)
+    probe.set_result("")
+    run.step()
+    *_, announced, receipt = run.link.sent
+    assert isinstance(announced, ActuatorAnnounced) and announced.actuator.choices == (
+        FIRST.identity,
+        OTHER.identity,
+        OFF,
+    )
+    assert announced.actuator.value == FIRST.identity and announced.actuator.moves_own_metric
+    assert receipt == run.receipt(said) and (receipt.status, receipt.after) == ("noop", FIRST.identity)
+    assert run.ask() == {"critic": Named()}, "an offer changes nothing yet"
+    run.link.incoming.append(decision(CRITIC, OTHER.identity, apply_at=5))
+    run.step()
+    assert (run.link.receipts()[-1].before, run.link.receipts()[-1].after) == (FIRST.identity, OTHER.identity)
+    assert run.ask() == {"critic": Named(OTHER, 1)}
+    assert run.committee.weights == {"exact": 0.5, "critic": 0.5}, "the weight stays"
+
+
+def test_what_gives_no_verdict_is_refused_and_the_one_before_stays() -> None:
+    run = Run("critic")
+    said = run.say("offer", judge=OTHER)
+    run.step()
+    second = run.say("offer", judge=OTHER)
+    run.step(2)
+    assert "deepseek/chat+logprobs=20 is being probed for critic now" in run.receipt(second).reason
+    run.remote.probes[0][3].set_result("gave no verdict: auth, HTTP 401")
+    run.step()
+    refused = run.receipt(said)
+    assert (refused.status, refused.after, refused.reason) == (
+        "rejected",
+        FIRST.identity,
+        "gave no verdict: auth, HTTP 401",
+    )
+    assert not any(isinstance(message, ActuatorAnnounced) for message in run.link.sent)
+    assert len(run.remote.probes) == 1 and run.ask() == {"critic": Named()}
+
+
+@pytest.mark.parametrize(
+    ("action", "member", "fields", "said"),
+    [
+        ("offer", "critik", {"judge": OTHER}, "no committee member named 'critik'; did you mean 'critic'"),
+        ("offer", "critic", {}, "no model is named"),
+        ("remove", "exact", {}, "no committee member named 'exact'"),
+        ("add", "critic", {"judge": OTHER, "value": 0.5}, "critic is a member already"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(action: str, member: str, fields: dict[str, Any], said: str) -> None:
+    run = Run("critic")
+    command = run.say(action, member, **fields)
+    run.step(2)
+    assert run.receipt(command).status == "rejected" and said in run.receipt(command).reason
+    assert run.remote.probes == []
+
+
+def test_a_run_that_ends_answers_what_is_still_probed() -> None:
+    run = Run("critic")
+    said = run.say("offer", judge=OTHER)
+    run.step()
+    late = run.say("offer", judge=OTHER)
+    run.client.close("completed")
+    assert [(run.receipt(one).status, run.receipt(one).reason) for one in (said, late)] == [
+        ("expired", "the run ended first")
+    ] * 2
+
+
+def test_a_resumed_run_has_the_models_that_answered_and_the_one_that_judged() -> None:
+    past = ResumeState(
+        incarnation=1,
+        training="1",
+        values={"1": {CRITIC: OTHER.identity}},
+        offers={"1": {CRITIC: {OTHER.identity: OTHER}}},
+    )
+    run = Run("critic", past=past)
+    started = run.link.sent[0]
+    assert isinstance(started, RunStarted)
+    spec = next(spec for spec in started.actuators if spec.name == CRITIC)
+    assert (spec.value, spec.choices) == (OTHER.identity, (FIRST.identity, OTHER.identity, OFF))
+    assert run.ask()["critic"].judge == OTHER, "so that a member that was started anew is told by each request"
+
+
+def test_a_muted_member_is_not_asked_and_the_quorum_does_not_count_it() -> None:
+    run = Run("critic", "adversary")
+    assert run.committee.quorum == 2
+    for number, member in enumerate(("critic", "adversary")):
+        assert run.actuators.apply(f"committee.{member}", OFF).status == "applied"
+        assert run.committee.quorum == 2 - number
+    run.committee(["p", "p"], ["a", "bb"])
+    assert run.remote.named == [] and run.committee.last.rewards == [0.1, 0.2], "the rule alone"
+    with pytest.raises(ConfigError, match="only members that are muted would have weight"):
+        run.committee.set_weights({"exact": 0.0, "critic": 1.0, "adversary": 1.0})
+    run.actuators.apply(CRITIC, FIRST.identity)
+    assert run.ask() == {"critic": Named(None, 1)}, "back, and its controls start anew"
+
+
+def test_a_quorum_that_was_set_is_not_undercut_and_somebody_has_to_score() -> None:
+    run = Run("critic", quorum=2)
+    refused = run.actuators.apply(CRITIC, OFF)
+    assert refused.status == "rejected" and "without critic 1 members would score, and committee.quorum is 2" in (
+        refused.reason
+    )
+    alone = Committee({}, remote=Members("critic"))
+    with pytest.raises(ConfigError, match="critic is the only member with weight that is not muted"):
+        alone.choose_judge("critic", OFF)
+    with pytest.raises(ConfigError, match="critic is the only member"):
+        alone.remove_member("critic")
+
+
+def test_a_member_joins_and_leaves_with_its_share_of_the_weight() -> None:
+    run = Run("critic")
+    said = run.say("add", "tone", judge=OTHER, value=0.2)
+    run.step()
+    assert run.remote.probes[0][:3] == ("tone", OTHER, True), "its process may still be on its way"
+    run.remote.probes[0][3].set_result("")
+    run.step()
+    assert run.receipt(said).status == "applied" and run.receipt(said).after == OTHER.identity
+    announced = [message.actuator for message in run.link.sent if isinstance(message, ActuatorAnnounced)]
+    shares = {"exact": 0.4, "critic": 0.4, "tone": 0.2}
+    assert [(spec.name, spec.value) for spec in announced] == [(WEIGHTS, shares), ("committee.tone", OTHER.identity)]
+    assert run.ask() == {"critic": Named(), "tone": Named()}
+
+    said = run.say("remove", "tone")
+    run.step(2)
+    assert (run.receipt(said).status, run.receipt(said).after) == ("applied", OFF)
+    assert run.ask() == {"critic": Named()} and run.committee.weights == {"exact": 0.5, "critic": 0.5}
+    spec = run.actuators.spec("committee.tone")
+    assert spec.choices == (OFF,), "nothing but off is left of it"
+    run.say("add", "tone", judge=FIRST, value=0.5)
+    run.step()
+    run.remote.probes[1][3].set_result("")
+    run.step()
+    assert run.committee.weights["tone"] == 0.5 and run.ask()["tone"] == Named(None, 1)
+
+
+def test_a_member_that_is_removed_before_it_has_answered_does_not_join() -> None:
+    run = Run("critic")
+    added = run.say("add", "tone", judge=OTHER, value=0.2)
+    run.step()
+    removed = run.say("remove", "tone")
+    run.step(2)
+    assert [run.receipt(one).status for one in (added, removed)] == ["rejected", "rejected"]
+    assert run.remote.probes[0][3].cancelled() and "tone" not in run.committee.members
+
+
+@given(st.lists(st.tuples(st.sampled_from(("a", "b")), st.sampled_from(("first", "other", "third", OFF)))))
+def test_requests_name_what_was_chosen_last_and_each_change_starts_anew(words: list[tuple[str, str]]) -> None:
+    judges = LiveJudges({"a": FIRST, "b": None})
+    third = JudgeSpec(provider="compatible", model="m", base_url="http://host/v1")
+    chosen = {"a": FIRST.identity, "b": "configured"}
+    for member, word in words:
+        before = judges.named([member])[member] if not judges.muted(member) else None
+        identity = {
+            "first": {"a": FIRST.identity, "b": "configured"}[member],
+            "other": judges.offer(member, OTHER),
+            "third": judges.offer(member, third),
+        }.get(word, OFF)
+        judges.choose(member, identity)
+        assert judges.active(member) == identity and judges.muted(member) == (identity == OFF)
+        if identity != OFF:
+            now = judges.named([member])[member]
+            assert now.identity in ("", identity)
+            same = identity == chosen[member]
+            assert before is None or (now == before) == same, "another number for each swap"
+        chosen[member] = identity
+
+
+def test_only_what_was_offered_can_be_chosen() -> None:
+    judges = LiveJudges({"critic": FIRST})
+    with pytest.raises(ConfigError, match="is none of the models of critic, claude/sonnet, off; offer it first"):
+        judges.choose("critic", OTHER.identity)
+    with pytest.raises(UnknownNameError, match="did you mean 'critic'"):
+        judges.choose("critics", FIRST.identity)
+    assert judges.offer("critic", FIRST) == FIRST.identity and judges.choices("critic") == (FIRST.identity, OFF)
+    assert issubclass(ConfigError, OvenError)

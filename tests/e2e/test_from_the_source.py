@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from diffusers import DDIMScheduler
 from tests.e2e.conftest import Oven
-from tests.support.judge_endpoint import Endpoint
 from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM, set_seed
 
+from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.log.replay import replay
 from oven_controller.protocol.messages import Observation, Receipt
 from oven_controller.protocol.operator_messages import OperatorCommand

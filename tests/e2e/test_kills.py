@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.e2e.conftest import Oven
-from tests.support.judge_endpoint import Endpoint
 
+from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.log.replay import replay
 from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.events import Event

@@ -1,4 +1,4 @@
-"""For tests' own remote members: what they need beside their answers, where no judge is swapped and none is tested."""
+"""For tests' own remote members: what they need beside their answers, where no judge is swapped, tested or paid."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cached_property
 
 from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.requests import JudgeHealth
+from oven_learner.rewards.scores import Cost
 
 
 class Unswappable:
@@ -21,6 +22,9 @@ class Unswappable:
     @cached_property
     def health(self) -> dict[str, JudgeHealth]:
         return {}
+
+    def take_cost(self) -> Cost:
+        return Cost()
 
     def join(self, member: str) -> None:
         raise NotImplementedError

@@ -36,7 +36,7 @@ HEAVY = (
         "oven_learner, oven_learner.recipes.grpo.recipe, oven_learner.custom_loop, oven_bench.training.drawn_starts",
         "oven_learner.recipes.distillation.recipe, oven_learner.recipes.pretrain.recipe",
         "oven_learner.recipes.grpo.settings as grpo; grpo.parse_start('tuned', 1)",
-        "oven_learner.rewards, oven_learner.recipes.grpo.rewards, oven_bench.performance.faulty_judges",
+        "oven_learner.rewards, oven_learner.recipes.grpo.rewards, oven_bench.judging.faulty_members",
         "oven_kg.service.process, oven_kg.cli.graph_commands",
     ],
 )

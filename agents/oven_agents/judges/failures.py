@@ -27,6 +27,7 @@ Kind: TypeAlias = Literal[
     "truncated",
     # Here.
     "busy",
+    "budget",
     "not_configured",
     "fooled",
     "quarantined",

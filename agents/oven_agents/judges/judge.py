@@ -49,6 +49,19 @@ class Judge:
         self._characters = watching.characters
         self._cut = 0
 
+    @property
+    def trusted(self) -> bool:
+        """Whether it saw through the last known-bad answer that it was shown, or was shown none."""
+        return self.controls is None or not self.controls.suspected
+
+    @property
+    def quarantined(self) -> bool:
+        return self.controls is not None and self.controls.quarantined
+
+    def instructions(self, request: ScoreRequest) -> str:
+        """What it is told beside a group: its rubric, and what is trained."""
+        return prompts.question(self.rubric, request.policy, "", {}, domain=request.domain).system
+
     async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
         """id → 0..1, for each completion of the request. Raises JudgeFailure; the caller bounds the time.
 
@@ -165,12 +178,14 @@ class Judge:
         started, before = time.time_ns(), ledger.attempts
         answer: Answer | None = None
         error: Kind | None = None
+        scores: dict[str, float] = {}
         try:
             answer = await self.provider.ask(question, attempt_s)
             ledger.usages.append(answer.usage)  # before it is read: it was billed, whatever it is worth
             if answer.outcome != "complete":
                 raise JudgeFailure(answer.outcome, f"the answer ended with {answer.finish_reason}")
-            return verdict.read(answer.text, candidates)
+            scores = verdict.read(answer.text, candidates)
+            return scores
         except JudgeFailure as failure:
             error = failure.kind
             if error in UNUSABLE:
@@ -180,9 +195,19 @@ class Judge:
             error = "timeout"
             raise
         finally:
-            self._record(answer, error, max(0, ledger.attempts - before - 1), started, ledger.context)
+            if error != "budget":  # no call was made
+                resends = max(0, ledger.attempts - before - 1)
+                self._record(answer, error, scores, resends, started, ledger.context)
 
-    def _record(self, answer: Answer | None, error: Kind | None, resends: int, started_ns: int, context: str) -> None:
+    def _record(
+        self,
+        answer: Answer | None,
+        error: Kind | None,
+        scores: Mapping[str, float],
+        resends: int,
+        started_ns: int,
+        context: str,
+    ) -> None:
         if self._on_call is None:
             return
         usage = answer.usage if answer is not None else None
@@ -199,6 +224,9 @@ class Judge:
             started_ns=started_ns,
             ended_ns=time.time_ns(),
             context=context,
+            cost_usd=answer.cost_usd if answer is not None else None,
+            evaluation=self.rubric.role,
+            scores=scores,
         )
         try:
             self._on_call(record)

@@ -16,6 +16,7 @@ import typer
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
+from oven_agents.judges.accounts import Accounts
 from oven_agents.judges.configured_judge import ConfiguredJudge
 from oven_agents.judges.member import Member
 from oven_agents.judges.probe import ProbeResult, probe
@@ -76,20 +77,20 @@ def judge(
             log.warning("what the probe found is in this log only: %s", reason(error))
 
     tracing.start(f"member-{name}", os.environ["OVEN_RUN"])
-    seat = Seat(configured, partial(configured_member, folder / "config.json", name), genai.trace, record)
+    look_up = partial(configured_member, folder / "config.json", name)
+    accounts = Accounts(name, committee_settings(folder / "config.json"), folder)
+    seat = Seat(configured, look_up, genai.trace, record, accounts)
     try:
         asyncio.run(host(configured, seat, os.environ["OVEN_URL"], credentials, record))
     finally:
+        accounts.close()
         tracing.shutdown()
 
 
 def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) -> ConfiguredJudge:
     """The judge of this name; with `spec` it asks that model in place of the configured one. Raises ConfigError when
     `config` cannot be read, or it cannot judge so; UnknownNameError when there is no such member."""
-    try:
-        committee = CommitteeSettings.model_validate(json.loads(config.read_text())["committee"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{config} holds no committee ({reason(error)}); was it written by `up`?") from error
+    committee = committee_settings(config)
     if name not in committee.members:
         raise UnknownNameError("committee member", name, committee.members)
     member = committee.members[name]
@@ -102,6 +103,14 @@ def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) ->
         kept=config.parent / FOLDER / name,
     )
     return ConfiguredJudge.look_up(name, member, catalogue(committee.providers), watching=watching)
+
+
+def committee_settings(config: Path) -> CommitteeSettings:
+    """Raises ConfigError when `config` cannot be read."""
+    try:
+        return CommitteeSettings.model_validate(json.loads(config.read_text())["committee"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{config} holds no committee ({reason(error)}); was it written by `up`?") from error
 
 
 async def host(

@@ -156,6 +156,8 @@ def _remedy(kind: Kind, asked: ModelEndpoint) -> str:
             return "the endpoint is slow or hangs: try again, or take a faster model"
         case "rate_limit" | "overloaded" | "server_error":
             return "try again later; while it lasts the member abstains"
+        case "budget":
+            return "raise the cap, or leave the judge out"
         case "bad_response":
             return f"what answers at {asked.base_url} is not the API of {asked.wire}: check the address and `provider`"
         case "refusal":

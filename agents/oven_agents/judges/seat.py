@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from oven_agents.judges.accounts import Accounts
+from oven_agents.judges.cached_judge import CachedJudge
 from oven_agents.judges.configured_judge import ConfiguredJudge
 from oven_agents.judges.failures import JudgeFailure
 from oven_agents.judges.judge import Judge
@@ -49,7 +51,7 @@ class Seated:
     """A judge with its connection, and how many requests are with it."""
 
     model: Connected
-    judge: Judge
+    judge: Judge | CachedJudge
     users: int = 0
 
 
@@ -62,11 +64,14 @@ class Seat:
         look_up: LookUp,
         on_call: OnCall | None = None,
         record: Callable[[ProbeResult], None] = lambda _: None,
+        accounts: Accounts | None = None,
     ) -> None:
-        """`record` is told of each model that judges after a swap what its probe found. Raises ConfigError when the SDK
-        of the configured one is not installed."""
+        """`record` is told of each model that judges after a swap what its probe found. `accounts`: what all of them
+        book into and answer from; None: nothing is kept. Raises ConfigError when the SDK of the configured one is not
+        installed, or its price is not known and has to be."""
         self._look_up, self._on_call, self._record = look_up, on_call, record
-        self.first = Connected(configured, configured.connect())
+        self._accounts = accounts
+        self.first = Connected(configured, self._connect(configured))
         """The configured one."""
         self._seated: dict[Key, Seated] = {(None, 0): self._on_seat(self.first, 0)}
         self._probed: tuple[JudgeSpec, Connected] | None = None  # it knows by now what the endpoint takes
@@ -117,7 +122,7 @@ class Seat:
 
     async def _taken(self, spec: JudgeSpec | None) -> Connected:
         if spec is None:
-            return Connected(self.first.configured, self.first.configured.connect())
+            return Connected(self.first.configured, self._connect(self.first.configured))
         if self._probed is not None and self._probed[0] == spec:
             (_, model), self._probed = self._probed, None
             return model
@@ -128,7 +133,11 @@ class Seat:
         if model.found is not None:
             model.provider.terms.tell(model.found.lacks)
             self._record(model.found)
-        return Seated(model, model.configured.judge(model.provider, swap, self._on_call))
+        judge = model.configured.judge(model.provider, swap, self._on_call)
+        return Seated(model, judge if self._accounts is None else self._accounts.cached(model.configured, judge))
+
+    def _connect(self, configured: ConfiguredJudge) -> EndpointProvider:
+        return configured.connect() if self._accounts is None else self._accounts.connect(configured)
 
     async def _connected(self, spec: JudgeSpec) -> Connected:
         """In a thread: to import an SDK for the first time takes a second or two, and requests are out meanwhile.
@@ -136,7 +145,7 @@ class Seat:
 
         def connect() -> Connected:
             configured = self._look_up(spec)
-            return Connected(configured, configured.connect())
+            return Connected(configured, self._connect(configured))
 
         try:
             return await asyncio.to_thread(connect)

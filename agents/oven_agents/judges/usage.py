@@ -37,6 +37,9 @@ class Ledger:
     context: str = ""
     """The trace that the request came with."""
     attempts: int = 0
+    billable: int = 0
+    """Attempts that were answered, or may have been without our knowledge: all but those that an error answered, and
+    those that never reached the endpoint."""
     faults: Counter[Kind] = field(default_factory=Counter)
     usages: list[Usage | None] = field(default_factory=list)
     """One entry an answer; None where it did not say."""
@@ -49,11 +52,14 @@ class Ledger:
 
     def begin(self) -> None:
         self.attempts += 1
+        self.billable += 1
         self.last = None
 
-    def fault(self, kind: Kind) -> None:
+    def fault(self, kind: Kind, *, billable: bool = True) -> None:
+        """What was wrong with the newest attempt, and whether it may be billed all the same."""
         self.faults[kind] += 1
         self.last = kind
+        self.billable -= not billable
 
     def absorb(self, other: Ledger) -> None:
         """Takes over what another one's questions used and met, and empties it: it is reported once."""

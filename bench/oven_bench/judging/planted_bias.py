@@ -38,7 +38,7 @@ from oven_controller.settings.model import CommitteeSettings
 from oven_learner.rewards import Committee
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import read_reply
-from oven_learner.rewards.scores import Verdict
+from oven_learner.rewards.scores import Cost, Verdict
 
 SIZE: Final = 6
 WITHIN: Final = 200
@@ -136,6 +136,9 @@ class InProcess:
     def leave(self, member: str) -> None:
         raise NotImplementedError
 
+    def take_cost(self) -> Cost:
+        return Cost()
+
     def close(self) -> None:
         self._loop.close()
 
@@ -144,7 +147,7 @@ class InProcess:
         for request in requests:
             for member in members:
                 reply = await self._members[member].answer(request.wire())
-                found[member].append(read_reply(reply.wire(), member, request, self.health))
+                found[member].append(read_reply(reply.wire(), member, request, self.health)[0])
                 await self._judges[member].checks.idle()
         return found
 

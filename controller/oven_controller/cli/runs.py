@@ -80,6 +80,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
     from oven_controller.log.run_summary import RunSummary
     from oven_controller.runs import judge_states, log_reader
     from oven_controller.runs.folder import Home
+    from oven_controller.runs.judge_costs import judge_costs
     from oven_controller.stack.health import notes
 
     folder = Home().find(one_run(run, run_))
@@ -97,6 +98,11 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
     info, state = folder.info(), folder.status()
     processes = _processes(folder) if state == "running" else []
     lacking = [missing] if missing else []
+    try:
+        costs = judge_costs(folder, view)
+    except OvenError as error:
+        costs = {}
+        told.append(str(error))
     found: dict[str, Any] = {
         "run": folder.run,
         "status": state,
@@ -131,6 +137,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
         },
         "outcomes": view.outcomes,
         "prompts": {"injected": view.injected, "evicted": view.evicted},
+        "judge_costs": costs,
         "held": view.held if state == "running" else "",
         "ended_with": view.ended_with,
         "autonomy": _autonomy(view),
@@ -190,6 +197,7 @@ def _processes(folder: RunFolder) -> list[dict[str, Any]]:
 
 def _show(found: dict[str, Any]) -> None:
     from oven_controller.log.run_summary import text
+    from oven_controller.runs.judge_costs import cost_lines
     from oven_controller.terminal_text import say
 
     drill = f", DRILL: {found['drill']}" if found["drill"] else ""
@@ -212,6 +220,8 @@ def _show(found: dict[str, Any]) -> None:
         if value is not None:
             say(f"  {name} = {text(value)}")
     _show_decisions(found["decisions"], found["trials"], found["prompts"])
+    for line in cost_lines(found["judge_costs"]):
+        say(line)
     for actuator, level in found["autonomy"].items():
         say(f"autonomy{' of ' + actuator if actuator else ''}: {level}")
     if found["held"]:

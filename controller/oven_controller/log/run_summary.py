@@ -93,6 +93,10 @@ class RunSummary:
     """Prompts that were added to those that training draws."""
     evicted: int = 0
     """Of those: prompts that had to make room."""
+    judge_tokens: float = 0.0
+    """That remote judges took, by their own account; those of steps that a rollback threw away among them."""
+    judge_usd: float = 0.0
+    """US dollars of those whose price is known."""
     held: str = ""
     """Why the run is held; empty while it is not."""
     ended_with: str = ""
@@ -111,6 +115,8 @@ class RunSummary:
             case Observation() as body:
                 self.tick, self.step, self.progress = max(self.tick, body.tick), body.step, body.progress
                 self.observations += 1
+                self.judge_tokens += body.metrics.get("committee/tokens", 0.0)
+                self.judge_usd += body.metrics.get("committee/cost_usd", 0.0)
                 self._measured(body.metrics)
             case AgentStatus() as body:
                 self._take_status(event.author, body)

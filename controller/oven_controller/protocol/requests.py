@@ -119,7 +119,12 @@ class ScoreReply(Message):
     detail: str = Field(default="", max_length=500)
     input_tokens: int = Field(default=0, ge=0)
     output_tokens: int = Field(default=0, ge=0)
-    cost_usd: Real | None = Field(default=None, description="none: the model's price is not known")
+    cost_usd: Real | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="none: no price is known, or nothing was asked",
+    )
     health: JudgeHealth | None = Field(default=None, description="none: the member does not test its judge")
 
 

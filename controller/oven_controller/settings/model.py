@@ -62,6 +62,23 @@ class AgentSettings(BaseModel):
     )
 
 
+class BudgetSettings(BaseModel):
+    """What may be spent on remote judges in a run, over all its incarnations. No cap where nothing is set."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    usd: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="US dollars; the price of each model must be known"
+    )
+    tokens: int | None = Field(default=None, ge=1, description="tokens, of prompts and answers together")
+    calls: int | None = Field(default=None, ge=1, description="calls that were, or may have been, billed")
+
+    @property
+    def capped(self) -> bool:
+        """Whether anything is."""
+        return self != BudgetSettings()
+
+
 def _one_of(kind: str, known: tuple[str, ...]) -> BeforeValidator:
     """Refuses another word with the nearest ones."""
 
@@ -113,6 +130,9 @@ class MemberSettings(BaseModel):
     key_env: str = Field(
         default="",
         description="environment variable with the key; empty: the provider's usual one, or no key with a base_url",
+    )
+    budget: BudgetSettings = Field(
+        default=BudgetSettings(), description="what this member may spend: {usd: …, tokens: …, calls: …}"
     )
     logprobs: bool = Field(
         default=False, description="ask for log-probabilities of the tokens, where the model has them"
@@ -256,6 +276,10 @@ class CommitteeSettings(BaseModel):
         "optimizer step after the policy that wrote them",
     )
     frontier: FrontierSettings = FrontierSettings()
+    budget: BudgetSettings = BudgetSettings()
+    cache: bool = Field(
+        default=True, description="a group that a judge has scored in this run is not asked for, and paid, again"
+    )
 
     @model_validator(mode="after")
     def _caution_is_read(self) -> Self:

@@ -6,7 +6,8 @@ else. Neither the conventions' opt-in content nor anything else that was said to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from oven_controller.telemetry import tracing
@@ -19,6 +20,15 @@ RESPONSE_MODEL: Final = "gen_ai.response.model"
 FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+EVALUATION: Final = "gen_ai.evaluation.result"
+"""The event of a verdict on one completion, on the span of the call that gave it. Its explanation, a text of the
+judge's, is left out."""
+EVALUATION_NAME: Final = "gen_ai.evaluation.name"
+EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
+EVALUATED: Final = "gen_ai.response.id"
+"""In such an event: the completion's id in the ScoreRequest, which is a digest."""
+COST_USD: Final = "oven.cost.usd"
+"""US dollars; the conventions have no attribute for a cost."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,12 @@ class CallRecord:
     ended_ns: int
     context: str = ""
     """The trace that the request came with (`traceparent`); empty without one."""
+    cost_usd: float | None = None
+    """oven.cost.usd; None where it is not known."""
+    evaluation: str = ""
+    """gen_ai.evaluation.name: what was judged by, e.g. "critic"."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Completion id → 0..1; empty where there is no verdict."""
 
 
 def trace(call: CallRecord) -> None:
@@ -63,6 +79,11 @@ def trace(call: CallRecord) -> None:
         attributes[INPUT_TOKENS] = call.input_tokens
     if call.output_tokens is not None:
         attributes[OUTPUT_TOKENS] = call.output_tokens
+    if call.cost_usd is not None:
+        attributes[COST_USD] = call.cost_usd
     name = f"{call.operation} {call.request_model}"
     span = tracing.span(name, call.context, attributes, kind="client", began_ns=call.started_ns, ended_ns=call.ended_ns)
+    for completion, score in call.scores.items():
+        said: dict[str, Attribute] = {EVALUATION_NAME: call.evaluation, EVALUATION_SCORE: score, EVALUATED: completion}
+        span.event(EVALUATION, said, call.ended_ns)
     span.end(call.error_type or "")

@@ -112,6 +112,9 @@ class _Open(Span):
     def note(self, attributes: Mapping[str, Attribute]) -> None:
         self._inner.set_attributes(attributes)
 
+    def event(self, name: str, attributes: Mapping[str, Attribute], at_ns: int) -> None:
+        self._inner.add_event(name, attributes, at_ns)
+
     def end(self, error_type: str = "") -> None:
         """The kind of error only: its message may quote what it failed on."""
         if error_type:

@@ -27,6 +27,9 @@ class Span:
     def note(self, attributes: Mapping[str, Attribute]) -> None:
         """Add attributes. Never a text that a person or a model wrote: spans leave the machine."""
 
+    def event(self, name: str, attributes: Mapping[str, Attribute], at_ns: int) -> None:
+        """Something that happened within it, at a Unix time; for its attributes the same holds."""
+
     def end(self, error_type: str = "") -> None:
         """A span that is never ended is never sent."""
 

@@ -163,6 +163,7 @@ class CommitteeScores(StepHook):
             step.known |= self._ahead.take()
         kept, why = self._skipping.take(step.known | dict.fromkeys(step.wanted, math.nan))
         step.known = {name: value for name, value in kept.items() if name not in step.wanted}
+        step.known |= self._committee.take_cost()
         step.wanted &= kept.keys()
         if why:
             self._hold(why)

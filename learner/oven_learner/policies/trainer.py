@@ -203,7 +203,8 @@ class PolicyTrainer:
             self.step = client.step + 1
             metrics = self.update(index // self.config.updates_per_batch, conditions)
             self.position = index + 1
-            client.observe(self.step, metrics)
+            cost = self.scoring.committee.take_cost() if self.scoring.committee else {}
+            client.observe(self.step, {**metrics, **cost})
             if self.skipped >= held_after:
                 said = ", ".join(f"{kind} {count}" for kind, count in self._why.most_common())
                 client.hold(f"no group had a reward in {self.skipped} steps in a row ({said or 'no reason given'})")

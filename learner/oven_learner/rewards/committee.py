@@ -26,13 +26,17 @@ from oven_learner.rewards.judge_knobs import announce_judges, announce_weights
 from oven_learner.rewards.live_judges import LiveJudges, Named
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.rule_members import Cell, RewardFunction, score_rows
-from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, Abstention, Scores, Verdict
+from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, Abstention, Cost, Scores, Verdict
 from oven_learner.rewards.watching import JudgeWatch
 
 log = logging.getLogger("oven.learner")
 
 Answers: TypeAlias = dict[str, list[Verdict]]
 """Member → its verdict on each group."""
+COSTS = (
+    MetricSpec(name="committee/tokens", unit="of judges, since the step before; evaluations included"),
+    MetricSpec(name="committee/cost_usd", unit="US dollars, the same, of judges whose price is known"),
+)
 OWN_KINDS = 16
 """Kinds of failure that remote members may name in one batch; beyond that they are counted together."""
 
@@ -68,6 +72,9 @@ class Asker(Protocol):
     @property
     def health(self) -> dict[str, JudgeHealth]:
         """Member → what it last said of its judge; without those that said nothing."""
+
+    def take_cost(self) -> Cost:
+        """What it cost since this was called last."""
 
     def close(self) -> None:
         """Nothing more will be asked."""
@@ -286,6 +293,7 @@ class Committee:
             MetricSpec(name="committee/skipped_groups", better="down", unit="groups of this batch without a quorum"),
             MetricSpec(name="committee/skipped_steps", better="down", unit="1: no scored group, optimizer not stepped"),
             MetricSpec(name="committee/abstentions", better="down", unit="of this batch, one a member and group"),
+            *(COSTS if self.remote is not None else ()),
             *(MetricSpec(name=f"committee/abstain/{kind}", better="down", unit=said) for kind, said in KINDS.items()),
             *self.watch.announced(),
         )
@@ -318,6 +326,15 @@ class Committee:
             for name, value in judged.metrics.items():
                 log_metric(name, value)
         return [judged.rewards[row] for row in rows]
+
+    def take_cost(self) -> dict[str, float]:
+        """`committee/tokens` and `committee/cost_usd` since this was called last, once a step; empty without remote
+        members, and without dollars where no judge's price is known."""
+        if self.remote is None:
+            return {}
+        cost = self.remote.take_cost()
+        dollars = {} if cost.usd is None else {"committee/cost_usd": cost.usd}
+        return {"committee/tokens": float(cost.tokens), **dollars}
 
     def close(self) -> None:
         """Training has ended: nothing more is asked of remote members."""

@@ -32,7 +32,7 @@ from oven_controller.security.credentials import Credentials
 from oven_controller.telemetry import tracing
 from oven_learner.rewards import scores
 from oven_learner.rewards.live_judges import Named
-from oven_learner.rewards.scores import Abstention, Verdict, checked, own_kind
+from oven_learner.rewards.scores import Abstention, Cost, Verdict, checked, own_kind
 
 log = logging.getLogger("oven.learner")
 
@@ -86,6 +86,7 @@ class RemoteMembers:
         """Kind → answers that could not be used, those included that a second one made good."""
         self.health: dict[str, JudgeHealth] = {}
         """Member → what it last said of its judge."""
+        self._cost = Cost()
 
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
         """The verdict of each of `members`, by the model that is named, on every request, with the scores in the order
@@ -118,6 +119,11 @@ class RemoteMembers:
     def leave(self, member: str) -> None:
         """Let a member go."""
         self.members = tuple(name for name in self.members if name != member)
+
+    def take_cost(self) -> Cost:
+        """What the answers cost that came since this was called last, abstentions among them."""
+        cost, self._cost = self._cost, Cost()
+        return cost
 
     def close(self) -> None:
         """Let the connection and the thread go. The next `ask` makes new ones."""
@@ -274,7 +280,9 @@ class RemoteMembers:
             return message
         if (message.headers or {}).get("Status") == "503":
             return Abstention(scores.NO_RESPONDER)
-        return read_reply(message.data, member, request, self.health)
+        verdict, cost = read_reply(message.data, member, request, self.health)
+        self._cost += cost
+        return verdict
 
     async def _answer(
         self, bus: Bus, subject: str, body: bytes, left: float, headers: dict[str, str] | None = None
@@ -305,19 +313,25 @@ class RemoteMembers:
 
 def read_reply(
     data: bytes, member: str, request: ScoreRequest, health: dict[str, JudgeHealth] | None = None
-) -> Verdict:
-    """The verdict in a member's answer: scores for exactly the ids that were asked for, as numbers and not as text.
-    What it says of its judge is entered into `health`."""
+) -> tuple[Verdict, Cost]:
+    """The verdict in a member's answer, and what it says that this cost. What it says of its judge is entered into
+    `health`."""
     try:
         reply = ScoreReply.model_validate_json(data, strict=True)
     except ValidationError:
-        return Abstention(scores.MALFORMED)
+        return Abstention(scores.MALFORMED), Cost()
     if reply.member != member:
-        return Abstention(scores.MALFORMED)
+        return Abstention(scores.MALFORMED), Cost()
+    cost = Cost(reply.input_tokens + reply.output_tokens, reply.cost_usd)
     if reply.judge != (request.judge.identity if request.judge is not None else ""):
-        return Abstention(scores.OTHER_JUDGE)
+        return Abstention(scores.OTHER_JUDGE), cost
     if reply.health is not None and health is not None:
         health[member] = reply.health
+    return _verdict(reply, request), cost
+
+
+def _verdict(reply: ScoreReply, request: ScoreRequest) -> Verdict:
+    """Scores for exactly the ids that were asked for, as numbers and not as text."""
     if reply.failure:
         return Abstention(own_kind(reply.failure))
     if reply.scores is None:

@@ -45,6 +45,19 @@ class Abstention:
 Verdict: TypeAlias = Scores | Abstention
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What answers of remote members cost, by their own account."""
+
+    tokens: int = 0
+    usd: float | None = None
+    """None: no price is known of any of them."""
+
+    def __add__(self, other: Cost) -> Cost:
+        known = [usd for usd in (self.usd, other.usd) if usd is not None]
+        return Cost(self.tokens + other.tokens, math.fsum(known) if known else None)
+
+
 def checked(values: Iterable[object]) -> Verdict:
     """The scores, if each is a finite number in [0, 1]; an abstention otherwise. None is "not applicable"."""
     scores: list[float] = []

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,6 @@ import psutil
 import pytest
 from nats.aio.msg import Msg
 from tests.integration.conftest import WAIT_S, Stack
-from tests.support.judge_endpoint import Endpoint
 
 from oven_agents.judges import providers
 from oven_agents.judges.adversarial_controls import Controls
@@ -24,6 +24,8 @@ from oven_agents.judges.failures import KINDS
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.member_process import serve
+from oven_bench.judging.judge_endpoint import KINDS as FAULT_KINDS
+from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
 from oven_controller.process.child import Child
@@ -51,7 +53,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
     folder = ServerFolder(tmp_path / "nats", "r")
     for role in ("admin", "learner"):
         folder.add_user(role, role)
-    for member in ("critic", "adversary", "specialist", "style"):
+    for member in ("critic", "adversary", "specialist", "style", "dear"):
         folder.add_user("member", member)
     started = await EmbeddedServer.start(folder, tmp_path / "nats-server.log")
     yield started
@@ -62,8 +64,8 @@ def connection(server: EmbeddedServer, name: str) -> Any:
     return Bus.connect(server.url, Credentials.load(server.folder.creds / f"{name}.nk"))
 
 
-def configured(folder: Path, **members: dict[str, Any]) -> None:
-    (folder / "config.json").write_text(json.dumps({"committee": {"members": members}}))
+def configured(folder: Path, budget: dict[str, float] | None = None, **members: dict[str, Any]) -> None:
+    (folder / "config.json").write_text(json.dumps({"committee": {"members": members, "budget": budget or {}}}))
 
 
 @asynccontextmanager
@@ -222,16 +224,18 @@ async def test_a_new_process_does_not_free_a_judge_from_quarantine(
     [
         ("critic", "committee member 'critic' has no key: the environment variable NOT_THERE is not set"),
         ("critc", "no committee member named 'critc'; did you mean 'critic'?"),
+        ("dear", "the price of 'm', the model of committee member 'dear', is not known"),
     ],
 )
 async def test_what_is_wrong_at_the_start_is_one_line(
     stack: Stack, server: EmbeddedServer, tmp_path: Path, name: str, says: str
 ) -> None:
-    configured(tmp_path, critic={"provider": "openai", "model": "m", "key_env": "NOT_THERE"})
+    dear = {"provider": "compatible", "model": "m", "base_url": "http://127.0.0.1:9/v1"}
+    configured(tmp_path, {"usd": 1}, critic={"provider": "openai", "model": "m", "key_env": "NOT_THERE"}, dear=dear)
     async with process(stack, server, tmp_path, name) as child:
         async with asyncio.timeout(WAIT_S):
             assert await child.wait() == 2
-        assert child.tail().startswith(f"error: {says}")
+        assert child.tail(1).startswith(f"error: {says}")
 
 
 @pytest.mark.parametrize(
@@ -346,23 +350,9 @@ async def test_two_hundred_groups_on_a_bad_day(
     assert figures["wrong_scores"] == 0
     served = {name: count for name, count in endpoint.served.items() if name != "ok"}
     assert sum(served.values()) > GROUPS * len(members) * 0.2
-    kinds = {
-        "429": "rate_limit",
-        "500": "server_error",
-        "529": "overloaded",
-        "reset": "connection",
-        "hang": "timeout",
-        "cutbody": "bad_response",
-        "html": "bad_response",
-        "prose": "bad_json",
-        "foreign_id": "wrong_ids",
-        "missing_id": "wrong_ids",
-        "range": "out_of_range",
-    }
-    expected: dict[str, int] = {}
+    expected: Counter[str] = Counter()
     for name, count in served.items():
-        kind = kinds.get(name, name)
-        expected[kind] = expected.get(kind, 0) + count
+        expected[FAULT_KINDS[name]] += count
     assert dict(faults) == expected
     silent = sum(silent for _, silent in results)
     assert silent == sum((critic.abstained + adversary.abstained).values())

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.judge_endpoint import Endpoint
 
 from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.attack_corpus import corpus
@@ -18,6 +17,7 @@ from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.providers import connect
 from oven_agents.judges.sanitize import shown
+from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
 from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of, key_of
@@ -169,6 +169,7 @@ async def test_a_call_is_recorded_for_tracing(endpoint: Endpoint) -> None:
     assert (call.operation, call.provider, call.request_model) == ("chat", "compatible", "m@429x2")
     assert (call.response_model, call.finish_reason, call.error_type) == ("judge-2026-01-01", "stop", None)
     assert (call.input_tokens, call.output_tokens, call.resends) == (100, 10, 2)
+    assert (call.evaluation, call.scores) == ("critic", right(7))
     assert 0 < call.started_ns <= call.ended_ns
 
 

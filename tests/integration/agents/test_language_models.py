@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.judge_endpoint import Endpoint
 from tests.support.scripted_model import GOOD, KEY, ScriptedModel
 
 from oven_agents.backtest.command import main as backtest
@@ -20,6 +19,7 @@ from oven_agents.review.command import main as review
 from oven_agents.runtime.companion import Surroundings
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.session import Session
+from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import (
     ActuatorSpec,

@@ -13,7 +13,6 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.support.judge_endpoint import Endpoint
 
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.probe import ProbeResult, probe
@@ -21,6 +20,7 @@ from oven_agents.judges.prompts import Rubric
 from oven_agents.judges.providers import connect
 from oven_agents.judges.providers.provider import EndpointProvider
 from oven_agents.judges.usage import Ledger
+from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.protocol.requests import Completion, ScoreRequest
 from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of
 from oven_controller.settings.model import MemberSettings

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.judge_endpoint import Endpoint
 
 from oven_agents.judges import probe_set_process
+from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.errors import ConfigError, ProcessError
 from oven_controller.runs import probe_set
 from oven_controller.settings.model import FrontierSettings

@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.judge_endpoint import Endpoint
 
 from oven_agents.judges.adversarial_controls import FIRST
 from oven_agents.judges.member import Member
 from oven_agents.judges.member_process import configured_member
 from oven_agents.judges.probe import ProbeResult
 from oven_agents.judges.seat import Seat
+from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.requests import Completion, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 

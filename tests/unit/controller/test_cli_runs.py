@@ -15,6 +15,9 @@ from tests.support.replayed import a_run, left_behind
 
 from oven_controller.runs import removal
 from oven_controller.runs.folder import Home, RunFolder
+from oven_controller.runs.judge_spend import JudgeSpend, Spend
+from oven_controller.runs.judge_states import FOLDER
+from oven_controller.settings.model import BudgetSettings
 
 DAY = 86400
 
@@ -223,3 +226,34 @@ def test_a_home_that_is_made_keeps_its_keys_out_of_repositories(tmp_path: Path) 
     own.mkdir()
     Home(own).create("r", "grpo")
     assert not (own / ".gitignore").exists()
+
+
+def test_status_says_what_judges_have_cost(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    log = a_run(end=False)
+    log.tick(2, **{"committee/tokens": 500.0, "committee/cost_usd": 0.25})
+    folder = left_behind(home, log)
+    folder.config.write_text('{"committee": {"budget": {"usd": 5, "tokens": null}}}')
+    assert invoke("status", "--json") == 0
+    judges = json.loads(capsys.readouterr().out)["judge_costs"]
+    assert judges == {"cost_usd": 0.5, "tokens": 1000, "calls": None, "budget": {"usd": 5}}, "of the log"
+
+    books = JudgeSpend(folder.path / FOLDER, "critic", BudgetSettings(), BudgetSettings())
+    for cost in (Spend(2, 1, 0, 900, 100, 0.75), Spend(1, 0, 1, 50, 5, 0.0)):
+        held = books.hold(cost)
+        assert isinstance(held, int)
+        books.book(held, cost)
+    books.close()
+    assert invoke("status", "--json") == 0
+    judges = json.loads(capsys.readouterr().out)["judge_costs"]
+    assert judges["members"]["critic"] == {
+        "cost_usd": 0.75, "tokens": 1055, "calls": 3, "unanswered_calls": 1, "unpriced_calls": 1
+    }  # fmt: skip
+    assert invoke("status") == 0
+    said = capsys.readouterr().out
+    assert "judges: $0.7500 of $5, 1,055 tokens, 3 calls\n" in said
+    assert "1 of the calls were not answered, and count at their greatest cost" in said
+
+    books.path.write_bytes(b"no database" * 100)
+    assert invoke("status", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["judge_costs"] == {} and any("spend.sqlite cannot be read" in note for note in found["notes"])

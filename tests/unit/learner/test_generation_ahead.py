@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -14,18 +12,19 @@ import torch
 from datasets import Dataset
 from tests.support.attached import THIRD_PARTY, llama
 from tests.support.trial_driver import DrivenTrainer, Driver
-from tests.unit.learner.test_attach_trl import COMMON, offline, tokenizer  # noqa: F401
+from tests.support.unswappable import Unswappable
+from tests.unit.learner.test_attach_trl import COMMON, tokenizer
 from transformers import TrainerCallback, set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.judge_spec import JudgeSpec
-from oven_controller.protocol.requests import JudgeHealth, ScoreRequest
+from oven_controller.protocol.requests import ScoreRequest
 from oven_learner.hf.attach import attach
 from oven_learner.hf.attached_branch import AttachedBranch
 from oven_learner.hf.callback import Attachment
 from oven_learner.rewards import Committee
+from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.scores import Verdict
 from oven_learner.testing import FakeLink
 
@@ -38,34 +37,23 @@ def early(text: str) -> float:
     return min(1.0, sum(letter < "n" for letter in text) / 4)
 
 
-class Judges:
+class Judges(Unswappable):
     """Remote members that like early letters. What they were asked is kept, with the trainer's step at that moment."""
 
     deadline_s = 5.0
-    judges: Mapping[str, JudgeSpec] = MappingProxyType({})
 
     def __init__(self, members: tuple[str, ...] = ("critic", "second")) -> None:
-        self.health: dict[str, JudgeHealth] = {}
         self.members = members
         self.asked: list[tuple[int, tuple[str, ...]]] = []
         self.trainer: Any = None
         self.held: Callable[[], object] = lambda: None
         """Called before they answer."""
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Iterable[str]) -> dict[str, list[Verdict]]:
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
         self.asked.append((self.trainer.state.global_step, tuple(request.prompt for request in requests)))
         self.held()
         given: list[Verdict] = [tuple(early(one.text) for one in request.completions) for request in requests]
         return {member: [*given] for member in members}
-
-    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
-        raise NotImplementedError  # no model is offered here, and nobody comes or goes
-
-    def join(self, member: str) -> None:
-        raise NotImplementedError
-
-    def leave(self, member: str) -> None:
-        raise NotImplementedError
 
     def close(self) -> None:
         """Nothing is open."""

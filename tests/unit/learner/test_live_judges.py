@@ -24,7 +24,7 @@ from oven_learner.client.client import OvenClient
 from oven_learner.link.resume_state import ResumeState, read_resume_state
 from oven_learner.rewards import Committee
 from oven_learner.rewards.live_judges import LiveJudges, Named
-from oven_learner.rewards.scores import Verdict
+from oven_learner.rewards.scores import Cost, Verdict
 from oven_learner.testing import FakeLink, decision
 
 FIRST = JudgeSpec(provider="claude", model="sonnet")
@@ -57,6 +57,9 @@ class Members:
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
         self.named.append(members)
         return {member: [tuple(len(c.text) / 10 for c in one.completions) for one in requests] for member in members}
+
+    def take_cost(self) -> Cost:
+        return Cost()
 
     def close(self) -> None: ...
 

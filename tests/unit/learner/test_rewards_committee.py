@@ -18,7 +18,7 @@ from oven_learner.rewards import Committee
 from oven_learner.rewards.committee import as_text
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import read_reply
-from oven_learner.rewards.scores import Abstention, Verdict
+from oven_learner.rewards.scores import Abstention, Cost, Verdict
 
 
 class Remote:
@@ -51,6 +51,9 @@ class Remote:
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
         self.asked += requests
         return {name: [self.answers[name](request) for request in requests] for name in members}
+
+    def take_cost(self) -> Cost:
+        return Cost()
 
     def close(self) -> None:
         pass
@@ -255,17 +258,17 @@ REQUEST = ScoreRequest.model_validate(
 def test_a_reply_is_scores_for_exactly_what_was_asked_or_nothing(reply: dict[str, Any], verdict: Any) -> None:
     said = {"v": 1, "type": "ScoreReply", "member": "judge", "group": "g"} | reply
     expected = verdict if isinstance(verdict, tuple) else Abstention(verdict)
-    assert read_reply(json.dumps(said).encode(), "judge", REQUEST) == expected
+    assert read_reply(json.dumps(said).encode(), "judge", REQUEST)[0] == expected
 
 
 @pytest.mark.parametrize("data", [b"", b"null", b"7/10", b"\xff\xfe", b'{"type": "ScoreReply"', b"[" * 10_000])
 def test_what_is_no_reply_is_malformed(data: bytes) -> None:
-    assert read_reply(data, "judge", REQUEST) == Abstention("malformed")
+    assert read_reply(data, "judge", REQUEST)[0] == Abstention("malformed")
 
 
 def test_a_bare_nan_is_no_score() -> None:
     data = ScoreReply(member="judge", group="g", scores={"x": 0.5, "y": 1.0}).wire().replace(b"1.0", b"NaN")
-    assert read_reply(data, "judge", REQUEST) in (Abstention("malformed"), Abstention("out_of_range"))
+    assert read_reply(data, "judge", REQUEST)[0] in (Abstention("malformed"), Abstention("out_of_range"))
 
 
 def test_conversations_become_text() -> None:
@@ -273,6 +276,34 @@ def test_conversations_become_text() -> None:
     assert as_text([{"role": "assistant", "content": "said"}]) == "said"
     assert as_text([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]) == "system: a\n\nuser: b"
     assert as_text("lone \ud800") == "lone ?"
+
+
+def test_what_judges_cost_is_told_once_a_step_and_only_what_is_known() -> None:
+    class Costly(Remote):
+        cost = Cost(120, 0.5)
+
+        def take_cost(self) -> Cost:
+            cost, self.cost = self.cost, Cost()
+            return cost
+
+    remote = Costly(judge=by_length)
+    committee = Committee({}, remote=remote, description="A test.")
+    assert {"committee/tokens", "committee/cost_usd"} <= {spec.name for spec in committee.announced()}
+    assert committee.take_cost() == {"committee/tokens": 120.0, "committee/cost_usd": 0.5}
+    assert committee.take_cost() == {"committee/tokens": 0.0}
+    remote.cost = Cost(7) + Cost(3, 0.25)
+    assert committee.take_cost() == {"committee/tokens": 10.0, "committee/cost_usd": 0.25}
+    rules = Committee({"rule": share_of_a})
+    assert rules.take_cost() == {} and "committee/tokens" not in {spec.name for spec in rules.announced()}
+
+
+def test_a_reply_says_what_it_cost_and_no_cost_is_below_nothing() -> None:
+    said = ScoreReply(
+        member="judge", group="g", failure="budget", input_tokens=5, output_tokens=2, cost_usd=0.25
+    ).wire()
+    assert read_reply(said, "judge", REQUEST) == (Abstention("budget"), Cost(7, 0.25))
+    for cost in (b"-0.25", b"NaN", b"1e999"):
+        assert read_reply(said.replace(b"0.25", cost), "judge", REQUEST) == (Abstention("malformed"), Cost())
 
 
 def ranked(request: ScoreRequest) -> Verdict:

@@ -16,7 +16,7 @@ from oven_controller.errors import ConfigError
 from oven_learner.link.find_controller import Connection
 from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS, looks_right, right_length
 from oven_learner.rewards import Committee, ModelDescription, convene
-from oven_learner.rewards.scores import Abstention
+from oven_learner.rewards.scores import Abstention, Cost
 
 
 def test_what_can_be_read_off_a_model_is_and_the_rest_is_left_out() -> None:
@@ -130,6 +130,9 @@ def test_the_domain_reaches_a_specialist() -> None:
         def ask(self, requests: Any, members: Any) -> Any:
             self.domains += [request.domain for request in requests]
             return {member: [Abstention("no_responder")] * len(requests) for member in members}
+
+        def take_cost(self) -> Cost:
+            return Cost()
 
         def close(self) -> None: ...
 

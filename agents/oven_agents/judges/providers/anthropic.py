@@ -54,7 +54,8 @@ class Anthropic:
     async def _ask(self, question: Question, timeout_s: float, terms: Terms) -> Answer:
         options: dict[str, Any] = {}
         if terms.schema == "strict":
-            options["output_config"] = {"format": {"type": "json_schema", "schema": question.schema}}
+            # As an argument of its own the SDK would walk through it in each call, which costs CPU time.
+            options["extra_body"] = {"output_config": {"format": {"type": "json_schema", "schema": question.schema}}}
         try:
             answer: object = await self._client.messages.create(
                 model=self.model,

@@ -42,23 +42,22 @@ class OpenAI:
         await self._client.close()
 
     async def _ask(self, question: Question, timeout_s: float, terms: Terms) -> Answer:
-        options: dict[str, Any] = {self.asked.limit_as: question.max_tokens}
+        # What the SDK is given as arguments of their own it walks through by its types, which takes a third of a call's
+        # CPU time.
+        body: dict[str, Any] = {
+            "messages": [{"role": "system", "content": question.system}, {"role": "user", "content": question.user}],
+            self.asked.limit_as: question.max_tokens,
+        }
         if terms.schema == "strict":
             wanted = {"name": "verdicts", "schema": question.schema, "strict": True}
-            options["response_format"] = {"type": "json_schema", "json_schema": wanted}
+            body["response_format"] = {"type": "json_schema", "json_schema": wanted}
         elif terms.schema == "json_object":
-            options["response_format"] = {"type": "json_object"}
+            body["response_format"] = {"type": "json_object"}
         if terms.top_logprobs:
-            options |= {"logprobs": True, "top_logprobs": terms.top_logprobs}
+            body |= {"logprobs": True, "top_logprobs": terms.top_logprobs}
         try:
             answer: object = await self._client.chat.completions.create(
-                model=self.model,
-                messages=[
-                    {"role": "system", "content": question.system},
-                    {"role": "user", "content": question.user},
-                ],
-                timeout=timeout_s,
-                **options,
+                model=self.model, messages=[], timeout=timeout_s, extra_body=body
             )
         except Exception as error:
             raise failure_of(error, self._sdk) from None

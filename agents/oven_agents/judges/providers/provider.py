@@ -52,6 +52,8 @@ class Answer:
     """The API's own word, one of those that it documents, or "other"."""
     model: str
     usage: Usage | None
+    cost_usd: float | None = None
+    """What it and the attempts before it cost; None where nobody reckoned, or the model's price is not known."""
     logprobs: Logprobs | None = None
     """None where they were not asked for, or did not come."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oven_agents.judges.failures import JudgeFailure, kind_of_status
+from oven_agents.judges.failures import JudgeFailure, Kind, kind_of_status
 from oven_agents.judges.usage import current
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ def watched_client(sdk: ModuleType) -> httpx2.AsyncClient:
     """The SDK's own default HTTP client (proxies, limits and all) that enters each attempt in the current ledger."""
     import httpx2
 
+    unsent = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+
     class Watched(sdk.DefaultAsyncHttpxClient):  # type: ignore[misc, name-defined]
         async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
             ledger = current()
@@ -33,14 +35,15 @@ def watched_client(sdk: ModuleType) -> httpx2.AsyncClient:
                 response: httpx2.Response = await super().send(request, **options)
             except httpx2.TransportError as error:
                 if ledger is not None:
-                    ledger.fault("timeout" if isinstance(error, httpx2.TimeoutException) else "connection")
+                    kind: Kind = "timeout" if isinstance(error, httpx2.TimeoutException) else "connection"
+                    ledger.fault(kind, billable=not isinstance(error, unsent))
                 raise
             except asyncio.CancelledError:
                 if ledger is not None:
                     ledger.fault("timeout")  # the request's own deadline came first
                 raise
             if ledger is not None and response.status_code >= 400:
-                ledger.fault(kind_of_status(response.status_code))
+                ledger.fault(kind_of_status(response.status_code), billable=False)
             return response
 
     client: httpx2.AsyncClient = Watched()

@@ -25,6 +25,17 @@ CHAOS = (
 )
 """What `m@chaos` draws from, all alike."""
 SHARE = 0.25
+KINDS = {
+    **dict.fromkeys(("429", "later"), "rate_limit"),
+    **{"500": "server_error", "529": "overloaded", "reset": "connection", "hang": "timeout"},
+    **dict.fromkeys(("cutbody", "html"), "bad_response"),
+    **{"prose": "bad_json", "truncated": "truncated", "refusal": "refusal", "schema": "schema"},
+    **dict.fromkeys(("foreign_id", "missing_id"), "wrong_ids"),
+    "range": "out_of_range",
+}
+"""As what a member counts each of them."""
+LATER_S = 300
+"""Seconds after which to come back, as a model that is named `m@later` asks."""
 _WORTH = re.compile(r"worth (\d+)")
 
 
@@ -61,6 +72,7 @@ class Endpoint:
         app.router.add_post("/v1/chat/completions", self._openai)
         app.router.add_post("/v1/messages", self._anthropic)
         app.router.add_post("/v1/traces", self._collect)
+        app.router.add_get("/served", self._count)
         app.router.add_post("/deepseek/v1/chat/completions", self._deepseek)
         app.router.add_post("/grok/v1/chat/completions", self._grok)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
@@ -165,6 +177,9 @@ class Endpoint:
         self.traces.append(await request.read())
         return web.Response()
 
+    async def _count(self, _: web.Request) -> web.Response:
+        return web.json_response(self.served)
+
     async def _serve(
         self, request: web.Request, body: dict[str, Any], user: str, schema: dict[str, Any], wrap: Any
     ) -> web.StreamResponse:
@@ -185,7 +200,7 @@ class Endpoint:
             return web.json_response(refused, status=int(fault), headers=headers)
         match fault:
             case "later":
-                return web.json_response({"error": {}}, status=429, headers={"retry-after": "100"})
+                return web.json_response({"error": {}}, status=429, headers={"retry-after": str(LATER_S)})
             case "hang":
                 await self._released.wait()
             case "reset":

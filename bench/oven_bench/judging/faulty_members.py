@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from nats.aio.msg import Msg
-from typer import Option
 
-from oven_bench.bench_command import Bench, Json, print_object
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol import names
 from oven_controller.protocol.requests import JudgeHealth, ScoreReply, ScoreRequest
@@ -28,7 +25,7 @@ from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_learner.rewards import Committee
 from oven_learner.rewards.remote_members import RemoteMembers
-from oven_learner.rewards.scores import Abstention, Scores
+from oven_learner.rewards.scores import Abstention, Cost, Scores
 
 COMPLETIONS = 8
 GROUPS_A_STEP = 25
@@ -168,6 +165,9 @@ class Told:
         self.lost_by_one += sum(isinstance(verdict, Abstention) for verdict in found[self.members[0]])
         return found
 
+    def take_cost(self) -> Cost:
+        return self._remote.take_cost()
+
     def close(self) -> None:
         self._remote.close()
 
@@ -208,26 +208,3 @@ def measure(folder: Path, groups: int, members: int, share: float, deadline_s: f
         "seconds": round(seconds["faulty"], 3),
         "seconds_clean": round(seconds["clean"], 3),
     }
-
-
-def bench(
-    groups: Annotated[int, Option(min=1, help="Groups of eight completions.")] = 200,
-    members: Annotated[int, Option(min=1, help="Remote members, beside one rule.")] = 4,
-    share: Annotated[float, Option(min=0, max=1, help="Share of answers that are faulty.")] = 0.25,
-    deadline: Annotated[float, Option(help="Seconds that a step's groups get.")] = 1.0,
-    seed: Annotated[int, Option(help="Random seed.")] = 1,
-    as_json: Json = False,
-) -> int:
-    with tempfile.TemporaryDirectory() as scratch:
-        found = measure(Path(scratch), groups, members, share, deadline, seed)
-    print_object(found, as_json)
-    counted = sum(found["faults_by_kind"].values())
-    return 1 if found["wrong_scores"] or counted != found["faults_injected"] else 0
-
-
-BENCH = Bench(
-    "committee",
-    bench,
-    "remote judges with 25 % faults: wrong scores, skipped groups, faults by kind",
-    "--groups 200 --json",
-)

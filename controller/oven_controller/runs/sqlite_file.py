@@ -1,0 +1,25 @@
+"""A SQLite file in a run's folder, as several processes of one machine may write to it."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+BUSY_S: Final = 5.0
+"""Seconds that a transaction waits for another process's; each takes under a millisecond."""
+
+
+def open_database(path: Path, tables: str) -> sqlite3.Connection:
+    """The file with `tables` in it, in autocommit. Raises sqlite3.Error; DatabaseError itself where it is damaged."""
+    file = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+    try:
+        # NORMAL: what a process wrote is there when it dies; a power cut may lose the last moments.
+        file.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {tables}")
+        (found,) = file.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+    except sqlite3.Error:
+        file.close()
+        raise
+    return file

@@ -12,7 +12,7 @@ from datasets import Dataset
 from tests.support.attached import THIRD_PARTY, trainer
 from tests.support.tiny_grpo import ROWS, grpo
 from tests.support.trial_driver import DrivenTrainer, Driver
-from tests.unit.learner.test_attach_trl import offline, sft  # noqa: F401
+from tests.unit.learner.test_attach_trl import sft
 from transformers import TrainerCallback
 
 from oven_controller.protocol.messages import MetricSpec

@@ -10,7 +10,7 @@ from datasets import Dataset
 from tests.support.attached import THIRD_PARTY
 from tests.support.tiny_grpo import ROWS, grpo
 from tests.support.trial_driver import Change, DrivenTrainer, Driver
-from tests.unit.learner.test_attach_trl import offline, sft  # noqa: F401
+from tests.unit.learner.test_attach_trl import sft
 
 from oven_learner.hf.attach import attach
 from oven_learner.testing import FakeLink

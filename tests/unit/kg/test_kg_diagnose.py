@@ -65,6 +65,7 @@ GOLDEN: list[tuple[str, Phase, str, str]] = [
     ("kl_anchor_binds reward_plateau", "grpo", "weak_teacher", "grpo.beta:up"),
     ("reward_fell_after_swap", "grpo", "wrong_teacher", "grpo.beta:down"),
     ("kl_runaway", "grpo", "kl_penalty_too_weak", "grpo.beta:down"),
+    ("frontier_drift", "grpo", "kl_penalty_too_weak", "grpo.beta:down"),
     ("kl_runaway reward_up_heldout_down", "grpo", "proxy_overoptimised", "grpo.beta:down"),
     ("reward_up_heldout_down", "grpo", "proxy_overoptimised", "grpo.beta:down"),
     ("reward_up_heldout_down length_drift", "grpo", "proxy_overoptimised", UP),

@@ -83,7 +83,7 @@ async def test_a_run_outlives_all_that_serves_it_and_tells_no_key(oven: Oven) ->
     scored = (request for request in endpoint.requests[swapped:] if TASK not in str(request["messages"]))
     asked = {request["model"] for request in scored}
     assert asked == {"second", "third"}, (
-        "also by a member that was started again, which probes what it was configured with"
+        "also by a member that was started again"
     )
 
     critic, tone = json.loads(listed)["members"]

@@ -18,7 +18,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from oven_controller.bus import streams
-from oven_controller.protocol import codec, messages, requests, trial_messages
+from oven_controller.protocol import codec, judge_spec, messages, requests, trial_messages
 from oven_controller.protocol.asyncapi import asyncapi
 from oven_controller.protocol.permissions import Role, permissions
 from oven_controller.protocol.rules import Rules
@@ -26,7 +26,7 @@ from oven_controller.protocol.subjects import REQUESTS, SUBJECTS
 from oven_controller.replica.history_service import REPLY_BYTES
 from oven_controller.server import embedded
 from oven_controller.settings.environment import VARIABLES
-from oven_controller.settings.model import MemberSettings, Settings
+from oven_controller.settings.model import MemberSettings, ModelSettings, Settings
 
 PAGES = ("architecture.md", "protocol.md", "protocol/messages.md", "deciding.md", "settings.md")
 ROOT = Path(__file__).parents[1]
@@ -38,6 +38,7 @@ PARTS = (
     messages.Horizon,
     messages.NextPlan,
     messages.TallyLine,
+    judge_spec.JudgeSpec,
     messages.OutcomeLine,
     trial_messages.TrialArm,
     trial_messages.ArmReading,
@@ -124,6 +125,8 @@ def settings() -> str:
     rows = ["| setting | values | default | meaning |", "|---|---|---|---|"]
     rows += _settings(Settings, "")
     rows += _settings(MemberSettings, "committee.members.NAME.")
+    rows += _settings(ModelSettings, "tuner.llm.")
+    rows += _settings(ModelSettings, "author.llm.")
     return "\n".join(rows)
 
 

@@ -63,7 +63,7 @@ class Seats(Protocol):
     actuator returns the names of those that have to be announced anew, and raises OvenError with nothing changed."""
 
     def probe(self, member: str, judge: JudgeSpec, *, joins: bool = False) -> Future[str]:
-        """Begin to ask a model a question, in the member's process. What became of it: empty if it gave a verdict, else
+        """Begin to ask a model a question, in the member's process. The outcome: empty if it gave a verdict, else
         why not. `joins`: that process may still be on its way."""
 
     def offer(self, actuators: Actuators, member: str, judge: JudgeSpec) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM, set_seed
 
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.log.replay import replay
-from oven_controller.protocol.messages import Receipt
+from oven_controller.protocol.messages import Observation, Receipt
 from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.runs.folder import Home
 from oven_learner.policies import DiffusionPolicy, TemporalUNet
@@ -28,11 +28,12 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {"your-model": 32, "teachers/small": 32, "teachers/big": 64, "teachers/bigger": 96}
 SMALLER = (
     ("group_size=8", "group_size=4"),
-    ("total_steps=5000", "total_steps=60, max_completion_length=8"),
+    ("total_steps=5000", "total_steps=5000, max_completion_length=8"),
+    ("    await training\n", "    await asyncio.to_thread(baked.stop)\n    await training\n"),
     ("total_steps=500,", "total_steps=4,"),
     ("steps=8,", "steps=3,"),
 )
-"""What is another in the test: sizes only. Beside these the judges' addresses."""
+"""What is another in the test: sizes, and that it stops after the swaps. Beside these the judges' addresses."""
 
 
 class Lengths(Endpoint):
@@ -70,6 +71,7 @@ def script(url: str) -> str:
         asks = f'"provider": "{provider}",'
         assert asks in code
         code = code.replace(asks, f'{asks} "base_url": "{address}",')
+        code = code.replace(f'provider="{provider}",', f'provider="{provider}", base_url="{address}",')
     return code
 
 
@@ -100,16 +102,32 @@ async def test_its_calls_train_a_model_and_swap_judges_and_teachers(oven: Oven, 
     )
     events = oven.events(text.name)
     bodies = [event.body for event in events]
-    asked = [(body.actuator, body.value) for body in bodies if isinstance(body, OperatorCommand)]
-    others = {"haiku": pytest.approx(0.3), "verifier": pytest.approx(0.1)}
+    asked = [
+        (body.action, body.actuator, body.judge.identity.partition("@")[0] if body.judge else str(body.value))
+        for body in bodies
+        if isinstance(body, OperatorCommand)
+    ]
+    haiku, reasoner = "claude/claude-haiku-4-5", "deepseek/deepseek-reasoner"
+    critic, adversary, style = "committee.critic", "committee.adversary", "committee.style"
+    at = endpoint.url.removeprefix("http://")
+    chat = f"deepseek/deepseek-chat@{at}/deepseek/v1+logprobs=20"
     assert asked == [
-        ("reward.weights", {"sonnet": 0.0, "deepseek": pytest.approx(0.6), **others}),
-        ("reward.weights", {"sonnet": pytest.approx(0.6), "deepseek": 0.0, **others}),
-        ("teacher.active", "big"),
-        ("teacher.active", "bigger"),
+        ("offer", critic, haiku),
+        ("set", critic, f"{haiku}@{at}"),
+        ("offer", adversary, "deepseek/deepseek-chat"),
+        ("set", adversary, chat),
+        *(("offer", of, reasoner) for of in (critic, adversary, style)),
+        *(("set", of, f"{reasoner}@{at}/deepseek/v1") for of in (critic, adversary, style)),
+        ("set", "teacher.active", "big"),
+        ("set", "teacher.active", "bigger"),
+        ("stop", "", "None"),
     ]
     receipts = {body.decision_id: body.status for body in bodies if isinstance(body, Receipt)}
-    assert list(receipts.values()).count("applied") >= len(asked)
-    assert {request["model"] for request in endpoint.requests} >= {"claude-sonnet-5-5", "deepseek-chat"}
+    assert list(receipts.values()).count("applied") >= 7, "of each choice"
+    asked_of = [request["model"] for request in endpoint.requests]
+    assert set(asked_of) == {"claude-sonnet-5-5", "claude-haiku-4-5", "deepseek-chat", "deepseek-reasoner"}
+    assert set(asked_of[-3:]) == {"deepseek-reasoner"}
+    observed = [body.metrics for body in bodies if isinstance(body, Observation)]
+    assert sum(metrics.get("committee/skipped_steps", 0.0) for metrics in observed) == 0
     assert any("What is not in the manual scores 0." in str(request) for request in endpoint.requests)
     assert replay(events, text.name).same

@@ -1,11 +1,13 @@
-"""For tests' own remote members: what they need beside their answers, where no judge is swapped."""
+"""For tests' own remote members: what they need beside their answers, where no judge is swapped and none is tested."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
+from functools import cached_property
 
 from oven_controller.protocol.judge_spec import JudgeSpec
+from oven_controller.protocol.requests import JudgeHealth
 
 
 class Unswappable:
@@ -15,6 +17,10 @@ class Unswappable:
 
     def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
         raise NotImplementedError
+
+    @cached_property
+    def health(self) -> dict[str, JudgeHealth]:
+        return {}
 
     def join(self, member: str) -> None:
         raise NotImplementedError

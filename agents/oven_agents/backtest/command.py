@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from oven_agents.backtest.backtest import Backtest, Findings, Said
-from oven_agents.runtime.loader import load
+from oven_agents.runtime.loader import load_repeatable
 from oven_controller.errors import ConfigError
 from oven_controller.log.counterfactual import spoken
 from oven_controller.mesh.actuator_values import show
@@ -35,7 +35,7 @@ def main(
 ) -> int:
     """Entry point of oven.commands. `rules` replace those of the recording; `hints` says of its metrics what they lack.
     Raises ConfigError and what else reading a log raises."""
-    name, loaded = load(agent)
+    name, loaded = load_repeatable(agent)
     test = Backtest(loaded, names.checked("agent", name), folder.run, lambda logged: with_rules(logged, rules or {}))
 
     async def read() -> None:

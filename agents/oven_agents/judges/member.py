@@ -68,11 +68,11 @@ class Member:
         return self._reply(request, ledger, scores)
 
     async def probe(self, data: bytes) -> ProbeReply | None:
-        """Whether another model could judge; None for what is no question of the learner's. Never raises."""
+        """Whether another model could judge; None for anything but a ProbeRequest. Never raises."""
         try:
             request = ProbeRequest.model_validate_json(data)
         except ValidationError:
-            log.warning("a message that is no ProbeRequest was dropped")
+            log.warning("a message was dropped: it is not a ProbeRequest")
             return None
         identity, ledger = request.judge.identity, Ledger()
         try:

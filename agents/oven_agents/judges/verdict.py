@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Collection
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from oven_agents.judges.failures import JudgeFailure
+from oven_agents.judges.json_object import json_object
 
 HIGHEST: Final = 10
 """The best score, of whole ones from 0; what a judge gives is divided by it."""
@@ -37,8 +36,6 @@ SCHEMA: Final[dict[str, Any]] = {
     "additionalProperties": False,
 }
 
-_FENCED = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL)
-
 
 class _Verdict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -55,18 +52,9 @@ class _Verdicts(BaseModel):
 
 
 def read(text: str, ids: Collection[str]) -> dict[str, float]:
-    """id → 0..1. Raises JudgeFailure: bad_json, schema, wrong_ids or out_of_range; no number is searched for in prose.
-
-    A code fence around the whole is taken off: endpoints without their own schema add one.
-    """
-    text = text.strip()
-    fenced = _FENCED.match(text)
-    try:
-        value = json.loads(fenced[1] if fenced else text, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, _RepeatedKey):
-            raise JudgeFailure("schema", "a key stands twice in one object") from None
-        raise JudgeFailure("bad_json", "the answer is not one JSON object") from None
+    """id → 0..1. Raises JudgeFailure: bad_json, schema, wrong_ids or out_of_range; no number is searched for in
+    prose."""
+    value = json_object(text)
     try:
         verdicts = _Verdicts.model_validate(value).verdicts
     except ValidationError as error:
@@ -80,14 +68,3 @@ def read(text: str, ids: Collection[str]) -> dict[str, float]:
     if outside:
         raise JudgeFailure("out_of_range", f"{outside} scores are outside 0..{HIGHEST}")
     return {verdict.id: verdict.score / HIGHEST for verdict in verdicts}
-
-
-class _RepeatedKey(ValueError):
-    pass
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise _RepeatedKey
-    return found

@@ -16,7 +16,7 @@ from oven_agents.review.observation_file import BLOCK, Index, ObservationFile
 from oven_agents.review.open_loop_replay import OpenLoopReplay
 from oven_agents.review.report import Report
 from oven_agents.review.votes_by_tick import BLOCKS, Answered, Answers, Asking, reviews
-from oven_agents.runtime.loader import load
+from oven_agents.runtime.loader import load_repeatable, repeatable_agents
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.session import PATIENCE
 from oven_controller.errors import ConfigError
@@ -46,15 +46,16 @@ def main(
     html: Path | None = None,
     jobs: int | None = None,
 ) -> int:
-    """Entry point of oven.commands. `events` gives the run's log, judged, as often as it is called; `change` what a
-    start is to be replaced by, with the knobs that it may add; `notes` what is to be said of the source.
+    """Entry point of oven.commands. `agents`: those to ask; none: all installed whose votes follow from a log. `events`
+    gives the run's log, judged, as often as it is called; `change` what a start is to be replaced by, with the knobs
+    that it may add; `notes` what is to be said of the source.
 
     Raises ConfigError, UnknownNameError and what else reading a log raises.
     """
     targets: dict[str, str] = {}
     loaded: dict[str, Agent] = {}
-    for one in agents:
-        name, agent = load(one)
+    for one in agents or repeatable_agents():
+        name, agent = load_repeatable(one)
         targets[names.checked("agent", name)], loaded[name] = one, agent
     with tempfile.TemporaryDirectory(prefix="oven-review-") as folder, _Progress() as progress:
         report = look(run, events, loaded, targets, Path(folder) / "ticks", change, jobs or _cores(), progress.tell)

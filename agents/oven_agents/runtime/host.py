@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from oven_agents import memory_limit
+from oven_agents.runtime.companion import Companions
 from oven_agents.runtime.kg_client import Prior
 from oven_agents.runtime.loader import default_name, load
 from oven_agents.runtime.publisher import Publisher, react, trace_key
@@ -137,6 +138,7 @@ async def host(
 
     async with Bus.connect(url, credentials, name=sessions[0].name, changed=news.set) as bus:
         prior = Prior(bus)
+        companions = Companions(sessions, bus)
         publishers = [Publisher(session, bus, on, prior, contexts) for session in sessions]
 
         def hear(message: InlineMessage) -> None:
@@ -162,6 +164,7 @@ async def host(
             if bus.closed.is_set():
                 raise BusError(f"the connection was closed for good: {bus.errors[-1] if bus.errors else 'no reason'}")
             await news.wait()
+        await companions.end()
         with contextlib.suppress(BusError):
             for session in sessions:
                 await bus.publish(on.agent(session.name), session.leave("asked to stop").wire())

@@ -6,10 +6,9 @@ import logging
 from collections.abc import Sequence
 
 from oven_agents.runtime.kg_client import Ask, consider
-from oven_agents.runtime.loader import load
+from oven_agents.runtime.loader import load, repeatable_agents
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.session import Session
-from oven_controller import plugins
 from oven_controller.log.closed_loop import Participant
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.messages import AgentStatus, LogMessage, Vote
@@ -19,12 +18,13 @@ log = logging.getLogger("oven.agent")
 
 def participants(names: Sequence[str] | None = None, ask: Ask | None = None) -> list[Participant]:
     """The agents of these names (or files), each in its own session; None: all that are installed, which is what a
-    run has unless its settings say otherwise. `ask` puts a question to the prior service; None: there is none.
+    run has unless its settings say otherwise, but for those that ask something outside. `ask` puts a question to the
+    prior service; None: there is none.
 
     Entry point of oven.in_process. Raises UnknownNameError, ConfigError.
     """
     if names is None:
-        names = sorted(plugins.points("agents"))
+        names = repeatable_agents()
     return [AgentParticipant(name, agent, ask) for name, agent in map(load, names)]
 
 

@@ -28,6 +28,19 @@ def load(name_or_file: str, options: Mapping[str, Any] | None = None, called: st
         raise ConfigError(f"{wrong} {_raised(error)}") from error
 
 
+def repeatable_agents() -> list[str]:
+    """The installed agents whose votes follow from a log, in the order of their names. Raises as `load`."""
+    return [name for name in sorted(plugins.points("agents")) if not getattr(kind(name)[0], "unrepeatable", "")]
+
+
+def load_repeatable(name_or_file: str) -> tuple[str, Agent]:
+    """As `load`, for a replay of a log. Raises ConfigError for an agent whose votes cannot be made again from one."""
+    name, agent = load(name_or_file)
+    if agent.unrepeatable:
+        raise ConfigError(f"the agent {name!r} {agent.unrepeatable}")
+    return name, agent
+
+
 def default_name(name_or_file: str) -> str:
     return Path(name_or_file).stem if name_or_file.endswith(".py") else name_or_file
 

@@ -48,6 +48,10 @@ class Agent:
     its name in lower case; without a bound here it keeps the sign of its default
     (oven_controller.settings.agent_options)."""
 
+    unrepeatable: ClassVar[str] = ""
+    """Why its votes cannot be made again from a log, as the rest of a sentence that begins with its name; empty: they
+    can."""
+
     def vote(self, window: Window) -> Said:
         """Called once per tick, or once for several when ticks come faster than votes. None is an abstention."""
         raise NotImplementedError

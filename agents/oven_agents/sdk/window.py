@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
@@ -130,7 +130,8 @@ class Window:
         return [r for r in self.receipts if r.actuator == actuator and r.status == "applied"]
 
     def last_change_tick(self, *actuators: str) -> int:
-        """The tick after which none of the actuators (all, if none is named) has changed; −1 if they never did.
+        """The tick after which none of the actuators (all, if none is named) has changed; −1 if they never did. With
+        `.*` at its end a name stands for all that begin so, e.g. `committee.*`.
 
         Statistics before it describe another configuration: a receipt resets a window, but that of a copy or of a
         measurement. Where `run.rollback` is named, whatever else puts the run on other weights counts too, the taking
@@ -140,7 +141,7 @@ class Window:
         if ROLLBACK in actuators:
             turned |= self._moving()
         return max(
-            (r.tick for r in self.receipts if r.status == "applied" and r.actuator in turned),
+            (r.tick for r in self.receipts if r.status == "applied" and is_named(r.actuator, turned)),
             default=-1,
         )
 
@@ -208,3 +209,8 @@ def plain_window(
 ) -> Window:
     """A window that keeps the observations as they are now, whatever the session hears next."""
     return Window(run, list(observations), knobs, receipts, open_ballots, commanded)
+
+
+def is_named(actuator: str, names: Collection[str]) -> bool:
+    """Whether it is one of these; one that ends with `.*` stands for all that begin so."""
+    return actuator in names or any(name.endswith(".*") and actuator.startswith(name[:-1]) for name in names)

@@ -92,7 +92,9 @@ class EntropyCollapse(Agent):
         )
 
     def _collapsed(self, window: Window) -> Alternatives | None:
-        since = window.last_change_tick(ROLLBACK, SCALE, BETA, "teacher.active", "data.mixture", "reward.weights")
+        since = window.last_change_tick(
+            ROLLBACK, SCALE, BETA, "teacher.active", "data.mixture", "reward.weights", "committee.*"
+        )
         target = objective(window.run)
         values = [
             signed(target, 1) * v

@@ -172,7 +172,7 @@ class RewardHacking(Agent):
     ) -> tuple[float, float] | None:
         """(standard errors, difference) of its newest values against those before, since anything was changed that
         moves them by itself. None where too little is measured."""
-        since = window.last_change_tick(WEIGHTS, ROLLBACK, MIXTURE)
+        since = window.last_change_tick(WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
         values = window.series(gauge or f"rewards/{judge}/mean", after=since, last=lately + reference)
         shift = newest(values, lately)
         if len(shift.before) < min(reference, 2 * lately) or not all(map(math.isfinite, values)):
@@ -182,7 +182,7 @@ class RewardHacking(Agent):
     def _jump(self, window: Window, judge: str) -> tuple[float, float] | None:
         """(standard errors, difference) between the newest values and as many just before them: what is learnt moves
         little in that time, so that a trend is not a jump. Nothing where they overlap with those of twice that time."""
-        since = window.last_change_tick(WEIGHTS, ROLLBACK, MIXTURE)
+        since = window.last_change_tick(WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
         values = window.series(f"rewards/{judge}/mean", after=since, last=self.NOW + self.BEFORE)
         if len(values) < self.NOW + self.BEFORE or not all(map(math.isfinite, values)):
             return None

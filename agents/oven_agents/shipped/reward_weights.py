@@ -14,6 +14,8 @@ from oven_agents.stats.robust_statistics import total_variation
 from oven_controller.protocol.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
+JUDGES = "committee.*"
+"""Which model judges as each member: another one has other means."""
 OVER_OPTIMISED = ("symptom:reward_up_heldout_down",)
 
 
@@ -21,8 +23,8 @@ class RewardWeights(Agent):
     """Signals: the newest two held-out readings lie below the best one, while a member's mean score since then
     is above its mean at the best. Past some point a proxy reward keeps rising while the quality that it stands for
     falls (Gao et al. 2022, arXiv 2210.10760); an ensemble of judges delays that and does not prevent it, since some
-    flaws are common to all (Eisenstein et al. 2023, arXiv 2312.09244). It reads evaluations since the weights, the
-    mixture or the policy were last set.
+    flaws are common to all (Eisenstein et al. 2023, arXiv 2312.09244). It reads evaluations since the weights, a judge,
+    the mixture or the policy were last set.
 
     Actions: a member that rose has lost touch with quality, and one that fell saw the loss. Every member with weight
     that rose gives up half of its share to those that fell.
@@ -70,6 +72,9 @@ class RewardWeights(Agent):
         if held_out(run) is None:
             return "no metric is announced as held out with a direction: nothing tells a fooled member from a good one"
         measured = {metric.name for metric in run.metrics}
+        measured |= {
+            f"rewards/{of.name.removeprefix('committee.')}/mean" for of in run.actuators
+        }  # also of late comers
         members = next(spec.choices for spec in run.actuators if spec.name == WEIGHTS)
         unseen = [member for member in members if f"rewards/{member}/mean" not in measured]
         return f"the run publishes no mean score of {', '.join(unseen)}" if unseen else None
@@ -77,7 +82,7 @@ class RewardWeights(Agent):
     def vote(self, window: Window) -> Vote | None:
         metric = held_out(window.run)
         assert metric is not None  # or cannot_fire had said so
-        since = window.last_change_tick(WEIGHTS, ROLLBACK, MIXTURE)
+        since = window.last_change_tick(WEIGHTS, JUDGES, ROLLBACK, MIXTURE)
         sign = -1.0 if metric.better == "down" else 1.0
         found = [(o.tick, sign * o.metrics[metric.name]) for o in window.observations if metric.name in o.metrics]
         found = [(tick, value) for tick, value in found if tick > since and math.isfinite(value)]

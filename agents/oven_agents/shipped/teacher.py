@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from oven_agents.sdk.agent import SHARE, Agent
-from oven_agents.sdk.window import Window, change_of
+from oven_agents.sdk.window import Window, change_of, is_named
 from oven_agents.stats.policy_shift import is_off_policy, quality_dropped
 from oven_agents.stats.robust_statistics import noise
 from oven_controller.protocol.messages import MetricSpec, Receipt, RunStarted, Value, Vote
@@ -15,7 +15,7 @@ from oven_controller.protocol.messages import MetricSpec, Receipt, RunStarted, V
 TEACHER, BETA = "teacher.active", "grpo.beta"
 KL_TO = "kl/"
 """Before a teacher's name: the KL to one that is not active, sampled every few steps."""
-RESETS = (TEACHER, BETA, "run.rollback", "optimizer.lr_scale", "data.mixture", "reward.weights")
+RESETS = (TEACHER, BETA, "run.rollback", "optimizer.lr_scale", "data.mixture", "reward.weights", "committee.*")
 """What moves the reward or the KL by itself: nothing from before the last change of these is read."""
 
 
@@ -146,7 +146,9 @@ class Teacher(Agent):
 
     def _undo(self, window: Window, since: int, seen: _Reading) -> Vote | None:
         """Back to before the last loosening, if the reward has stayed lower since."""
-        last = next((r for r in reversed(window.receipts) if r.status == "applied" and r.actuator in RESETS), None)
+        last = next(
+            (r for r in reversed(window.receipts) if r.status == "applied" and is_named(r.actuator, RESETS)), None
+        )
         if last is None or not (_up(window, last) or _lowered(last)):
             return None
         before = _last_rewards(window, self.HALF, until=since)

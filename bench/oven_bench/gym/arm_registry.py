@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import cast
 
+from oven_agents.runtime.loader import repeatable_agents
 from oven_bench.gym.arm import Arm
 from oven_bench.gym.arms.controller import alone
 from oven_bench.gym.arms.remedy_on_alarm import fixed_rules
@@ -18,7 +19,7 @@ GROUP = "arms"
 def arms() -> Mapping[str, Arm]:
     """In the order of their names. Raises ConfigError for a name that two arms have."""
     made: dict[str, Arm] = {}
-    for arm in (*_plugged_in(), *fixed_rules(), *map(alone, plugins.points("agents"))):
+    for arm in (*_plugged_in(), *fixed_rules(), *map(alone, repeatable_agents())):
         if arm.name in made:
             raise ConfigError(f"two arms are called {arm.name!r}; rename that of your entry point in oven.{GROUP}")
         made[arm.name] = arm

@@ -93,13 +93,14 @@ def review(
     if source is None:
         source, run = _named(run), None
     rules, knobs = rules_set(sets or ()), asked(knob or [])
-    wanted = [name for said in agent or () for name in said.split(",") if name] or list(plugins.points("agents"))
+    named = [name for said in agent or () for name in said.split(",") if name]
+    wanted = named or list(plugins.points("agents"))
     main = plugins.load("commands", "command", "review")
     with _opened(source, run, renames(rename or []), knobs) as (name, events, notes):
         code = main(
             name,
             events,
-            agents=wanted,
+            agents=named,
             change=_changed(rules, knobs, assume, wanted),
             notes=notes,
             as_json=as_json,

@@ -21,7 +21,7 @@ JOIN_S = 30.0
 
 @dataclass(frozen=True)
 class Swapped:
-    """What became of both. `chosen` None: the offer was not taken, and the judge before stays."""
+    """The outcome of both. `chosen` None: the offer was not taken, and the judge before stays."""
 
     offered: Result
     chosen: Result | None

@@ -13,6 +13,7 @@ from oven_controller.protocol import names
 from oven_controller.protocol.permissions import Role
 from oven_controller.protocol.rules import ALL
 from oven_controller.settings.agent_options import Number, numbers
+from oven_controller.settings.judge_providers import catalogue, endpoint_of
 from oven_controller.settings.model import AgentSettings, Settings
 
 
@@ -31,13 +32,24 @@ def wanted(settings: Settings) -> tuple[str | AgentSettings, ...]:
     return settings.agents if settings.agents is not None else tuple(plugins.points("agents"))
 
 
+TUNER = "tuner"
+"""The installed agent that is neither trusted nor counted unless the settings say so: a language model's votes are
+nothing that a test has shown to help."""
+
+
+AUTHOR = "author"
+
+
 def with_agent_rules(settings: Settings) -> Settings:
     """What was said of single agents as the mesh reads it: the rules say who is a shadow and who is trusted, and
     nothing else does. Raises ConfigError for a grant to an agent that the run does not have."""
     specs, known = [(agent_spec(one), one) for one in wanted(settings)], plugins.points("agents")
     said = {spec.name: one for spec, one in specs if isinstance(one, AgentSettings)}
     shadows = {name for name in {*settings.rules.shadow, *said} if name not in said or said[name].shadow}
-    installed = {spec.name: (ALL,) for spec, _ in specs if spec.installed}
+    if settings.tuner.llm is not None and settings.tuner.shadow and any(spec.name == TUNER for spec, _ in specs):
+        shadows.add(TUNER)
+    _check_models(settings, {spec.name for spec, _ in specs})
+    installed = {spec.name: (ALL,) for spec, _ in specs if spec.installed and spec.name != TUNER}
     named = {name: one.speciality for name, one in said.items() if one.speciality is not None}
     present = {spec.name for spec, _ in specs}
     granted = {name: on for name, on in settings.rules.trusted.items() if name in present or name not in known}
@@ -54,6 +66,20 @@ def with_agent_rules(settings: Settings) -> Settings:
     rules = settings.rules.model_copy(update={"shadow": tuple(sorted(shadows)), "trusted": trusted})
     options = _options(settings.agent_options, said, present, known)
     return settings.model_copy(update={"agents": agents, "rules": rules, "agent_options": options})
+
+
+def _check_models(settings: Settings, present: Collection[str]) -> None:
+    """Raises ConfigError for a model of an agent that the run does not have, a provider that the catalogue lacks, and
+    where there is no address."""
+    known = catalogue(settings.committee.providers)
+    for name, on, llm in (
+        (TUNER, settings.tuner.llm is not None, settings.tuner.llm),
+        (AUTHOR, settings.author.on, settings.author.llm),
+    ):
+        if on and name not in present:
+            raise ConfigError(f"{name} has settings, and is not an agent of this run: add {name} to `agents`")
+        if llm is not None:
+            endpoint_of(name, llm, known, f"{name}.llm")
 
 
 def _options(

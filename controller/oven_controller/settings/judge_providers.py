@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.settings.layers import Layer, merge, read_text, read_yaml, validated
-from oven_controller.settings.model import MOST_LOGPROBS, MemberSettings
+from oven_controller.settings.model import MOST_LOGPROBS, MemberSettings, ModelSettings
 from oven_controller.settings.strict_yaml import key_lines, load_yaml
 
 Wire: TypeAlias = Literal["openai", "anthropic"]
@@ -138,16 +138,20 @@ def _entries(values: Mapping[str, Any], layers: list[Layer]) -> Catalogue:
     return found
 
 
-def endpoint_of(name: str, member: MemberSettings, known: Catalogue) -> ModelEndpoint:
-    """Who the member `name` asks. Raises ConfigError for a provider that the catalogue lacks, with the nearest names,
-    and where there is no address."""
+CALIBRATOR = "committee.frontier"
+"""Where the calibrator's model is set: neither a member's nor an agent's."""
+
+
+def endpoint_of(name: str, member: MemberSettings | ModelSettings, known: Catalogue, at: str = "") -> ModelEndpoint:
+    """Who the member `name` asks; `at` is the setting, for an agent's model. Raises ConfigError for a provider that the
+    catalogue lacks, with the nearest names, and where there is no address."""
+    who, at = _called(name, at)
     if member.provider not in known:
-        raise ConfigError(f"committee member {name!r}: {UnknownNameError('provider', member.provider, known)}")
+        raise ConfigError(f"{who}: {UnknownNameError('provider', member.provider, known)}")
     entry = known[member.provider]
     if not member.base_url and not entry.base_url:
         raise ConfigError(
-            f"committee member {name!r} has no address: the provider {member.provider!r} needs "
-            f"committee.members.{name}.base_url, e.g. http://127.0.0.1:8000/v1"
+            f"{who} has no address: the provider {member.provider!r} needs {at}.base_url, e.g. http://127.0.0.1:8000/v1"
         )
     special = entry.exception(member.model)
     own = bool(member.base_url)
@@ -167,22 +171,30 @@ def endpoint_of(name: str, member: MemberSettings, known: Catalogue) -> ModelEnd
     )
 
 
-def key_of(name: str, asked: ModelEndpoint, environ: Mapping[str, str] = os.environ) -> str:
-    """The member's key. Raises ConfigError that names the variable, never its value.
+def key_of(name: str, asked: ModelEndpoint, environ: Mapping[str, str] = os.environ, at: str = "") -> str:
+    """The member's key; `at` as of `endpoint_of`. Raises ConfigError that names the variable, never its value.
 
     The provider's usual variable counts for the provider's own address only: a key does not go to another one unasked.
     """
     if not asked.key_env:
         return NO_KEY
+    who, at = _called(name, at)
     key = environ.get(asked.key_env, "").strip()
     if not key:
         raise ConfigError(
-            f"committee member {name!r} has no key: the environment variable {asked.key_env} is not set; "
-            f"export it, or name another with committee.members.{name}.key_env"
+            f"{who} has no key: the environment variable {asked.key_env} is not set; "
+            f"export it, or name another with {at}.key_env"
         )
     if not re.fullmatch(r"[!-~]+", key):
         raise ConfigError(
-            f"committee member {name!r}: the environment variable {asked.key_env} holds characters that no key has "
+            f"{who}: the environment variable {asked.key_env} holds characters that no key has "
             "(a space, a line break or something outside ASCII); set it again"
         )
     return key
+
+
+def _called(name: str, at: str) -> tuple[str, str]:
+    """How an error names it, and where its settings are."""
+    if at == CALIBRATOR:
+        return "the frontier calibrator", at
+    return (f"the model of agent {name!r}", at) if at else (f"committee member {name!r}", f"committee.members.{name}")

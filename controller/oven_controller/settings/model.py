@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 from urllib.parse import urlsplit
 
@@ -180,6 +181,51 @@ _OF_KIND: dict[MemberKind, tuple[str, ...]] = {
 """What may be said of a kind beside what must be."""
 
 
+class FrontierSettings(BaseModel):
+    """The frontier calibrator: a fixed set of prompts that a frontier model answers once, and that the policy is held
+    against every few steps. It never enters a reward or a loss."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    provider: str = Field(default="", description="whose API, as for a member")
+    model: str = Field(default="", description="the model's name at its provider; empty: no calibrator")
+    base_url: str = Field(default="", pattern="^$|^https?://[^@]*$", description="as for a member")
+    key_env: str = Field(default="", pattern="^$|^[A-Za-z_][A-Za-z0-9_]*$", description="as for a member")
+    prompts: str = Field(default="", description="file of the prompts, one per line, or .jsonl with `prompt`")
+    top_logprobs: int = Field(
+        default=MOST_LOGPROBS,
+        ge=1,
+        le=MOST_LOGPROBS,
+        description="alternatives to each token; fewer where fewer are given",
+    )
+    max_tokens: int = Field(default=256, ge=1, le=1024, description="tokens of an answer at most")
+    every: int = Field(default=50, ge=1, description="steps between two readings")
+
+    @field_validator("prompts")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        return str(Path(value).absolute()) if value else value  # a script may run in another folder
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        missing = [name for name in ("provider", "model", "prompts") if not getattr(self, name)]
+        if 0 < len(missing) < 3:
+            raise ValueError(f"the calibrator lacks {', '.join(missing)}; give provider, model and prompts, or none")
+        return self
+
+    @property
+    def member(self) -> MemberSettings:
+        """The same as a member's model is found and asked. Only where there is a model."""
+        return MemberSettings(
+            provider=self.provider,
+            model=self.model,
+            base_url=self.base_url,
+            key_env=self.key_env,
+            logprobs=True,
+            top_logprobs=self.top_logprobs,
+        )
+
+
 class CommitteeSettings(BaseModel):
     """Who scores completions beside the recipe's own rules, and what becomes of their scores."""
 
@@ -228,6 +274,12 @@ class CommitteeSettings(BaseModel):
     cache: bool = Field(
         default=True, description="a group that a judge has scored in this run is not asked for, and paid, again"
     )
+    ahead: Literal[0, 1] = Field(
+        default=0,
+        description="1: the next completions are made while these are with the judges; they are then trained on one "
+        "optimizer step after the policy that wrote them",
+    )
+    frontier: FrontierSettings = FrontierSettings()
 
     @model_validator(mode="after")
     def _caution_is_read(self) -> Self:
@@ -241,6 +293,67 @@ class CommitteeSettings(BaseModel):
     def judges(self) -> dict[str, MemberSettings]:
         """The members that are processes of their own, and are asked over the bus."""
         return {name: member for name, member in self.members.items() if member.kind == "llm"}
+
+
+class ModelSettings(BaseModel):
+    """A language model that an agent asks: which, and whose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    provider: str = Field(min_length=1, description="whose API, as of a committee member")
+    model: str = Field(min_length=1, description="the model's name at its provider")
+    base_url: str = Field(default="", pattern=r"^$|^https?://[^@?#\s]+$", description="empty: the provider's own")
+    key_env: str = Field(
+        default="",
+        pattern="^$|^[A-Za-z_][A-Za-z0-9_]*$",
+        description="environment variable with the key; empty: the provider's usual one, or no key with a base_url",
+    )
+
+
+class TunerSettings(BaseModel):
+    """The agent `tuner`: a language model that is asked for a vote now and then, and never waited for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    llm: ModelSettings | None = Field(default=None, description="which model; none: it is off")
+    actuators: tuple[str, ...] = Field(
+        default=("optimizer.lr_scale", "optimizer.weight_decay", "grad.clip", "grpo.beta"),
+        min_length=1,
+        max_length=16,
+        description="scalars that it may propose for, as far as the run has them",
+    )
+    shadow: bool = Field(default=True, description="its votes are logged and scored, and do not count")
+    every: int = Field(default=20, ge=1, description="ticks between two questions at least")
+    expires: int = Field(default=10, ge=1, description="ticks after which an answer is too old for a vote")
+    calls: int = Field(default=50, ge=1, le=10_000, description="questions in the whole run, resumed or not")
+    deadline_s: float = Field(default=60.0, gt=0, le=600, description="seconds that an answer may take")
+
+
+class AuthorSettings(BaseModel):
+    """The agent `author`: a language model that writes prompts for the topics that lag."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    llm: ModelSettings | None = Field(default=None, description="which model")
+    enabled: bool = Field(
+        default=False, description="also without llm: it then proposes the knowledge graph's weights of topics"
+    )
+    every: int = Field(default=100, ge=1, description="ticks between two requests at least")
+    prompts: int = Field(default=10, ge=1, le=50, description="prompts of one request at most; more are cut off")
+    total: int = Field(default=500, ge=1, le=10_000, description="prompts that the learner takes in a run at most")
+    share: float = Field(
+        default=0.25, gt=0, le=1, description="highest data.authored_share, of the draws of a topic that has any"
+    )
+    examples: int = Field(
+        default=2, ge=0, le=8, description="of the data's prompts, shown to the model for each topic; 0: names only"
+    )
+    calls: int = Field(default=50, ge=1, le=10_000, description="requests in the whole run, resumed or not")
+    deadline_s: float = Field(default=60.0, gt=0, le=600, description="seconds that an answer may take")
+
+    @property
+    def on(self) -> bool:
+        """Whether the learner takes prompts from it."""
+        return self.enabled or self.llm is not None
 
 
 class Settings(BaseModel):
@@ -278,6 +391,8 @@ class Settings(BaseModel):
     )
     rules: RuleSettings = RuleSettings()
     committee: CommitteeSettings = CommitteeSettings()
+    tuner: TunerSettings = TunerSettings()
+    author: AuthorSettings = AuthorSettings()
     kg: bool = Field(default=True, description="start the prior service")
     otlp: str = Field(default="", pattern="^$|^https?://", description="send traces there, OTLP over HTTP; empty: off")
     lockstep: bool = Field(default=False, description="the learner waits at every tick, so that a run can be repeated")

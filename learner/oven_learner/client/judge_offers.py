@@ -1,6 +1,6 @@
 """What operators say of a committee's judges: models that they offer, members that they add and remove.
 
-A model is probed beside the training, and what came of it is taken over at a step boundary, on every rank.
+A model is probed beside the training, and its outcome is taken over at a step boundary, on every rank.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class JudgeOffers:
         if seats is None:
             return "this training has no reward committee"
         if not member:
-            return f"{command.actuator!r} is no committee member; write {actuator_of('NAME')}"
+            return f"{command.actuator!r} is not a committee member; write {actuator_of('NAME')}"
         if command.action == "add" and member in seats:
             return f"{member} is a member already; swap its model, or choose another name"
         if command.action == "remove" and member in self._probing and member not in seats:

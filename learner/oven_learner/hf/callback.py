@@ -25,11 +25,13 @@ from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.hf import knobs
 from oven_learner.hf.attached_branch import AttachedBranch
+from oven_learner.hf.authored_prompts import AuthoredPromptsReader
 from oven_learner.hf.branch import TrainerBranch
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.epoch_extension import EpochExtension
 from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
 from oven_learner.hf.final_weights import choose_best
+from oven_learner.hf.frontier_calibration import FrontierCalibration
 from oven_learner.hf.idle_teachers import IdleTeachers
 from oven_learner.hf.missing_rewards import RewardFaults
 from oven_learner.hf.prompts import PromptSource
@@ -110,13 +112,15 @@ class Attachment(TrainerCallback):
         self._step_metrics = StepMetrics(trainer)
         self._gauges = Gauges(trainer)
         faults = None if committee else RewardFaults(trainer)  # a committee counts its own
-        scores = CommitteeScores(trainer, committee, self._hold) if committee else None
+        scores = CommitteeScores(trainer, committee, self._hold, lambda: self.branch.playing) if committee else None
         self._rate = StepRate(trainer)
         self._evaluation = TrainerEvaluation(self._step_metrics, last)
         self._user_evaluation = (
             UserEvaluation(evaluate, options.evaluate_every, last, options.metrics) if evaluate else None
         )
         self._saving = SaveSchedule(self.checkpoints)
+        source = options.mixture if isinstance(options.mixture, PromptSource) else None
+        self._authored = AuthoredPromptsReader(trainer, source, committee) if source is not None else None
         self.branch = TrainerBranch(
             trainer,
             checkpoints=self.checkpoints,
@@ -134,11 +138,20 @@ class Attachment(TrainerCallback):
             self._evaluation,
             *([faults] if faults else ()),
             *([Repeated(trainer, options.mixture)] if options.mixture else ()),
+            *([self._authored] if self._authored else ()),
             ChannelMetrics(self._channels),
             *([IdleTeachers(trainer, options.teachers)] if options.teachers is not None else ()),
+            *self._frontier(),
             *([self._user_evaluation] if self._user_evaluation else ()),
             self._saving,
         ]
+
+    def _frontier(self) -> list[StepHook]:
+        """The calibrator, where the run's settings name a model and this training writes text."""
+        settings = self._connection.committee.frontier if self._connection else None
+        if settings is None or not settings.model or self.checkpoints.run_folder is None:
+            return []
+        return [FrontierCalibration(self.trainer, settings, self.checkpoints.run_folder)]
 
     @property
     def last_evaluation(self) -> dict[str, float]:
@@ -337,6 +350,8 @@ class Attachment(TrainerCallback):
         if options.mixture is not None:
             knobs.mixture.announce(actuators, options.mixture)
             knobs.skip.announce(trainer, actuators, options.mixture)
+        if self._authored is not None:
+            self._authored.announce(actuators)
         if options.committee is not None:
             options.committee.announce(actuators)
         else:

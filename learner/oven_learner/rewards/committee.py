@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from oven_controller.errors import ConfigError, UnknownNameError
@@ -34,6 +35,8 @@ COSTS = (
     MetricSpec(name="committee/tokens", unit="of judges, since the step before; evaluations included"),
     MetricSpec(name="committee/cost_usd", unit="US dollars, the same, of judges whose price is known"),
 )
+Answers: TypeAlias = dict[str, list[Verdict]]
+"""Member → its verdict on each group."""
 OWN_KINDS = 16
 """Kinds of failure that remote members may name in one batch; beyond that they are counted together."""
 
@@ -114,7 +117,8 @@ class Committee:
     it; None: two, or one where one member has weight. It is never more than those that have weight. `caution` is λ in
     rewards/aggregate.py. `description` is what remote members are told of the model whose answers they score; without
     it they see the prompt alone, and the process log says so. After `hold_after` steps in a row without a scored group
-    the run is held.
+    the run is held. `ahead`: 1 has a GRPOTrainer make the next completions while these are with the remote members
+    (rewards/generation_ahead.py).
 
     Raises ConfigError for names, weights or a quorum that cannot work, and UnknownNameError for a rule of aggregation
     that there is not.
@@ -132,6 +136,7 @@ class Committee:
         reliability: bool = True,
         reference: str = "",
         hold_after: int = 10,
+        ahead: int = 0,
         seed: int = 0,
         description: ModelDescription | str = "",
         run: str = "",
@@ -140,9 +145,14 @@ class Committee:
         self.rules = dict(rules)
         self.remote = remote
         self.hold_after = hold_after
+        self.ahead = ahead
+        self.waiting: Callable[[Callable[[], Answers]], Answers] = _at_once
+        """How the remote members are waited for."""
         self.description = description
         self.group_size = 0
         """Completions a prompt; the trainer that the committee is attached to sets it."""
+        self.reference_columns: frozenset[str] = frozenset()
+        """Columns that an author's prompts lack; the PromptSource that the trainer is attached with sets it."""
         self.last = Judged([])
         self.rows = range(0)
         """This rank's rows in `last.rewards`."""
@@ -212,7 +222,7 @@ class Committee:
 
     def choose_judge(self, member: str, identity: str) -> None:
         """Have another model judge as this member from the next batch on, or none (OFF). Raises UnknownNameError, and
-        ConfigError for a model that is no choice, or where too few would be left."""
+        ConfigError for a model that is not a choice, or where too few would be left."""
         if identity == OFF:
             self._check_without(member)
         before = self.judges.active(member)
@@ -225,7 +235,11 @@ class Committee:
         for a name that is taken or a share outside (0, 1)."""
         names.checked("member", member)
         if self.remote is None or member in self.members:
-            taken = f"{member!r} is a member already" if self.remote is not None else "nobody is asked over the bus"
+            taken = (
+                f"{member!r} is a member already"
+                if self.remote is not None
+                else "the committee asks no one over the bus"
+            )
             raise ConfigError(f"{taken}; choose another name")
         if not 0 < share < 1:
             raise ConfigError(f"a share of {share:g} is not between 0 and 1; give the new member's part of the whole")
@@ -251,7 +265,7 @@ class Committee:
     def _check_without(self, member: str) -> None:
         left = [name for name in self._voting() if name != member]
         if not left:
-            raise ConfigError(f"{member} is the only member with weight that is not muted; nobody would score")
+            raise ConfigError(f"{member} is the only member with weight that is not muted: no one would score")
         if self._quorum is not None and self._weights[member] > 0 and len(left) < self._quorum:
             raise ConfigError(
                 f"without {member} {len(left)} members would score, and committee.quorum is {self._quorum}: no group "
@@ -298,18 +312,20 @@ class Committee:
             raise ConfigError("the committee belongs to no trainer; call oven.attach(trainer, committee=...) first")
         asked = {"prompts": prompts, "completions": completions, **columns}
         asked |= {"log_metric": log_metric, "trainer_state": trainer_state}
-        cells = {name: score_rows(name, rule, asked, len(prompts)) for name, rule in self.rules.items()}
+        lacking = self.reference_columns
+        cells = {name: score_rows(name, rule, asked, len(prompts), lacking) for name, rule in self.rules.items()}
         texts = [as_text(completion) for completion in completions]
         mine = ([as_text(prompt) for prompt in prompts], texts, cells, self._references(texts, cells, columns))
         step = int(getattr(trainer_state, "global_step", 0))
         several = "torch" in sys.modules and ranks.world() > 1
-        self.rows, parts = ranks.gather_rows(mine, len(prompts)) if several else (range(len(prompts)), [mine])
+        rows, parts = ranks.gather_rows(mine, len(prompts)) if several else (range(len(prompts)), [mine])
         judged = self._judge(self._groups(parts), step) if not several or ranks.rank() == 0 else Judged([])
-        self.last = judged = ranks.broadcast(judged) if several else judged
+        judged = ranks.broadcast(judged) if several else judged
+        self.rows, self.last = rows, judged  # together: another batch may have been judged while this one waited
         if log_metric is not None and self.rows.start == 0:
             for name, value in judged.metrics.items():
                 log_metric(name, value)
-        return [judged.rewards[row] for row in self.rows]
+        return [judged.rewards[row] for row in rows]
 
     def take_cost(self) -> dict[str, float]:
         """`committee/tokens` and `committee/cost_usd` since this was called last, once a step; empty without remote
@@ -381,24 +397,25 @@ class Committee:
     def _judge(self, groups: Sequence[Group], step: int) -> Judged:
         """Pure but for the question to the remote members."""
         verdicts = [{name: _whole(cells) for name, cells in group.cells.items()} for group in groups]
+        shares, quorum = self._weights, self.quorum  # a change while members are asked holds for the next batch
         weighty = [name for name in self._voting() if name in self.remote.members] if self.remote else []
         if self.remote is not None and weighty:
             self._batches += 1
             requests = [self._request(group, i, step) for i, group in enumerate(groups)]
-            answers = self.remote.ask(requests, self.judges.named(weighty))
+            answers = self.waiting(partial(self.remote.ask, requests, self.judges.named(weighty)))
             for member in weighty:
                 for i, verdict in enumerate(answers[member]):
                     verdicts[i][member] = _spread_out(verdict, requests[i], groups[i].completions)
         rewards: list[float | None] = []
         skipped = indifferent = 0
         agreed: list[float] = []
-        weights = self.watch.weights(self._weights)  # of the whole batch: its order does not matter
+        weights = self.watch.weights(shares)  # of the whole batch: its order does not matter
         for group, of_group in zip(groups, verdicts, strict=True):
             scores = {name: verdict for name, verdict in of_group.items() if not isinstance(verdict, Abstention)}
-            given = aggregate(scores, weights, quorum=self.quorum, rule=self._rule, caution=self._caution)
-            voting = {name: said for name, said in scores.items() if self._weights[name] > 0}
+            given = aggregate(scores, weights, quorum=quorum, rule=self._rule, caution=self._caution)
+            voting = {name: said for name, said in scores.items() if shares[name] > 0}
             skipped += given is None
-            if given is None and len(voting) >= self.quorum:
+            if given is None and len(voting) >= quorum:
                 indifferent += sum(not sees_difference(said) for said in voting.values())
             rewards += [None] * len(group.completions) if given is None else given
             one = agreement(voting)
@@ -406,9 +423,9 @@ class Committee:
         metrics, abstained = self._measured(verdicts)
         if self.remote is not None and weighty:
             for group, request, of_group in zip(groups, requests, verdicts, strict=True):
-                of_voting = {name: verdict for name, verdict in of_group.items() if self._weights[name] > 0}
+                of_voting = {name: verdict for name, verdict in of_group.items() if shares[name] > 0}
                 shown = [completion.text for completion in request.completions]
-                self.watch.saw(shown, group.completions, of_voting, self._weights)
+                self.watch.saw(shown, group.completions, of_voting, shares)
             metrics |= self.watch.metrics(self.remote.health)
         if indifferent:
             abstained[NO_DIFFERENCE] = indifferent
@@ -478,6 +495,10 @@ class Committee:
             deadline_s=self.remote.deadline_s if self.remote else 1.0,
             reference=group.reference,
         )
+
+
+def _at_once(ask: Callable[[], Answers]) -> Answers:
+    return ask()
 
 
 def _digest(salt: str, text: str) -> str:

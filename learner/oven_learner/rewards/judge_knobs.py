@@ -31,7 +31,7 @@ class Swappable(Protocol):
 
     @property
     def remote(self) -> Asked | None:
-        """None: it asks nobody over the bus."""
+        """None: it asks no one over the bus."""
 
     @property
     def judges(self) -> LiveJudges:
@@ -67,7 +67,7 @@ class CommitteeSeats:
     def probe(self, member: str, judge: JudgeSpec, *, joins: bool = False) -> Future[str]:
         """Begin to ask a model a question, in the member's process."""
         if self._committee.remote is None:
-            raise ConfigError("the committee asks nobody over the bus")
+            raise ConfigError("the committee asks no one over the bus")
         return self._committee.remote.probe(member, judge, joins=joins)
 
     def offer(self, actuators: Actuators, member: str, judge: JudgeSpec) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import pytest
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.reward_weights import WEIGHTS, RewardWeights
 from oven_agents.stats.confidence import NEEDS_SECOND
-from oven_controller.protocol.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Vote
+from oven_controller.protocol.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Value, Vote
 
 SHARES = {"exact": 0.5, "judge": 0.5, "format": 0.0}
 ACCURACY = MetricSpec(name="eval/accuracy", better="up", held_out=True)
@@ -110,7 +110,14 @@ def test_nothing_is_said_on_less_than_four_evaluations_or_between_them() -> None
     assert said and all(vote.tick % 20 == 0 and vote.tick >= 80 for vote in said)
 
 
-def test_a_change_starts_the_count_again() -> None:
+@pytest.mark.parametrize(
+    ("actuator", "before", "after"),
+    [
+        (WEIGHTS, SHARES, {"exact": 0.75, "judge": 0.25, "format": 0.0}),
+        ("committee.judge", "claude/sonnet", "deepseek/chat"),
+    ],
+)
+def test_a_change_of_weights_or_of_a_judge_starts_the_count_again(actuator: str, before: Value, after: Value) -> None:
     seen = observed(FOOLED, ticks=400)
     first = votes(seen)[0].tick
     session = Session(RewardWeights(), "committee")
@@ -121,13 +128,13 @@ def test_a_change_starts_the_count_again() -> None:
         if observation.tick == first:
             session.absorb(
                 Receipt(
-                    incarnation=1, n=2 * first + 1, decision_id="d", actuator=WEIGHTS, status="applied", before=SHARES,
-                    after={"exact": 0.75, "judge": 0.25, "format": 0.0}, tick=first, step=first,
+                    incarnation=1, n=2 * first + 1, decision_id="d", actuator=actuator, status="applied", before=before,
+                    after=after, tick=first, step=first,
                 )
             )  # fmt: skip
         said += [message for message in session.react() if isinstance(message, Vote)]
-    after = [vote.tick for vote in said if vote.tick > first]
-    assert after and after[0] >= first + 80
+    later = [vote.tick for vote in said if vote.tick > first]
+    assert later and later[0] >= first + 80
 
 
 def test_it_says_when_it_cannot_fire() -> None:
@@ -140,6 +147,11 @@ def test_it_says_when_it_cannot_fire() -> None:
     assert WEIGHTS in (agent.cannot_fire(alone) or "")
     unmeasured = started(ACCURACY).model_copy(update={"metrics": (ACCURACY, MetricSpec(name="rewards/judge/mean"))})
     assert "exact" in (agent.cannot_fire(unmeasured) or "")
+    joined = started(ACCURACY, shares={**SHARES, "tone": 0.0}).model_copy(update={"metrics": started(ACCURACY).metrics})
+    assert "tone" in (agent.cannot_fire(joined) or "")
+    judge = ActuatorSpec(name="committee.tone", kind="choice", choices=("grok/grok-3", "off"))
+    with_judge = joined.model_copy(update={"actuators": (*joined.actuators, judge)})
+    assert agent.cannot_fire(with_judge) is None, "a judge that joined late has a mean that no one announced"
 
 
 def test_a_restarted_agent_votes_like_one_that_was_not() -> None:

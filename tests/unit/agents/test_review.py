@@ -24,9 +24,8 @@ from oven_agents.review.command import look
 from oven_agents.review.flagged_proposals import Flag, Series, flags, judge
 from oven_agents.review.open_loop_replay import OpenLoopReplay, Said
 from oven_agents.review.report import Report
-from oven_agents.runtime.loader import load
+from oven_agents.runtime.loader import load, repeatable_agents
 from oven_agents.shipped.learning_rate import LearningRate
-from oven_controller import plugins
 from oven_controller.cli.review import _changed
 from oven_controller.importing.command import read
 from oven_controller.importing.declared_knobs import asked
@@ -57,7 +56,7 @@ def table(path: Path, rows: int, *, reward: bool = False, spikes: Iterable[tuple
 
 
 def reviewed(path: Path, *, processes: int = 1, inline: bool = False, agents: dict[str, Base] | None = None) -> Report:
-    targets = {name: name for name in agents or plugins.points("agents")}
+    targets = {name: name for name in agents or repeatable_agents()}
     loaded = agents or {name: load(name)[1] for name in targets}
     if inline:  # one that answers ballots has to be asked while they are open, and all the others with it
         loaded, targets = loaded | {"zz": Ballots()}, targets | {"zz": "zz"}

@@ -14,13 +14,14 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.protocol.announcements import PromptsInjected
 from oven_controller.protocol.messages import LearnerMessage
 from oven_learner.hf.knobs.mixture import Mixture
+from oven_learner.hf.prompts.authored import AuthoredPrompts
 from oven_learner.hf.prompts.injected import InjectedPrompts, Injection
 from oven_learner.hf.prompts.reading import PROMPT, TOPIC, Prompts, Row, checked, digest, is_text, read
 
@@ -63,10 +64,12 @@ class PromptSource(Mixture):
         seed: int = 0,
         cap: int = CAP,
         share: float = SHARE,
+        held_out: Iterable[str] = (),
     ) -> None:
         """`prompts`: a list, a JSONL file, a folder of the `datasets` library or a function that returns prompts, whose
         rows may name their `topic`; or topic → one of these. `weights` default to the topics' sizes. Of injected
-        prompts `cap` are held, and `share` of a topic's draws go to them while it has any.
+        prompts `cap` are held, and `share` of a topic's draws go to them while it has any. `held_out`: prompts that the
+        run is measured on; one that an author writes may not quote them.
 
         Raises ConfigError for no prompts, what is not a prompt (with its place), a topic that is there twice, and
         weights, a cap or a share that cannot be; UnknownNameError for weights of a topic that is not there.
@@ -90,11 +93,19 @@ class PromptSource(Mixture):
         self._rows = [self._whole(row) for row in rows]
         self._share = share
         self._injected = InjectedPrompts(cap)
+        self.held_out = tuple(held_out)
+        self.authored = AuthoredPrompts()
+        self.references = frozenset(
+            name
+            for name in self._columns
+            if name not in (PROMPT, TOPIC) and all(row[name] is not None for row in self._rows)
+        )
+        """Columns that each prompt of the data has, such as the answer. Authored prompts lack them."""
         self.fingerprint = digest([digest(row) for row in self._rows])
         """Of the source's own prompts and their columns."""
         self._speaker: Speaker | None = None
         self._unsaid: list[Injection] = []
-        self.read.grow(self._injected.places)
+        self.read.grow(self._injected.places + self.authored.pool.places)
         self.dataset, self.epoch = self._as_dataset()
 
     @property
@@ -124,13 +135,34 @@ class PromptSource(Mixture):
         rows = [self._admitted(one, index) for index, one in enumerate(prompts)]
         named = topic or self.names[0]
         rows = [{**row, TOPIC: named} for row in rows]
-        places, evicted = self._injected.add(named, rows, self.next_chunk)
+        injection = self._add(self._injected, len(self._rows), by, why, rows)
+        if injection.evicted:
+            log.warning("%d injected prompts made room; %d are held at most", injection.evicted, self._injected.cap)
+        return injection
+
+    def add_authored(self, prompts: Sequence[str], *, by: str, why: str, topic: str) -> Injection:
+        """Hold prompts of an author's, which were admitted, for `data.authored_share` of the topic's draws. The log
+        gets what it gets of an injection."""
+        ask = str if self._text else _as_message
+        rows = [{**self._whole({PROMPT: ask(prompt)}), TOPIC: topic} for prompt in prompts]
+        return self._add(self.authored.pool, len(self._rows) + self._injected.places, by, why, rows)
+
+    def own_prompts(self, topic: str | None = None) -> list[Any]:
+        """The prompts of the source's own data, in order; of one topic, or all."""
+        return [row[PROMPT] for row in self._rows if topic in (None, row[TOPIC])]
+
+    def set_authored_share(self, share: float) -> None:
+        """What share of a topic's draws goes to authored prompts, from the next chunk on that is not drawn yet."""
+        self.authored.set_share(share, self.next_chunk)
+
+    def _add(self, pool: InjectedPrompts, first: int, by: str, why: str, rows: Sequence[Row]) -> Injection:
+        """`first`: the place in the dataset at which the pool's own begin. The rows are of one topic."""
+        topic = rows[0][TOPIC]
+        places, evicted = pool.add(topic, rows, self.next_chunk)
         for place in places:
-            self.read.forget(len(self._rows) + place)
-        injection = Injection(by, why, named, tuple(digest(row[PROMPT]) for row in rows), self.held, evicted)
-        log.info("%s added %d prompts to %s: %s", by, len(rows), named, why)
-        if evicted:
-            log.warning("%d injected prompts made room; %d are held at most", evicted, self._injected.cap)
+            self.read.forget(first + place)
+        injection = Injection(by, why, topic, tuple(digest(row[PROMPT]) for row in rows), len(pool), evicted)
+        log.info("%s added %d prompts to %s: %s", by, len(rows), topic, why)
         self._unsaid.append(injection)
         self._say()
         return injection
@@ -157,10 +189,15 @@ class PromptSource(Mixture):
         if index < own:
             return self._rows[index]
         # A sampler that is not ours may draw a place where nothing lies.
-        return self._injected.row(index - own) or self._rows[(index - own) % own]
+        place = index - own - self._injected.places
+        found = self._injected.row(index - own) if place < 0 else self.authored.pool.row(place)
+        return found or self._rows[(index - own) % own]
 
     def pick(self, rng: random.Random, name: str, chunk: int) -> int:
-        """As a mixture does, where nothing was injected."""
+        """As a mixture does, where nothing was injected and no share goes to authored prompts."""
+        share, authored = self.authored.drawable(name, chunk)
+        if authored and rng.random() < share:
+            return len(self._rows) + self._injected.places + rng.choice(authored)
         places = self._injected.drawable(name, chunk)
         if places and rng.random() < self._share:
             return len(self._rows) + rng.choice(places)
@@ -175,13 +212,15 @@ class PromptSource(Mixture):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """A mixture's, and the injected prompts with their text. Plain values and tensors."""
-        return {**super().state_dict(), "injected": self._injected.state(), "prompts": self.fingerprint}
+        """A mixture's, and the injected and authored prompts with their text. Plain values and tensors."""
+        added = {"injected": self._injected.state(), "authored": self.authored.state()}
+        return {**super().state_dict(), **added, "prompts": self.fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where the state was taken; what was injected here before is not any more. Raises ConfigError where
         the topics are others, or the cap is lower."""
         self._injected.load(state["injected"])
+        self.authored.load(state["authored"])
         super().load_state_dict(state)
         self._unsaid.clear()
         if state["prompts"] != self.fingerprint:
@@ -222,7 +261,8 @@ class PromptSource(Mixture):
         from datasets import Dataset
 
         own = len(self._rows)
-        places = Dataset.from_dict({"row": range(own + self._injected.places)}).with_transform(_Lookup(self))
+        added = self._injected.places + self.authored.pool.places
+        places = Dataset.from_dict({"row": range(own + added)}).with_transform(_Lookup(self))
         return places, places.select(range(own))
 
 
@@ -239,6 +279,10 @@ class _Lookup:
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         """The library hashes it by what pickle makes of it."""
         return _elsewhere, (self._source.fingerprint,)
+
+
+def _as_message(prompt: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}]
 
 
 def _elsewhere(prompts: str) -> NoReturn:

@@ -1,0 +1,111 @@
+"""One model that is asked now and then: within a deadline, a limited number of times, every failure counted by kind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from oven_agents.judges import providers
+from oven_agents.judges.failures import JudgeFailure, Kind
+from oven_agents.judges.providers.provider import Answer, Provider, Question
+from oven_agents.judges.usage import Ledger, cost_usd, opened
+from oven_agents.language_models.call_limit import CallLimit
+from oven_controller.errors import ConfigError
+from oven_controller.settings.judge_providers import catalogue, endpoint_of, key_of
+from oven_controller.settings.model import ModelSettings
+from oven_controller.telemetry import genai
+from oven_controller.telemetry.genai import CallRecord
+
+log = logging.getLogger("oven.agent")
+
+ATTEMPT_SHARE = 2 / 3
+"""Of the deadline for one HTTP attempt: an answer that got lost leaves a third for another."""
+
+Read = TypeVar("Read")
+
+
+class Asker:
+    """Raises ConfigError when it is made for a provider that there is not, or without the model's key."""
+
+    def __init__(self, name: str, llm: ModelSettings, providers_file: str, limit: CallLimit, deadline_s: float) -> None:
+        """`llm` is the setting `NAME.llm`; `providers_file` the user's overlay of the catalogue, or nothing."""
+        self.limit = limit
+        self.failed: Counter[str] = Counter()
+        """Questions without an answer that could be used, by kind."""
+        self._name, self._deadline_s = name, deadline_s
+        self._asked = endpoint_of(name, llm, catalogue(providers_file), f"{name}.llm")
+        self._key = key_of(name, self._asked, at=f"{name}.llm")
+        self._provider: Provider | None = None
+
+    @property
+    def model(self) -> str:
+        return self._asked.model
+
+    async def ask(self, question: Question, read: Callable[[str], Read]) -> Read:
+        """What `read` makes of the answer. Raises JudgeFailure, with the failure counted."""
+        ledger = Ledger()
+        started, answer, error = time.time_ns(), None, None
+        try:
+            answer = await self._answer(question, ledger)
+            if answer.outcome != "complete":
+                raise JudgeFailure(answer.outcome, f"the answer ended with {answer.finish_reason}")
+            return read(answer.text)
+        except JudgeFailure as failure:
+            error = failure.kind
+            self.failed[failure.kind] += 1
+            raise
+        finally:
+            self._book(answer, error, ledger, started)
+
+    async def close(self) -> None:
+        if self._provider is not None:
+            await self._provider.close()
+
+    async def _answer(self, question: Question, ledger: Ledger) -> Answer:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                if self._provider is None:  # a second or two of importing, which must not hold up other agents' votes
+                    connect = partial(providers.connect, self._name, self._asked, self._key)
+                    self._provider = await asyncio.to_thread(connect)
+                await asyncio.to_thread(self.limit.reserve)
+                with opened(ledger):
+                    return await self._provider.ask(question, ATTEMPT_SHARE * self._deadline_s)
+        except TimeoutError:
+            raise JudgeFailure(ledger.last or "timeout", f"no answer within {self._deadline_s:g} s") from None
+        except ConfigError as error:  # the SDK is not installed
+            raise JudgeFailure("internal", str(error)) from None
+        except OSError as error:
+            raise JudgeFailure(
+                "internal", f"the call cannot be counted ({error.strerror}), so it is not made"
+            ) from None
+
+    def _book(self, answer: Answer | None, error: Kind | None, ledger: Ledger, started_ns: int) -> None:
+        usage = answer.usage if answer is not None else None
+        if self._provider is None:
+            return
+        price = cost_usd(self._asked, [usage])
+        if price:
+            try:
+                self.limit.book(price)
+            except OSError as problem:
+                log.warning("%s: what a call cost cannot be kept: %s", self._name, problem.strerror)
+        genai.trace(
+            CallRecord(
+                operation="chat",
+                provider=self._provider.name,
+                request_model=self._provider.model,
+                response_model=answer.model if answer is not None else "",
+                input_tokens=usage.input_tokens if usage is not None else None,
+                output_tokens=usage.output_tokens if usage is not None else None,
+                finish_reason=answer.finish_reason if answer is not None else "",
+                error_type=error,
+                resends=max(0, ledger.attempts - 1),
+                started_ns=started_ns,
+                ended_ns=time.time_ns(),
+            )
+        )

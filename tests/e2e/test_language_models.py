@@ -1,0 +1,64 @@
+"""`tuner` and `author` in a whole stack: while nothing of theirs is adopted they leave the training as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import Oven
+from tests.support.authored import STEPS
+from tests.support.scripted_model import KEY, ScriptedModel
+
+from oven_controller.log.replay import replay
+from oven_controller.protocol.announcements import PromptsInjected
+from oven_controller.protocol.messages import Decision, Receipt, Vote
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+async def trained(oven: Oven, run: str, url: str) -> str:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.support.authored", run, url),
+        cwd=ROOT,
+        env=kept | {"OVEN_HOME": str(oven.home), "OMP_NUM_THREADS": "1", "OVEN_TEST_KEY": KEY},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said = (await process.communicate())[0].decode()
+    assert process.returncode == 0, said
+    return said
+
+
+async def test_a_tuner_and_an_author_that_nobody_follows_leave_the_training_alone(oven: Oven) -> None:
+    """That an author's prompts change no weight is in tests/unit/learner/test_authored_prompts.py."""
+    async with ScriptedModel().running() as endpoint:
+        asked = await trained(oven, "asked", endpoint.url)
+    assert f"completed at step {STEPS}" in asked
+    events = oven.events("asked")
+    votes = {(event.author, event.body.actuator) for event in events if isinstance(event.body, Vote)}
+    assert {("tuner", "optimizer.lr_scale"), ("author", "data.authored_share")} <= votes
+    decisions = [event.body for event in events if isinstance(event.body, Decision)]
+    assert all(decision.verdict not in ("adopted", "tried") for decision in decisions), "the author is no quorum alone"
+    assert {line.shadow for one in decisions for line in one.tally if line.agent == "tuner"} <= {True}
+    assert not any(isinstance(event.body, Receipt) for event in events)
+    injected = [event.body for event in events if isinstance(event.body, PromptsInjected)]
+    assert sum(len(one.hashes) for one in injected) == 30, "author.total"
+    assert {one.by for one in injected} == {"author"}
+    assert replay(events, "asked").same
+    folder = oven.home / "runs" / "asked"
+    calls = json.loads((folder / "calls" / "tuner.json").read_text())["calls"]
+    assert calls + json.loads((folder / "calls" / "author.json").read_text())["calls"] == endpoint.served["ok"]
+    kept = [path for path in folder.rglob("*") if path.is_file()]
+    assert not [path for path in kept if KEY.encode() in path.read_bytes()] and KEY not in asked
+    text = b"vowels 2 + 2?"
+    assert {path.parent.name.partition("-")[0] for path in kept if text in path.read_bytes()} == {
+        "authored",
+        "checkpoint",
+    }

@@ -1,0 +1,341 @@
+"""`tuner` and `author` over real HTTP, in a session without a bus: answers, late ones, faults and floods."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.scripted_model import GOOD, KEY, ScriptedModel
+
+from oven_agents.backtest.command import main as backtest
+from oven_agents.language_models.author import Author
+from oven_agents.language_models.tuner import Tuner
+from oven_agents.review.command import main as review
+from oven_agents.runtime.companion import Surroundings
+from oven_agents.runtime.loader import load
+from oven_agents.sdk.session import Session
+from oven_bench.judging.judge_endpoint import Endpoint
+from oven_controller.errors import ConfigError
+from oven_controller.protocol.messages import (
+    ActuatorSpec,
+    AgentStatus,
+    Horizon,
+    MetricSpec,
+    Observation,
+    Receipt,
+    RunStarted,
+    Vote,
+)
+from oven_controller.protocol.requests import CurriculumRequest, DiagnoseRequest, Diagnosis
+from oven_controller.runs.authored_prompts import AuthoredPrompt, Topic, read_prompts, write_topics
+from oven_controller.runs.folder import RunFolder
+from oven_kg.service.endpoints import answers
+
+RATE = ActuatorSpec(name="optimizer.lr_scale", kind="scalar", scale="log", low=0.1, high=3.0, value=1.0)
+MIXTURE = ActuatorSpec(
+    name="data.mixture", kind="simplex", choices=("sums", "proofs"), value={"sums": 0.5, "proofs": 0.5}
+)
+SHARE = ActuatorSpec(name="data.authored_share", kind="scalar", low=0.0, high=0.25, value=0.0, moves_own_metric=True)
+
+
+def started(*actuators: ActuatorSpec) -> RunStarted:
+    better = {"reward": "up", "loss": "down", "eval/accuracy": "up"}
+    names = ("reward", "loss", "grad_norm", "reward/sums", "reward/proofs", "eval/accuracy", "data/authored")
+    return RunStarted.model_validate(
+        {
+            "incarnation": 1,
+            "n": 0,
+            "recipe": "grpo",
+            "horizon": Horizon(max_steps=500),
+            "actuators": actuators or (RATE, MIXTURE, SHARE),
+            "metrics": [
+                MetricSpec(name=name, better=better.get(name, "neither"), held_out=name.startswith("eval"))
+                for name in names
+            ],
+        }
+    )
+
+
+class Run:
+    """One agent in its session, with its companion beside it."""
+
+    def __init__(self, agent: Tuner | Author, folder: Path, settings: dict[str, Any], *actuators: ActuatorSpec) -> None:
+        self.agent, self.said = agent, list[Vote | AgentStatus]()
+        self.asked: list[tuple[str, bytes]] = []
+        graph = answers()
+
+        async def ask_graph(endpoint: str, request: bytes) -> bytes | None:
+            self.asked.append((endpoint, request))
+            return graph(endpoint, request)
+
+        name = "tuner" if isinstance(agent, Tuner) else "author"
+        beside = agent.begin(Surroundings(name, folder, {name: settings}, ask_graph))
+        self.task = asyncio.create_task(beside) if beside is not None else None
+        self.session = Session(agent, name)
+        self.session.absorb(started(*actuators))
+        self.tick = 0
+
+    def ticks(self, count: int, **metrics: float) -> list[Vote | AgentStatus]:
+        """Of a run whose gradient norm doubles at tick 32."""
+        said: list[Any] = []
+        for _ in range(count):
+            self.tick += 1
+            seen = {"reward": 0.2, "loss": 1.0, "grad_norm": 1.0 + 0.01 * (self.tick % 3) + (self.tick > 31), **metrics}
+            seen |= {"reward/sums": 0.3, "reward/proofs": 0.99, "eval/accuracy": 0.25}
+            self.session.absorb(
+                Observation(incarnation=1, n=self.tick, tick=self.tick, step=self.tick, progress=0.1, metrics=seen)
+            )
+            said += self.session.react()
+        self.said += said
+        assert not self.session.problems
+        return said
+
+    async def answer(self, count: int = 1, **metrics: float) -> list[Vote | AgentStatus]:
+        """What is said `count` ticks after the answer has come."""
+        await self.agent.desk.answered.wait()
+        return self.ticks(count, **metrics)
+
+
+@asynccontextmanager
+async def playing(
+    agent: Tuner | Author,
+    folder: Path,
+    endpoint: Endpoint | None,
+    model: str = "m",
+    actuators: tuple[ActuatorSpec, ...] = (),
+    **settings: Any,
+) -> AsyncIterator[Run]:
+    if endpoint is not None:
+        settings["llm"] = {
+            "provider": "compatible",
+            "model": model,
+            "base_url": endpoint.openai_url,
+            "key_env": "OVEN_TEST_KEY",
+        }
+    run = Run(agent, folder, settings, *actuators)
+    try:
+        yield run
+    finally:
+        if run.task is not None:
+            run.task.cancel()
+            await asyncio.gather(run.task, return_exceptions=True)
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVEN_TEST_KEY", KEY)
+
+
+def votes(said: list[Vote | AgentStatus]) -> list[Vote]:
+    return [message for message in said if isinstance(message, Vote)]
+
+
+def notices(said: list[Vote | AgentStatus]) -> list[str]:
+    return [message.reason for message in said if isinstance(message, AgentStatus) and message.state == "notice"]
+
+
+async def test_an_answer_becomes_a_vote_at_a_later_tick_with_the_graphs_diagnosis_asked_first(tmp_path: Path) -> None:
+    async with ScriptedModel().running() as endpoint, playing(Tuner(), tmp_path, endpoint, every=30) as run:
+        assert isinstance(endpoint, ScriptedModel)
+        assert not votes(run.ticks(20)) and not endpoint.requests, "no vote waits for a model"
+        said = votes(await run.answer())
+        assert [(vote.actuator, vote.value, vote.tick, vote.confidence) for vote in said] == [(RATE.name, 0.5, 21, 0.7)]
+        assert said[0].rationale == f"{GOOD['reason']} (m, asked at tick 12)"
+        assert not run.asked, "nothing has moved, so the graph knows no cause"
+        run.session.absorb(
+            Receipt.model_validate(
+                {"incarnation": 1, "n": 9, "decision_id": "d", "actuator": RATE.name, "before": 1.0, "after": 2.0}
+                | {"status": "applied", "tick": 21, "step": 21, "reason": ""}
+            )
+        )
+        run.ticks(32)
+        await run.agent.desk.answered.wait()
+        (name, request), *_ = run.asked
+        assert name == "diagnose"
+        assert [one.id for one in DiagnoseRequest.model_validate_json(request).symptoms] == ["grad_norm_growth"]
+        first, second = endpoint.data
+        assert first["knowledge_graph"] == {} and second["knowledge_graph"]["causes"]
+        assert second["knobs"] == {
+            RATE.name: {"value": 2.0, "low": 0.1, "high": 3.0, "scale": "log", "unit": "", "changed_at_tick": 21}
+        }
+        assert second["changes"][0]["reward_before"] == 0.2
+        schema = endpoint.requests[1]["response_format"]["json_schema"]["schema"]["properties"]
+        assert schema["actuator"]["enum"] == [RATE.name] and "eval/accuracy" in schema["target"]["enum"]
+
+
+async def test_late_and_overtaken_answers_expire_and_are_counted(tmp_path: Path) -> None:
+    async with ScriptedModel().running() as endpoint, playing(Tuner(), tmp_path, endpoint, every=1, expires=5) as run:
+        run.ticks(12)
+        await run.agent.desk.answered.wait()
+        run.agent.desk.answered.clear()
+        taken = run.agent.desk.take
+        run.agent.desk.take = lambda: None  # type: ignore[method-assign]  # the agent is busy for some ticks
+        run.ticks(6)
+        run.agent.desk.take = taken  # type: ignore[method-assign]
+        assert not votes(said := run.ticks(1)) and "expired 1" in notices(said)[0]
+        run.ticks(1)
+        moved = {"decision_id": "d", "actuator": RATE.name, "before": 1.0, "after": 2.0, "status": "applied"}
+        run.session.absorb(
+            Receipt.model_validate({"incarnation": 1, "n": 1, "tick": run.tick, "step": run.tick, "reason": ""} | moved)
+        )
+        said = await run.answer()
+        assert not votes(said) and "optimizer.lr_scale has moved since tick 20" in notices(said)[0]
+        assert "superseded 1" in notices(said)[0]
+
+
+BAD: dict[str, tuple[str, str]] = {
+    "out_of_range": (json.dumps(GOOD | {"value": 99}), "optimizer.lr_scale = 99 is outside 0.1 to 3"),
+    "confident": (json.dumps(GOOD | {"confidence": 7}), "out_of_range"),
+    "not_finite": (json.dumps(GOOD).replace("0.5", "NaN"), "schema"),
+    "not_allowed": (json.dumps(GOOD | {"actuator": "run.stop"}), "schema"),
+    "no_reason": (json.dumps(GOOD | {"reason": " \u200b"}), "there is no reason"),
+    "prose": ("Lower the learning rate to 0.5, I am sure of it.", "bad_json"),
+    "deep": ("[" * 100_000, "bad_json"),
+    "long": (json.dumps(GOOD | {"notes": "x" * 1_000_000}), "schema"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_an_answer_that_cannot_be_used_is_an_abstention_of_its_kind(tmp_path: Path, name: str) -> None:
+    text, told = BAD[name]
+    async with ScriptedModel(lambda data: text).running() as endpoint, playing(Tuner(), tmp_path, endpoint) as run:
+        run.ticks(12)
+        said = await run.answer()
+        assert not votes(said) and told in notices(said)[0] and "1 calls" in notices(said)[0]
+        assert "lower the" not in notices(said)[0].lower(), "nothing of the answer is quoted"
+
+
+async def test_faults_on_the_way_are_counted_and_the_key_is_in_none_of_them(tmp_path: Path) -> None:
+    async with ScriptedModel().running() as endpoint:
+        for model, kind in {"m@401": "auth", "m@echo400x3": "bad_request", "m@refusal": "refusal"}.items():
+            async with playing(Tuner(), tmp_path / kind, endpoint, model=model, every=1) as run:
+                (tmp_path / kind).mkdir()
+                run.ticks(12)
+                said = await run.answer()
+                assert not votes(said) and f"{kind} 1" in notices(said)[0] and KEY not in str(said)
+                run.ticks(1)
+                assert votes(await run.answer()), "the next question is answered"
+        async with playing(Tuner(), tmp_path / "auth", endpoint, model="m@hang", deadline_s=0.3, every=1) as run:
+            run.ticks(12)
+            assert "timeout 1" in notices(await run.answer())[0]
+
+
+async def test_calls_are_bounded_over_restarts_and_said(tmp_path: Path) -> None:
+    async with ScriptedModel().running() as endpoint:
+        for made in (1, 2):
+            async with playing(Tuner(), tmp_path, endpoint, every=1, calls=2) as run:
+                run.ticks(12)
+                assert votes(await run.answer())
+                assert json.loads((tmp_path / "calls" / "tuner.json").read_text())["calls"] == made
+        async with playing(Tuner(), tmp_path, endpoint, every=1, calls=2) as run:
+            assert "all 2 calls of tuner.calls are made" in notices(run.ticks(30))[0]
+        assert endpoint.served["ok"] == 2
+        (tmp_path / "calls" / "tuner.json").write_text("two")
+        async with playing(Tuner(), tmp_path, endpoint) as run:
+            run.ticks(1)
+            assert "does not say how many calls were made" in str(run.said) and "remove it" in str(run.said)
+
+
+async def test_without_a_model_or_its_key_the_tuner_says_that_it_cannot_fire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OVEN_TEST_KEY")
+    async with ScriptedModel().running() as endpoint, playing(Tuner(), tmp_path, endpoint) as run:
+        run.ticks(1)
+        assert "OVEN_TEST_KEY is not set" in next(m.reason for m in run.said if isinstance(m, AgentStatus) and m.reason)
+    for agent in (load("tuner")[1], load("author")[1]):
+        assert "no model is configured" in str(agent.cannot_fire(started()))
+
+
+@pytest.mark.parametrize("name", ["tuner", "author"])
+def test_what_it_would_say_on_a_recording_is_not_made_up(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"the agent '{name}' asks a language model"):
+        backtest(name, RunFolder(tmp_path), until=None, as_json=False)
+    with pytest.raises(ConfigError, match=f"the agent '{name}' asks a language model"):
+        review("run", agents=[name], events=None, change=None, notes=None)  # type: ignore[arg-type]
+
+
+def topics(folder: Path) -> None:
+    write_topics(folder, [Topic(name="sums", prompts=9, examples=("What is 1 + 1?",)), Topic(name="proofs", prompts=9)])
+
+
+def passed_on(folder: Path) -> tuple[AuthoredPrompt, ...]:
+    return read_prompts(folder, 0).prompts
+
+
+async def test_an_author_writes_for_what_lags_with_its_provenance_and_proposes_a_share(tmp_path: Path) -> None:
+    topics(tmp_path)
+    async with ScriptedModel().running() as endpoint, playing(Author(), tmp_path, endpoint, every=20) as run:
+        assert isinstance(endpoint, ScriptedModel)
+        run.ticks(5)
+        said = await run.answer()
+        assert "wrote 6 prompts (sums)" in notices(said)[0] and "1 + 2?" not in str(run.said)
+        assert passed_on(tmp_path)[2] == AuthoredPrompt(
+            topic="sums", prompt="sums 1 + 2?", by="author", model="m", tick=5
+        )
+        (asked,) = endpoint.data
+        assert asked["topics"] == [
+            {"topic": "sums", "mastery": 0.3, "before": None, "readings": 5}
+            | {"examples": ["What is 1 + 1?"], "prompts_in_data": 9}
+        ], "proofs are mastered"
+        assert not votes(run.ticks(2, **{"data/authored": 7.0}))
+        (vote,) = votes(run.ticks(1, **{"data/authored": 8.0}))
+        assert (vote.actuator, vote.value, vote.confidence, vote.target) == (SHARE.name, 0.1, 0.5, "eval/accuracy")
+
+
+async def test_an_author_that_floods_is_cut_and_counted(tmp_path: Path) -> None:
+    topics(tmp_path)
+    odd = ["what is  1 + 1?", "a\u202eb", "", "y" * 5000, "z" * 1_000_000]
+    flood = [{"topic": "sums", "prompt": text} for text in odd + [f"{n} + 1?" for n in (0, 0, *range(10_000))]]
+    text = json.dumps({"prompts": [{"topic": "verses", "prompt": "x"}, *flood]})
+    options: dict[str, Any] = {"prompts": 10, "total": 12, "every": 1}
+    async with (
+        ScriptedModel(lambda data: text).running() as endpoint,
+        playing(Author(), tmp_path, endpoint, **options) as run,
+    ):
+        run.ticks(5)
+        told = notices(await run.answer())[0]
+        counts = "capped 9990, control 1, duplicate 3, empty 1, too_long 2, unknown_topic 1"
+        assert "wrote 10 prompts (sums)" in told and counts in told
+        run.ticks(1)
+        await run.answer()
+        assert len(passed_on(tmp_path)) == 12, "author.total"
+        assert "all 12 prompts of author.total are written" in notices(run.ticks(3))[-1]
+
+
+async def test_an_author_without_topics_or_with_prose_abstains_by_kind(tmp_path: Path) -> None:
+    prose = ScriptedModel(lambda data: "1. What is 2 + 2?")
+    async with prose.running() as endpoint, playing(Author(), tmp_path, endpoint, every=1) as run:
+        run.ticks(5)
+        assert "malformed_request: the topics are not known" in notices(await run.answer())[0]
+        topics(tmp_path)
+        run.ticks(1)
+        assert "bad_json" in notices(await run.answer())[0]
+        assert not (tmp_path / "authored" / "prompts.jsonl").exists()
+
+
+async def test_without_a_key_the_knowledge_graph_weighs_the_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OVEN_TEST_KEY")
+    async with ScriptedModel().running() as endpoint, playing(Author(), tmp_path, endpoint) as run:
+        run.ticks(12)
+        (vote,) = votes(await run.answer())
+        (name, request), *_ = run.asked
+        assert name == "curriculum" and CurriculumRequest.model_validate_json(request).mastery[0].topic == "sums"
+        assert vote.actuator == "data.mixture" and isinstance(vote.value, dict)
+        assert vote.value["sums"] > 0.6 and not endpoint.requests
+    async with playing(Author(), tmp_path, None, actuators=(RATE,), enabled=True) as run:
+        run.ticks(1)
+        assert "the run announces no data.mixture" in str(run.said)
+
+
+def test_a_diagnosis_that_cannot_be_read_is_none() -> None:
+    from oven_agents.language_models.tuner import _diagnosis
+
+    assert _diagnosis(b"{}") is None and _diagnosis(Diagnosis(graph="g").wire()) == Diagnosis(graph="g")

@@ -1,0 +1,121 @@
+"""What `judge list` shows of a log, and how a model is named there."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from pydantic import ValidationError
+
+from oven_controller.errors import ConfigError
+from oven_controller.log.committee_view import WEIGHTS, CommitteeView, MemberLine, abstains
+from oven_controller.protocol.announcements import ActuatorAnnounced
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.judge_spec import OFF, JudgeSpec
+from oven_controller.protocol.messages import ActuatorSpec, LogMessage, Observation, Receipt, RunStarted
+from oven_controller.settings.judges import check_judge, judge_of, new_member, with_judge
+from oven_controller.settings.model import CommitteeSettings, MemberSettings
+
+CLAUDE, CHAT = "claude/sonnet", "deepseek/chat"
+
+
+def knob(member: str, *choices: str, value: str | None = None) -> ActuatorSpec:
+    return ActuatorSpec(
+        name=f"committee.{member}", kind="choice", choices=choices, value=value or choices[0], moves_own_metric=True
+    )
+
+
+def shown(*bodies: LogMessage) -> list[MemberLine]:
+    view = CommitteeView()
+    weights = ActuatorSpec(
+        name=WEIGHTS,
+        kind="simplex",
+        choices=("exact", "critic", "tone"),
+        value={"exact": 0.5, "critic": 0.3, "tone": 0.2},
+    )
+    started = RunStarted(
+        incarnation=1, n=0, recipe="r", actuators=(weights, knob("critic", CLAUDE, OFF), knob("tone", CHAT, OFF))
+    )
+    for seq, body in enumerate((started, *bodies), 1):
+        view.feed(Event(seq, "oven.r.run", b"", datetime(2026, 1, 1, tzinfo=UTC), body))
+    return view.lines({"critic": "critic", "tone": "style"})
+
+
+def observed(tick: int, **metrics: float) -> Observation:
+    return Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=0.1, metrics=metrics)
+
+
+def receipt(actuator: str, after: str, status: str = "applied") -> Receipt:
+    fields = {"incarnation": 1, "n": 9, "actuator": actuator, "status": status, "after": after, "tick": 2, "step": 2}
+    return Receipt.model_validate(fields)
+
+
+def test_each_member_has_its_model_its_share_and_what_it_did_in_the_newest_step() -> None:
+    asked = {"committee/skipped_groups": 0.0, "rewards/critic/mean": 0.5}
+    before = observed(1, **asked, **{abstains("tone", "timeout"): 1.0})
+    now = observed(2, **asked, **{abstains("tone", "rate_limit"): 2.0, abstains("tone", "auth"): 1.0})
+    between = observed(3, loss=1.0)
+    critic, tone = shown(before, now, between)
+    assert critic == MemberLine("critic", CLAUDE, "critic", 0.3, "scoring", (CLAUDE, OFF))
+    assert (tone.role, tone.weight, tone.state) == ("style", 0.2, "abstaining: auth 1, rate_limit 2")
+    _, tone = shown(observed(1, **asked, **{abstains("tone", "quarantined"): 4.0}))
+    assert tone.state == "quarantined"
+    assert [line.state for line in shown()] == ["not asked", "not asked"]
+
+
+def test_swaps_mutes_and_what_joins_or_leaves_show() -> None:
+    announced = ActuatorAnnounced(incarnation=1, n=3, actuator=knob("critic", CLAUDE, CHAT, OFF), tick=1, step=1)
+    critic, tone = shown(announced, receipt("committee.critic", CHAT), receipt("committee.tone", OFF))
+    assert (critic.judge, critic.choices) == (CHAT, (CLAUDE, CHAT, OFF))
+    assert (tone.judge, tone.state) == (OFF, "muted")
+    critic, _ = shown(announced, receipt("committee.critic", CHAT, "rejected"))
+    assert critic.judge == CLAUDE
+    came = ActuatorAnnounced(incarnation=1, n=4, actuator=knob("late", CHAT, OFF), tick=1, step=1)
+    left = ActuatorAnnounced(incarnation=1, n=5, actuator=knob("tone", OFF), tick=1, step=1)
+    assert [line.member for line in shown(came, left)] == ["critic", "late"]
+
+
+def test_an_identity_holds_what_scores_differently_and_no_key() -> None:
+    mine = JudgeSpec(provider="compatible", model="m", base_url="http://127.0.0.1:8000/v1/", key_env="MY_KEY")
+    assert mine.identity == "compatible/m@127.0.0.1:8000/v1"
+    assert mine.model_copy(update={"key_env": "OTHER"}).identity == mine.identity
+    with_logprobs = JudgeSpec(provider="grok", model="grok-3", logprobs=True, top_logprobs=8)
+    assert with_logprobs.identity == "grok/grok-3+logprobs=8"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"base_url": "https://me:hunter2@host/v1"},
+        {"base_url": "https://host/v1?key=hunter2"},
+        {"base_url": "ftp://host"},
+        {"top_logprobs": 21},
+        {"key_env": "sk-hunter2"},
+        {"model": ""},
+    ],
+)
+def test_a_spec_refuses_what_would_tell_a_secret_or_cannot_be_asked(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        JudgeSpec.model_validate({"provider": "compatible", "model": "m", **wrong})
+
+
+def test_a_member_keeps_all_but_its_model() -> None:
+    member = MemberSettings(
+        provider="claude", model="sonnet", role="specialist", domain="chemistry", base_url="http://h/x", key_env="K"
+    )
+    assert with_judge(member, judge_of(member)) == member
+    swapped = with_judge(member, JudgeSpec(provider="deepseek", model="chat"))
+    assert (swapped.role, swapped.domain, swapped.provider, swapped.base_url) == (
+        "specialist",
+        "chemistry",
+        "deepseek",
+        "",
+    )
+    committee = CommitteeSettings(members={"expert": member})
+    check_judge(committee, "expert", JudgeSpec(provider="grok", model="grok-3"))
+    with pytest.raises(ConfigError, match="did you mean 'grok'"):
+        check_judge(committee, "expert", JudgeSpec(provider="groc", model="grok-3"))
+    with pytest.raises(ConfigError, match="has no address"):
+        check_judge(committee, "expert", JudgeSpec(provider="compatible", model="m"))
+    with pytest.raises(ConfigError, match="no role named 'critc'; did you mean 'critic'"):
+        new_member(committee, "new", provider="claude", model="m", role="critc")

@@ -1,4 +1,4 @@
-"""The judges' endpoint in a process of its own: `python -m oven_bench.judging.endpoint_process SEED`.
+"""The judges' endpoint in its own process: `python -m oven_bench.judging.endpoint_process SEED`.
 
 It prints its address, and serves until its standard input ends."""
 
@@ -38,7 +38,7 @@ async def running_endpoint(seed: int) -> AsyncIterator[str]:
 
 
 async def served(url: str) -> Counter[str]:
-    """Requests to the endpoint so far, by what became of them; "ok" for those that were answered."""
+    """Requests to the endpoint so far, by their outcome; "ok" for those that were answered."""
 
     def read() -> Counter[str]:
         with urllib.request.urlopen(f"{url}/served", timeout=30) as answer:

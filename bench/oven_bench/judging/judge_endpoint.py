@@ -45,7 +45,7 @@ class Endpoint:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.served: Counter[str] = Counter()
-        """Requests by what became of them; "ok" for those that were answered."""
+        """Requests by their outcome; "ok" for those that were answered."""
         self.formats = {"json_schema", "json_object"}
         """What an answer can be held to; a request for another format is refused."""
         self.top_logprobs = 20

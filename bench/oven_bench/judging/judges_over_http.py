@@ -50,7 +50,7 @@ WARM_UP: Final = 2
 LATE_S: Final = 3.0
 """Deadline in seconds of the endpoints that never answer in time."""
 LATE: Final = {"retry_after_300": "laterx999", "hung": "hangx999", "dead": ""}
-"""Name → the endpoint's script; nobody listens at the address of the dead one."""
+"""Name → the endpoint's script; no one listens at the address of the dead one."""
 _COUNTED = re.compile(r"faults on the way: (.*)")
 
 

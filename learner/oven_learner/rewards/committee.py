@@ -328,7 +328,7 @@ class Committee:
         return [judged.rewards[row] for row in rows]
 
     def take_cost(self) -> dict[str, float]:
-        """`committee/tokens` and `committee/cost_usd` since this was called last, once a step; empty without remote
+        """`committee/tokens` and `committee/cost_usd` since this was called last, for one step; empty without remote
         members, and without dollars where no judge's price is known."""
         if self.remote is None:
             return {}

@@ -53,7 +53,7 @@ class Answer:
     model: str
     usage: Usage | None
     cost_usd: float | None = None
-    """What it and the attempts before it cost; None where nobody reckoned, or the model's price is not known."""
+    """What it and the attempts before it cost; None where it was not reckoned, or the model's price is not known."""
     logprobs: Logprobs | None = None
     """None where they were not asked for, or did not come."""
 

@@ -87,6 +87,7 @@ class RemoteMembers:
         self.health: dict[str, JudgeHealth] = {}
         """Member → what it last said of its judge."""
         self._cost = Cost()
+        self._counting = threading.Lock()
 
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
         """The verdict of each of `members`, by the model that is named, on every request, with the scores in the order
@@ -122,7 +123,8 @@ class RemoteMembers:
 
     def take_cost(self) -> Cost:
         """What the answers cost that came since this was called last, abstentions among them."""
-        cost, self._cost = self._cost, Cost()
+        with self._counting:
+            cost, self._cost = self._cost, Cost()
         return cost
 
     def close(self) -> None:
@@ -281,7 +283,8 @@ class RemoteMembers:
         if (message.headers or {}).get("Status") == "503":
             return Abstention(scores.NO_RESPONDER)
         verdict, cost = read_reply(message.data, member, request, self.health)
-        self._cost += cost
+        with self._counting:  # groups may be with the judges while a step asks what the last ones cost
+            self._cost += cost
         return verdict
 
     async def _answer(

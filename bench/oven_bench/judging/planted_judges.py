@@ -1,6 +1,6 @@
 """Judges of the study of over-optimisation, on the recipe's task: one that can be fooled, and three that err.
 
-They stand in the place of the endpoint of an LLM and nothing else: the members around them (what they are told, the
+They replace the endpoint of an LLM and nothing else: the members around them (what they are told, the
 known-bad answers slipped in, the verdict's form, quarantine) and the committee are the ones of a run.
 
 - `fooled` scores how many digits of an answer stand where they should, and more than that how many of them are a 9.

@@ -42,7 +42,7 @@ class Token(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     hex: str = Field(description="its bytes")
-    top: tuple[Alternative, ...] = Field(description="the likeliest tokens at its place, itself among them or not")
+    top: tuple[Alternative, ...] = Field(description="the most likely tokens at its place, itself among them or not")
 
 
 class Probe(BaseModel):

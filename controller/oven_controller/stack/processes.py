@@ -96,7 +96,7 @@ class Processes:
         )
 
     async def start_probes(self) -> None:
-        """Nobody waits for it, and it ends by itself."""
+        """It is not waited for, and ends by itself."""
         child = await self._child(self._plan.probes())
         self._fetching = asyncio.create_task(self._told_end(child), name="probes")
 

@@ -8,104 +8,35 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.log.committee_view import abstains
 from oven_controller.protocol import names
 from oven_controller.protocol.judge_spec import OFF, JudgeSpec
 from oven_controller.protocol.messages import MetricSpec
-from oven_controller.protocol.requests import Completion, JudgeHealth, ScoreRequest
+from oven_controller.protocol.requests import Completion, ScoreRequest
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.rewards.aggregation import DEFAULT_RULE, aggregate, agreement, rule_named, sees_difference
+from oven_learner.rewards.asker import Answers, Asker
+from oven_learner.rewards.group import Group, Judged, as_text, groups_of, spread_out, whole
 from oven_learner.rewards.judge_knobs import announce_judges, announce_weights
-from oven_learner.rewards.live_judges import LiveJudges, Named
+from oven_learner.rewards.live_judges import LiveJudges
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.rule_members import Cell, RewardFunction, score_rows
-from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, Abstention, Cost, Scores, Verdict
+from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, Abstention, Verdict
 from oven_learner.rewards.watching import JudgeWatch
 
 log = logging.getLogger("oven.learner")
 
-Answers: TypeAlias = dict[str, list[Verdict]]
-"""Member → its verdict on each group."""
 COSTS = (
     MetricSpec(name="committee/tokens", unit="of judges, since the step before; evaluations included"),
     MetricSpec(name="committee/cost_usd", unit="US dollars, the same, of judges whose price is known"),
 )
 OWN_KINDS = 16
 """Kinds of failure that remote members may name in one batch; beyond that they are counted together."""
-
-
-class Asker(Protocol):
-    """The seam to the remote members (`RemoteMembers`)."""
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        """Their names."""
-
-    @property
-    def deadline_s(self) -> float:
-        """How long an answer may take."""
-
-    @property
-    def judges(self) -> Mapping[str, JudgeSpec]:
-        """Member → the model that it was configured with, where that is known."""
-
-    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
-        """Member → its verdict on each request, in their order, by the model that is named."""
-
-    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
-        """Begin to ask another model a question: empty if it gave a verdict, else why not. `joins`: the member's
-        process may still be on its way."""
-
-    def join(self, member: str) -> None:
-        """Have another member."""
-
-    def leave(self, member: str) -> None:
-        """Let a member go."""
-
-    @property
-    def health(self) -> dict[str, JudgeHealth]:
-        """Member → what it last said of its judge; without those that said nothing."""
-
-    def take_cost(self) -> Cost:
-        """What it cost since this was called last."""
-
-    def close(self) -> None:
-        """Nothing more will be asked."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """One prompt and the answers to it, with what the rules said of each."""
-
-    prompt: str
-    completions: tuple[str, ...]
-    cells: Mapping[str, Sequence[Cell]]
-    reference: str = ""
-    """An answer known to be right; empty: none is."""
-
-
-@dataclass(frozen=True)
-class Judged:
-    """The outcome of a batch: the same on every rank."""
-
-    rewards: list[float | None]
-    """A row each, in the order of the batch over all ranks; None in a group without a quorum."""
-    groups: int = 0
-    skipped: int = 0
-    metrics: dict[str, float] = field(default_factory=dict)
-    abstained: Counter[str] = field(default_factory=Counter)
-    """Kind → verdicts (one a member and group)."""
-
-
-Part: TypeAlias = tuple[list[str], list[str], dict[str, list[Cell]], list[str]]
-"""A rank's rows: prompts, completions, each rule's cells, and an answer known to be right for each."""
 
 
 class Committee:
@@ -115,7 +46,7 @@ class Committee:
     sum. Rules of weight 0 are measured (`rewards/<member>/mean`) and do not count; remote members of weight 0 are not
     asked, since an answer costs. `quorum` is how many members with weight must score a group and see a difference in
     it; None: two, or one where one member has weight. It is never more than those that have weight. `caution` is λ in
-    rewards/aggregate.py. `description` is what remote members are told of the model whose answers they score; without
+    rewards/aggregation/. `description` is what remote members are told of the model whose answers they score; without
     it they see the prompt alone, and the process log says so. After `hold_after` steps in a row without a scored group
     the run is held. `ahead`: 1 has a GRPOTrainer make the next completions while these are with the remote members
     (rewards/generation_ahead.py).
@@ -319,7 +250,11 @@ class Committee:
         step = int(getattr(trainer_state, "global_step", 0))
         several = "torch" in sys.modules and ranks.world() > 1
         rows, parts = ranks.gather_rows(mine, len(prompts)) if several else (range(len(prompts)), [mine])
-        judged = self._judge(self._groups(parts), step) if not several or ranks.rank() == 0 else Judged([])
+        judged = (
+            self._judge(groups_of(parts, self.rules, self.group_size), step)
+            if not several or ranks.rank() == 0
+            else Judged([])
+        )
         judged = ranks.broadcast(judged) if several else judged
         self.rows, self.last = rows, judged  # together: another batch may have been judged while this one waited
         if log_metric is not None and self.rows.start == 0:
@@ -378,25 +313,9 @@ class Committee:
             self._unreferenced = False
         return [""] * len(texts) if given is None else ["" if one is None else as_text(one) for one in given]
 
-    def _groups(self, parts: Sequence[Part]) -> list[Group]:
-        """TRL keeps a group's rows together over all ranks, though not on one."""
-        prompts = [prompt for part in parts for prompt in part[0]]
-        completions = [completion for part in parts for completion in part[1]]
-        cells = {name: [cell for part in parts for cell in part[2][name]] for name in self.rules}
-        references = [reference for part in parts for reference in part[3]]
-        return [
-            Group(
-                prompts[start],
-                tuple(completions[start : start + self.group_size]),
-                {name: cells[name][start : start + self.group_size] for name in cells},
-                next(filter(None, references[start : start + self.group_size]), ""),
-            )
-            for start in range(0, len(prompts), self.group_size)
-        ]
-
     def _judge(self, groups: Sequence[Group], step: int) -> Judged:
         """Pure but for the question to the remote members."""
-        verdicts = [{name: _whole(cells) for name, cells in group.cells.items()} for group in groups]
+        verdicts = [{name: whole(cells) for name, cells in group.cells.items()} for group in groups]
         shares, quorum = self._weights, self.quorum  # a change while members are asked holds for the next batch
         weighty = [name for name in self._voting() if name in self.remote.members] if self.remote else []
         if self.remote is not None and weighty:
@@ -405,7 +324,7 @@ class Committee:
             answers = self.waiting(partial(self.remote.ask, requests, self.judges.named(weighty)))
             for member in weighty:
                 for i, verdict in enumerate(answers[member]):
-                    verdicts[i][member] = _spread_out(verdict, requests[i], groups[i].completions)
+                    verdicts[i][member] = spread_out(verdict, requests[i], groups[i].completions)
         rewards: list[float | None] = []
         skipped = indifferent = 0
         agreed: list[float] = []
@@ -503,32 +422,3 @@ def _at_once(ask: Callable[[], Answers]) -> Answers:
 
 def _digest(salt: str, text: str) -> str:
     return hashlib.sha256(f"{salt}\0{text}".encode()).hexdigest()[:12]
-
-
-def _whole(cells: Sequence[Cell]) -> Verdict:
-    """A rule that abstains on one of a group's completions abstains on the group."""
-    scores: list[float] = []
-    for cell in cells:
-        if isinstance(cell, Abstention):
-            return cell
-        scores.append(cell)
-    return tuple(scores)
-
-
-def _spread_out(verdict: Verdict, request: ScoreRequest, completions: Sequence[str]) -> Verdict:
-    """Scores in the order of the group, from scores in the order of the request."""
-    if isinstance(verdict, Abstention):
-        return verdict
-    by_text = {asked.text: score for asked, score in zip(request.completions, verdict, strict=True)}
-    scores: Scores = tuple(by_text[text] for text in completions)
-    return scores
-
-
-def as_text(said: Any) -> str:
-    """A prompt or a completion as text; a conversation's messages one after another."""
-    if isinstance(said, list | tuple) and len(said) == 1 and isinstance(said[0], Mapping):
-        said = said[0].get("content", "")
-    elif isinstance(said, list | tuple):
-        messages = [part if isinstance(part, Mapping) else {"content": part} for part in said]
-        said = "\n\n".join(f"{part.get('role', '')}: {part.get('content', '')}" for part in messages)
-    return str(said).encode(errors="replace").decode()  # a lone surrogate is no JSON

@@ -62,7 +62,7 @@ def _from_file(name: str, file: str, function: str) -> Any:
 def exact(completions: list[Any], answer: list[str | None] | None = None, **_: Any) -> list[float | None]:
     """The entry point `exact`: 1 for the text of the data's column `answer`, without white space around it, else 0. It
     abstains where there is no answer to compare with."""
-    from oven_learner.rewards.committee import as_text
+    from oven_learner.rewards.group import as_text
 
     if answer is None:
         return [None] * len(completions)

@@ -5,7 +5,7 @@ it costs: completions are trained on one optimizer step after the policy that wr
 that policy are computed when they are made (TRL's `old_per_token_logps`), so that the loss's importance ratio and its
 clip correct for the step between, as they do for `num_iterations` above 1 (Schulman et al. 2017, arXiv 1707.06347).
 
-`_generate_and_score_completions` runs in a thread of its own for each generation, as a coroutine would: the trainer
+`_generate_and_score_completions` runs in its own thread for each generation, as a coroutine would: the trainer
 waits for it until it asks the remote members, continues while they answer, and takes the rewards and all that follows
 from them when the batch is due. Only the waiting is concurrent. Rules run in the training process and are not waited
 for beside it.

@@ -15,7 +15,7 @@ from oven_learner.rewards.aggregation import aggregate, agreement
 
 JUDGES = ("exact", "format", "critic")
 CAUTION = 0.5
-"""λ of rewards/aggregate.py; the committee's own default."""
+"""λ of the rule `cautious` (rewards/aggregation/rules.py); the default that it has in a committee."""
 MISJUDGED = 0.05
 """Share of completions that the critic gets wrong."""
 

@@ -25,7 +25,7 @@ from oven_controller.runs.folder import RunFolder
 pytestmark = pytest.mark.e2e
 
 CANARY = "sk-canary-9f3a71c2e5"
-SWAP = ("judge", "swap", "critic", "--run", "kills", "--provider", "compatible", "--model")
+SWAP = ("--run", "kills", "--provider", "compatible", "--model")
 KILLED = ("agents-1", "mesh", "kg", "member-critic", "member-tone", "nats-server")
 
 
@@ -53,8 +53,10 @@ async def test_a_run_outlives_all_that_serves_it_and_tells_no_key(oven: Oven) ->
         folder = RunFolder(oven.home / "runs" / "kills")
         said = await asyncio.to_thread(oven.until, up, "step   20/")
         said_of = {
-            model: await asyncio.to_thread(oven, *SWAP, model, "--base-url", endpoint.openai_url, "--key-env", key)
-            for model, key in (("m@401x9", "JUDGE_KEY"), ("keyless", "NOT_THERE"), ("second", "JUDGE_KEY"))
+            model: await asyncio.to_thread(
+                oven, "judge", "swap", name, *SWAP, model, "--base-url", endpoint.openai_url, "--key-env", "JUDGE_KEY"
+            )
+            for name, model in (("critic", "m@401x9"), ("critik", "none"), ("critic", "second"))
         }
         to = ("--provider", "compatible", "--base-url", endpoint.openai_url, "--key-env", "JUDGE_KEY", "--run", "kills")
         added = ("judge", "add", "tone", "--role", "style", "--model", "third", "--weight", ".2", *to)
@@ -73,9 +75,9 @@ async def test_a_run_outlives_all_that_serves_it_and_tells_no_key(oven: Oven) ->
         said += rest
     assert up.returncode == 0 and "stopped at step" in said, said
 
-    assert [code for code, _ in said_of.values()] == [1, 1, 0, 0, 0], said_of
+    assert [code for code, _ in said_of.values()] == [1, 2, 0, 0, 0], said_of
     assert "claude/m@echo500,echo401" in said_of["m@401x9"][1], "what judged before stays"
-    assert "auth" in said_of["m@401x9"][1] and "NOT_THERE is not set" in said_of["keyless"][1], said_of
+    assert "auth" in said_of["m@401x9"][1] and "did you mean 'critic'" in said_of["none"][1], said_of
     swapped_to = f"compatible/second@{endpoint.openai_url.removeprefix('http://')}"
     asked = {request["model"] for request in endpoint.requests[swapped:]}
     assert asked == {"second", "third"}, "also after the member was started again"

@@ -14,8 +14,9 @@ import socket
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import cycle
+from itertools import combinations, cycle
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -31,11 +32,13 @@ from oven_controller.errors import ProcessError
 MEMBER = "critic"
 CLOSED = "closed"
 """A dead endpoint of which not even the port is open."""
+GROUP = 4
+"""Completions of a prompt."""
 RIGHT = 1e-6
 """Difference between a mean in the log, of nine digits, and the one that is computed again."""
 LIMIT_S = 300.0
 """So long the operator waits for a step."""
-DEADLINE_S = 5.0
+DEADLINE_S = 10.0
 """Of the committee, and of a probe: a dead judge is given up within it."""
 DELAY_S = 0.2
 """What an answer of the endpoint takes, so that a probe lasts for several steps."""
@@ -46,17 +49,23 @@ class Recorder:
     policy answered at each generation, and when each step ended."""
 
     def __init__(self, endpoint: ScoringEndpoint) -> None:
-        self.texts: list[tuple[str, ...]] = []
-        """By generation, the completions as judges are shown them."""
+        self.texts: list[tuple[tuple[str, ...], ...]] = []
+        """By generation, the completions of each group as judges are shown them."""
         self.ends: list[float] = []
         self._endpoint = endpoint
 
-    def __call__(self, completions: list[str], completion_ids: list[list[int]], **_: Any) -> list[float | None]:
+    def __call__(
+        self, prompts: list[str], completions: list[str], completion_ids: list[list[int]], **_: Any
+    ) -> list[float | None]:
         from oven_agents.judges.sanitize import shown
         from oven_learner.rewards.committee import as_text
 
-        self.texts.append(tuple(shown(as_text(text)) for text in completions))
-        self._endpoint.real.update(self.texts[-1])
+        texts = [shown(as_text(text)) for text in completions]
+        self.texts.append(tuple(tuple(texts[at : at + GROUP]) for at in range(0, len(texts), GROUP)))
+        self._endpoint.real = {
+            as_text(one): {text for prompt, text in zip(prompts, texts, strict=True) if prompt == one}
+            for one in prompts
+        }
         return [sum(token % 2 == 0 for token in ids) / max(1, len(ids)) for ids in completion_ids]
 
 
@@ -79,7 +88,7 @@ def baked(endpoint: ScoringEndpoint, steps: int) -> tuple[Any, Recorder]:
         model, ByT5Tokenizer(extra_ids=0), name="swapped", description="Says bytes.", prompts=["a", "b"],
         rules={"even": recorder},
         members={MEMBER: {"provider": "compatible", "model": "m-0", "base_url": endpoint.url}},
-        group_size=4, prompts_per_step=2, total_steps=steps, learning_rate=1e-3, max_completion_length=8,
+        group_size=GROUP, prompts_per_step=2, total_steps=steps, learning_rate=1e-3, max_completion_length=8,
         gradient_checkpointing=False, save_strategy="no", disable_tqdm=True,
         settings={"agents": [], "kg": False, "committee": {"quorum": 1, "deadline_s": DEADLINE_S}},
     )  # fmt: skip
@@ -151,21 +160,33 @@ def _closed_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def wrong_means(texts: Mapping[int, Sequence[str]], active: Mapping[int, str], means: Mapping[int, float]) -> int:
-    """Steps of which the log has another mean than the model that judged gives the step's texts; one without texts to
-    judge by is none. `texts`, `active`, `means` by step."""
+def wrong_means(
+    texts: Mapping[int, Sequence[Sequence[str]]],
+    active: Mapping[int, str],
+    means: Mapping[int, float],
+    abstained: Mapping[int, int],
+) -> int:
+    """Steps of which the log has another mean than the model that judged gives their texts. `texts` (by group),
+    `active`, `means` and `abstained` (groups that the mean leaves out) by step; one without a mean does
+    not count."""
     wrong = 0
-    for step, of_step in texts.items():
+    for step, groups in texts.items():
         if step not in means:
             continue
         model = active[step].split("/")[1].split("@")[0]
-        scores = [score_of(model, text) if text else 0.0 for text in of_step]
-        wrong += not math.isclose(means[step], math.fsum(scores) / len(scores), abs_tol=RIGHT)
+        scored = combinations(groups, len(groups) - abstained.get(step, 0))
+        expected = [_mean_of(model, [text for group in some for text in group]) for some in scored]
+        wrong += not any(math.isclose(means[step], mean, abs_tol=RIGHT) for mean in expected)
     return wrong
+
+
+def _mean_of(model: str, texts: Sequence[str]) -> float:
+    return math.fsum(score_of(model, text) if text else 0.0 for text in texts) / len(texts)
 
 
 def measure(swaps: int, steps: int) -> dict[str, Any]:
     """The bench's figures. Raises what the training or the operator raised."""
+    from oven_controller.log.committee_view import abstains
     from oven_controller.log.replay import replay
     from oven_controller.protocol.events import Event
     from oven_controller.protocol.judge_spec import actuator_of
@@ -205,6 +226,13 @@ def measure(swaps: int, steps: int) -> dict[str, Any]:
     lost, repeated = lost_and_repeated(published, int(oven.trainer.state.global_step))
     mean = f"rewards/{MEMBER}/mean"
     texts = dict(enumerate(recorder.texts, 1))
+    kinds: Counter[str] = Counter()
+    abstained: dict[int, int] = {}
+    for step, metrics in seen.items():
+        prefix = abstains(MEMBER, "")
+        of_step = {name.removeprefix(prefix): int(n) for name, n in metrics.items() if name.startswith(prefix)}
+        kinds.update(of_step)
+        abstained[step] = sum(of_step.values())
     step_s = {step: end - recorder.ends[step - 2] for step, end in enumerate(recorder.ends, 1) if step > 1}
     under = [s for step, s in step_s.items() if _during(recorder.ends[step - 1], operator.probes)]
     quiet = [s for step, s in step_s.items() if not _during(recorder.ends[step - 1], operator.probes)]
@@ -213,14 +241,14 @@ def measure(swaps: int, steps: int) -> dict[str, Any]:
         "lost": lost,
         "repeated": repeated,
         "skipped_steps": int(sum(metrics.get("committee/skipped_steps", 0.0) for metrics in seen.values())),
-        "abstained": int(sum(metrics.get("committee/abstentions", 0.0) for metrics in seen.values())),
+        "abstained": dict(kinds),
         "swaps": operator.applied + operator.refused + len(operator.unexpected),
         "dead": operator.dead,
         "applied": operator.applied,
         "refused": operator.refused,
         "unexpected": operator.unexpected,
         "judged": sum(mean in metrics for metrics in seen.values()),
-        "wrong": wrong_means(texts, active, {step: m[mean] for step, m in seen.items() if mean in m}),
+        "wrong": wrong_means(texts, active, {step: m[mean] for step, m in seen.items() if mean in m}, abstained),
         "models": len({*active.values()}),
         "replay_same": again.same and again.finished,
         "step_s": round(median(quiet), 4),
@@ -239,7 +267,7 @@ def verdicts(found: Mapping[str, Any], swaps: int) -> list[str]:
     if found["lost"] or found["repeated"] or found["skipped_steps"]:
         wrong.append(f"{found['lost']} steps lost, {found['repeated']} repeated, {found['skipped_steps']} skipped")
     if found["abstained"]:
-        wrong.append(f"the judge abstained {found['abstained']} times")
+        wrong.append(f"the judge abstained: {found['abstained']}")
     if found["wrong"]:
         wrong.append(f"{found['wrong']} steps have a mean by another judge than their receipts say")
     if found["judged"] < found["steps"]:

@@ -32,6 +32,8 @@ COMMANDS = [
     *([name] for name in PLAIN.split()),
     ["agent"],
     *(["agent", name] for name in ("run", "new", "list")),
+    ["judge"],
+    *(["judge", name] for name in ("list", "swap", "mute", "add", "remove")),
     ["creds"],
     *(["creds", name] for name in ("add", "revoke", "list", "server", "cluster")),
     *(["runs", name] for name in ("rm", "prune")),

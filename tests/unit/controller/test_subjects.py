@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from oven_controller.protocol.messages import Message, Vote
-from oven_controller.protocol.names import Subjects, kg, kind, reward
+from oven_controller.protocol.names import Subjects, kg, kind, probe, reward
 from oven_controller.protocol.permissions import Role, permissions
 from oven_controller.protocol.subjects import BY_KIND, REQUESTS, SUBJECTS, Subject, Writer
 
@@ -41,6 +41,7 @@ def test_addresses_are_those_of_the_table() -> None:
     asked = {request.name: request.address for request in REQUESTS}
     assert asked.pop("history").format(run="r") == on.history
     assert asked.pop("reward").format(member="m") == reward("m")
+    assert asked.pop("probe").format(member="m") == probe("m")
     assert asked == {name: kg(name.removeprefix("kg.")) for name in asked}
 
 

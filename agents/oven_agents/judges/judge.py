@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from oven_agents.judges import prompts, verdict
 from oven_agents.judges.adversarial_controls import REFERENCE, Control, Controls
@@ -136,7 +136,7 @@ class Judge:
         if control.reference:
             known[REFERENCE] = self._shown(request.reference)
         for name, text in known.items():
-            hidden[name] = shown_as.setdefault(text, secrets.token_hex(32)[:length])
+            hidden[name] = shown_as.setdefault(text, _unused(length, shown_as.values()))
         scores = await self._verdict(request, dict(sorted((key, text) for text, key in shown_as.items())), ledger)
         real = {key: scores[key] for key in candidates}
         # A policy that gives an attack as its answer is not a good answer to hold the attack against.
@@ -232,3 +232,10 @@ class Judge:
             self._on_call(record)
         except Exception as problem:
             log.error("the listener to calls raised %s", type(problem).__name__)
+
+
+def _unused(length: int, taken: Collection[str]) -> str:
+    """A random id of this length; a longer one where short ids leave no room, since two texts must not share one."""
+    while (drawn := secrets.token_hex(32)[:length]) in taken:
+        length += 1
+    return drawn

@@ -21,7 +21,7 @@ from oven_agents.judges.member import Member
 from oven_agents.judges.sanitize import shown
 from oven_agents.judges.usage import Ledger
 from oven_agents.judges.watching import Watching
-from oven_controller.protocol.requests import ScoreRequest
+from oven_controller.protocol.requests import Completion, ScoreRequest
 
 IDS = [attack.id for attack in corpus()]
 
@@ -220,6 +220,15 @@ async def test_a_group_is_asked_for_in_reverse_and_what_turns_is_counted() -> No
     await judge.checks.idle()
     assert judge.health.order_flips == 0.5
     assert ledger.output_tokens == 15, "what a check used is billed with a later answer"
+
+
+async def test_no_control_shares_an_id_with_an_answer() -> None:
+    completions = tuple(Completion(id=f"{n:x}", text=f"{n}") for n in range(15))
+    asked = numbered(1, "4").model_copy(update={"completions": completions})
+    provider = Scripted(lambda text: int(text) % 8 if text.isdigit() else 0)
+    scores = await Judge("critic", provider, Controls()).score(asked, Ledger())
+    assert scores == {f"{n:x}": n % 8 / 10 for n in range(15)}
+    assert len(provider.shown[0]) == 15 + AT_ONCE
 
 
 async def test_a_judge_that_was_swapped_out_is_tested_no_more() -> None:

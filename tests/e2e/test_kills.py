@@ -82,9 +82,7 @@ async def test_a_run_outlives_all_that_serves_it_and_tells_no_key(oven: Oven) ->
     swapped_to = f"compatible/second@{endpoint.openai_url.removeprefix('http://')}"
     scored = (request for request in endpoint.requests[swapped:] if TASK not in str(request["messages"]))
     asked = {request["model"] for request in scored}
-    assert asked == {"second", "third"}, (
-        "also by a member that was started again"
-    )
+    assert asked == {"second", "third"}, "also by a member that was started again"
 
     critic, tone = json.loads(listed)["members"]
     assert (critic["judge"], critic["role"], critic["state"]) == (swapped_to, "critic", "scoring"), critic

@@ -17,7 +17,7 @@ from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM, set_seed
 
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.log.replay import replay
-from oven_controller.protocol.messages import Observation, Receipt
+from oven_controller.protocol.messages import Receipt
 from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.runs.folder import Home
 from oven_learner.policies import DiffusionPolicy, TemporalUNet
@@ -127,7 +127,4 @@ async def test_its_calls_train_a_model_and_swap_judges_and_teachers(oven: Oven, 
     asked_of = [request["model"] for request in endpoint.requests]
     assert set(asked_of) == {"claude-sonnet-5-5", "claude-haiku-4-5", "deepseek-chat", "deepseek-reasoner"}
     assert set(asked_of[-3:]) == {"deepseek-reasoner"}
-    observed = [body.metrics for body in bodies if isinstance(body, Observation)]
-    assert sum(metrics.get("committee/skipped_steps", 0.0) for metrics in observed) == 0
-    assert any("What is not in the manual scores 0." in str(request) for request in endpoint.requests)
     assert replay(events, text.name).same

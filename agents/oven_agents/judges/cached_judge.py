@@ -5,6 +5,7 @@ from __future__ import annotations
 from oven_agents.judges.failures import JudgeFailure
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.sanitize import visible
+from oven_agents.judges.self_checks import SelfChecks
 from oven_agents.judges.usage import Ledger
 from oven_agents.judges.verdict_cache import VerdictCache, cache_key
 from oven_controller.protocol.requests import ScoreRequest
@@ -22,6 +23,11 @@ class CachedJudge:
         """`identity`: which model answers, where and how, in words that no other judge has."""
         self.judge = judge
         self._cache, self._identity = cache, identity
+
+    @property
+    def checks(self) -> SelfChecks:
+        """The judge's own."""
+        return self.judge.checks
 
     async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
         """id → 0..1, as Judge.score. Raises JudgeFailure."""

@@ -24,6 +24,11 @@ class CachedJudge:
         self.judge = judge
         self._cache, self._identity = cache, identity
 
+    @property
+    def checks(self) -> SelfChecks:
+        """The judge's own."""
+        return self.judge.checks
+
     async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
         """id → 0..1, as Judge.score. Raises JudgeFailure."""
         texts = {completion.id: visible(completion.text).strip() for completion in request.completions}

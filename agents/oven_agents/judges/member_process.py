@@ -135,6 +135,7 @@ async def host(
     finally:
         await end(looking)
         await seat.close()
+        member.faults.update(seat.unreported().faults)
         log.info("%s", member.summary())
 
 

@@ -103,6 +103,13 @@ class Seat:
             await before[1].provider.close()
         return "; ".join(found.lacks)
 
+    def unreported(self) -> Ledger:
+        """What the judges' checks used and met since the last answer, which reports it otherwise."""
+        left = Ledger()
+        for seated in self._seated.values():
+            left.absorb(seated.judge.checks.aside)
+        return left
+
     async def close(self) -> None:
         """Let all connections go."""
         for seated in self._seated.values():

@@ -50,8 +50,8 @@ SHAPE = {
 
 
 class SlowJudge:
-    """The server, and a judge on it that takes `delay_s` for each group, however many there are; on a loop of its
-    own."""
+    """The server, and a judge on it that takes `delay_s` for each group, however many there are; it has its
+    own loop."""
 
     def __init__(self, folder: Path) -> None:
         self.delay_s = 0.0

@@ -1,10 +1,10 @@
-"""A lower bound on the KL divergence of two models with different tokenizers, from the most likely tokens of one of them.
+"""A lower bound on the KL divergence of two models with different tokenizers, from one model's most likely tokens.
 
 Where both tokenizers end a token, each model says how the text continues. The first byte of what comes next is a
 function of the text, so the divergence of the two distributions of that byte is at most that of the texts (data
 processing; Cover & Thomas 2006, theorem 2.8.1). The policy's is exact: its next-token probabilities, summed by the
-token's first byte. Of the frontier model's only the most likely tokens are known, and the rest of its mass, the tail, may
-begin with any byte. It is given to those where it makes the divergence least, which bounds it from below whatever the
+token's first byte. Of the frontier model's only the most likely tokens are known, and the rest of its mass, the tail,
+may begin with any byte. It is given to those where it makes the divergence least, which bounds it from below whatever the
 tail is. With t the mass that is known, p the policy's and ε the tail, the least of KL(t + δ ‖ p) over δ ≥ 0, Σδ = ε
 fills up t/p from its lowest place to a common level λ:
 
@@ -66,8 +66,8 @@ def byte_level(tokenizer: Any) -> bool:
 
 
 def known_mass(alternatives: Sequence[tuple[bytes, float]]) -> Tensor:
-    """(SYMBOLS,) of the most likely tokens' probabilities by their first byte; `alternatives` are bytes and probability.
-    Of mass beyond 1, which rounding and some servers give, each gets its share."""
+    """(SYMBOLS,) of the most likely tokens' probabilities by their first byte; `alternatives` are bytes and
+    probability. Of mass beyond 1, which rounding and some servers give, each gets its share."""
     found = torch.zeros(SYMBOLS, dtype=torch.float64)
     for spelt, odds in alternatives:
         found[spelt[0] if spelt else END] += odds

@@ -48,11 +48,6 @@ class CachedJudge:
         self._cache.put(key, [by_text[text] for text in distinct])
         return scores
 
-    @property
-    def checks(self) -> SelfChecks:
-        """As Judge.checks."""
-        return self.judge.checks
-
     async def close(self) -> None:
         """As Judge.close; the cache is whose it was given by."""
         await self.judge.close()

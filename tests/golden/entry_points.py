@@ -17,14 +17,14 @@ AGENTS_GROUP = "oven.agents"
 @contextlib.contextmanager
 def installed(agents: Mapping[str, str]) -> Iterator[Path]:
     """Puts a distribution with the entry points of pyproject.toml in front of the path: the first distribution of a
-    name counts, whatever else is installed. `agents`: golden name → entry point of today. Yields the folder that
-    PYTHONPATH has to name for other processes."""
+    name counts, whatever else is installed. `agents`: golden name → entry point of today; an agent that is not among
+    them came after the recordings and is left out, since recorded receipts name decisions by their place in the log.
+    Yields the folder that PYTHONPATH has to name for other processes."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     groups: dict[str, dict[str, str]] = project["entry-points"]
     today = groups[AGENTS_GROUP]
     known = {name: today[point] for name, point in agents.items() if point in today}
-    added = {name: target for name, target in today.items() if name not in agents.values()}
-    groups = {group: dict(points) for group, points in groups.items()} | {AGENTS_GROUP: known | added}
+    groups = {group: dict(points) for group, points in groups.items()} | {AGENTS_GROUP: known}
     with tempfile.TemporaryDirectory() as folder:
         metadata = Path(folder) / f"oven_controller-{project['version']}.dist-info"
         metadata.mkdir()

@@ -21,7 +21,7 @@ NOISY_FROM: Final = 16
 
 
 def is_degenerate(text: str, prompt: str = "") -> bool:
-    """`text` as it would be shown. What stands in the prompt itself is never degenerate: it was asked about."""
+    """`text` as it would be shown. What the prompt itself contains is never degenerate: it was asked about."""
     return (_repeats(text) or _is_noise(text)) and text not in prompt
 
 

@@ -27,7 +27,7 @@ from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.attack_corpus import corpus
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
-from oven_agents.judges.providers.provider import Answer, Question
+from oven_agents.judges.providers.provider import Answer, Provider, Question
 from oven_agents.judges.sanitize import shown
 from oven_agents.judges.usage import Usage
 from oven_agents.judges.watching import Watching
@@ -108,7 +108,7 @@ class InProcess:
     deadline_s = 30.0
     judges: Mapping[str, JudgeSpec] = MappingProxyType({})
 
-    def __init__(self, models: Mapping[str, SimulatedModel]) -> None:
+    def __init__(self, models: Mapping[str, Provider]) -> None:
         set_as = CommitteeSettings()
         self.members = tuple(models)
         self.health: dict[str, JudgeHealth] = {}

@@ -54,13 +54,18 @@ class Recorder:
         self.ends: list[float] = []
         self._endpoint = endpoint
 
-    def __call__(self, completions: list[str], completion_ids: list[list[int]], **_: Any) -> list[float | None]:
+    def __call__(
+        self, prompts: list[str], completions: list[str], completion_ids: list[list[int]], **_: Any
+    ) -> list[float | None]:
         from oven_agents.judges.sanitize import shown
         from oven_learner.rewards.committee import as_text
 
         texts = [shown(as_text(text)) for text in completions]
         self.texts.append(tuple(tuple(texts[at : at + GROUP]) for at in range(0, len(texts), GROUP)))
-        self._endpoint.real.update(texts)
+        self._endpoint.real = {
+            as_text(one): {text for prompt, text in zip(prompts, texts, strict=True) if prompt == one}
+            for one in prompts
+        }
         return [sum(token % 2 == 0 for token in ids) / max(1, len(ids)) for ids in completion_ids]
 
 

@@ -6,11 +6,13 @@ says so is dead in one of several ways.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
 import time
 from collections import Counter
+from collections.abc import Collection, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
@@ -31,8 +33,9 @@ class ScoringEndpoint:
     def __init__(self, delay_s: float = 0.0) -> None:
         self.asked: Counter[str] = Counter()
         """Model → requests."""
-        self.real: set[str] = set()
-        """Texts that are answers of the policy; any other is a control, and gets no marks."""
+        self.real: Mapping[str, Collection[str]] = {}
+        """Task → the policy's answers to it in this step. What is shown beside these is a control, and gets no marks:
+        a judge that rewarded it would be in quarantine."""
         self._delay_s = delay_s
         self._ended = threading.Event()
         endpoint = self
@@ -45,11 +48,12 @@ class ScoringEndpoint:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 status, kind, said = endpoint._answered(body)
                 data = said.encode()
-                self.send_response(status)
-                self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+                with contextlib.suppress(ConnectionError):  # who asked has given up
+                    self.send_response(status)
+                    self.send_header("content-type", kind)
+                    self.send_header("content-length", str(len(data)))
+                    self.end_headers()
+                    self.wfile.write(data)
 
             def log_message(self, *_: Any) -> None:
                 """Nothing on the terminal."""
@@ -84,14 +88,13 @@ class ScoringEndpoint:
 
     def _verdicts(self, model: str, body: dict[str, Any]) -> str:
         data = json.loads(body["messages"][-1]["content"].split("<data>\n")[1].split("\n</data>")[0])
-        probed = not any(answer["text"] in self.real for answer in data["answers"])
+        texts = [answer["text"] for answer in data["answers"]]
+        real = set(texts).intersection(self.real.get(data["task"], ())) or set(texts)  # none: a probe, or asked again
         verdicts = [
             {
                 "id": answer["id"],
                 "reason": "by its digest",
-                "score": round((MARKS - 1) * score_of(model, answer["text"]))
-                if probed or answer["text"] in self.real
-                else 0,
+                "score": round((MARKS - 1) * score_of(model, answer["text"])) if answer["text"] in real else 0,
             }
             for answer in data["answers"]
         ]

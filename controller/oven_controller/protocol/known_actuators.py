@@ -28,7 +28,6 @@ _ALL = (
     ActuatorSpec(name="channel.z_loss", kind="scalar", unit="× loss term"),
     ActuatorSpec(name="reward.weights", kind="simplex", unit="share", moves_own_metric=True),
     ActuatorSpec(name="data.mixture", kind="simplex", unit="share", moves_own_metric=True),
-    ActuatorSpec(name="data.authored_share", kind="scalar", unit="share of a topic's draws", moves_own_metric=True),
     ActuatorSpec(name="teacher.active", kind="choice"),
     ActuatorSpec(name=ROLLBACK, kind="action", unit="tick", effect="moves_weights"),
     ActuatorSpec(name=UNDO, kind="action", effect="moves_weights"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from oven_controller import plugins
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.files import read_file
-from oven_controller.settings.judge_providers import catalogue, endpoint_of, key_of
+from oven_controller.settings.judge_providers import CALIBRATOR, catalogue, endpoint_of, key_of
 from oven_controller.settings.model import CommitteeSettings
 
 INSTALL = "pip install 'oven-controller[llm]'"
@@ -34,16 +34,22 @@ def with_checked_members(committee: CommitteeSettings) -> CommitteeSettings:
         elif member.kind == "rule":
             changed["rule"] = _rule(name, member.rule)
         members[name] = member.model_copy(update=changed)
+    if committee.frontier.model:
+        endpoint_of("frontier", committee.frontier.member, known, CALIBRATOR)
     providers = str(Path(committee.providers).absolute()) if committee.providers else ""
     return committee.model_copy(update={"members": members, "providers": providers})
 
 
 def check_keys(committee: CommitteeSettings, environ: Mapping[str, str] = os.environ) -> None:
-    """Raises ConfigError for a judge whose key is not in the environment, or whose SDK is not installed."""
+    """Raises ConfigError for a judge, or a calibrator, whose key is not in the environment, or whose SDK is not
+    installed."""
     known = catalogue(committee.providers)
-    for name, member in committee.judges.items():
-        asked = endpoint_of(name, member, known)
-        key_of(name, asked, environ)
+    asking = [(name, member, "") for name, member in committee.judges.items()]
+    if committee.frontier.model:
+        asking.append(("frontier", committee.frontier.member, CALIBRATOR))
+    for name, member, at in asking:
+        asked = endpoint_of(name, member, known, at)
+        key_of(name, asked, environ, at)
         if find_spec(asked.wire) is None:  # the SDKs are called as the wire formats are
             raise ConfigError(f"committee member {name!r} needs the package {asked.wire}: {INSTALL}")
 

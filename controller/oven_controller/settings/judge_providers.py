@@ -138,6 +138,10 @@ def _entries(values: Mapping[str, Any], layers: list[Layer]) -> Catalogue:
     return found
 
 
+CALIBRATOR = "committee.frontier"
+"""Where the calibrator's model is set: neither a member's nor an agent's."""
+
+
 def endpoint_of(name: str, member: MemberSettings | ModelSettings, known: Catalogue, at: str = "") -> ModelEndpoint:
     """Who the member `name` asks; `at` is the setting, for an agent's model. Raises ConfigError for a provider that the
     catalogue lacks, with the nearest names, and where there is no address."""
@@ -191,4 +195,6 @@ def key_of(name: str, asked: ModelEndpoint, environ: Mapping[str, str] = os.envi
 
 def _called(name: str, at: str) -> tuple[str, str]:
     """How an error names it, and where its settings are."""
+    if at == CALIBRATOR:
+        return "the frontier calibrator", at
     return (f"the model of agent {name!r}", at) if at else (f"committee member {name!r}", f"committee.members.{name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 from urllib.parse import urlsplit
 
@@ -153,11 +154,56 @@ class MemberSettings(BaseModel):
 
 
 _OF_KIND: dict[MemberKind, tuple[str, ...]] = {
-    "llm": ("role", "domain", "rubric", "base_url", "key_env", "logprobs", "top_logprobs"),
+    "llm": ("role", "domain", "rubric", "base_url", "key_env", "logprobs", "top_logprobs", "budget"),
     "rule": (),
     "verifier": ("model",),
 }
 """What may be said of a kind beside what must be."""
+
+
+class FrontierSettings(BaseModel):
+    """The frontier calibrator: a fixed set of prompts that a frontier model answers once, and that the policy is held
+    against every few steps. It never enters a reward or a loss."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    provider: str = Field(default="", description="whose API, as for a member")
+    model: str = Field(default="", description="the model's name at its provider; empty: no calibrator")
+    base_url: str = Field(default="", pattern="^$|^https?://[^@]*$", description="as for a member")
+    key_env: str = Field(default="", pattern="^$|^[A-Za-z_][A-Za-z0-9_]*$", description="as for a member")
+    prompts: str = Field(default="", description="file of the prompts, one per line, or .jsonl with `prompt`")
+    top_logprobs: int = Field(
+        default=MOST_LOGPROBS,
+        ge=1,
+        le=MOST_LOGPROBS,
+        description="alternatives to each token; fewer where fewer are given",
+    )
+    max_tokens: int = Field(default=256, ge=1, le=1024, description="tokens of an answer at most")
+    every: int = Field(default=50, ge=1, description="steps between two readings")
+
+    @field_validator("prompts")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        return str(Path(value).absolute()) if value else value  # a script may run in another folder
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        missing = [name for name in ("provider", "model", "prompts") if not getattr(self, name)]
+        if 0 < len(missing) < 3:
+            raise ValueError(f"the calibrator lacks {', '.join(missing)}; give provider, model and prompts, or none")
+        return self
+
+    @property
+    def member(self) -> MemberSettings:
+        """The same as a member's model is found and asked. Only where there is a model."""
+        return MemberSettings(
+            provider=self.provider,
+            model=self.model,
+            base_url=self.base_url,
+            key_env=self.key_env,
+            logprobs=True,
+            top_logprobs=self.top_logprobs,
+        )
 
 
 class CommitteeSettings(BaseModel):
@@ -204,6 +250,12 @@ class CommitteeSettings(BaseModel):
         default=160, ge=0, description="groups until a judge is asked again for 16 old ones; 0: never"
     )
     hold_after: int = Field(default=10, ge=1, description="steps in a row without a scored group until the run holds")
+    ahead: Literal[0, 1] = Field(
+        default=0,
+        description="1: the next completions are made while these are with the judges; they are then trained on one "
+        "optimizer step after the policy that wrote them",
+    )
+    frontier: FrontierSettings = FrontierSettings()
 
     @model_validator(mode="after")
     def _caution_is_read(self) -> Self:

@@ -36,6 +36,8 @@ def dry_run(request: Request, home: Home) -> list[str]:
         processes[pool.process] = f"{own} agent {' '.join(pool.arguments)}"
     for name in settings.committee.judges:
         processes[f"member-{name}"] = f"{own} member --name {name}"
+    if settings.committee.frontier.model:
+        processes["probes"] = f"{own} probes"
     if request.command:
         processes["script"] = " ".join(request.command)
     elif request.learner:

@@ -123,6 +123,11 @@ class Plan:
     def member(self, name: str) -> Service:
         return self._own(f"member-{name}", "member", ("--name", name), self.environment("member", name))
 
+    def probes(self) -> Service:
+        """It fetches the calibrator's answers, and ends; it needs no bus."""
+        run = {"OVEN_RUN": self.folder.run, "OVEN_RUN_DIR": str(self.folder.path)}
+        return self._own("probes", "probes", (), run)
+
     def learner(self, resume_from: str = "") -> Service:
         """`resume_from`: as relaunch.RESUME_FROM has it; empty: the learner begins anew, or where its recipe says."""
         defaults = {key: value for key, value in LEARNER_ENVIRONMENT.items() if key not in os.environ}

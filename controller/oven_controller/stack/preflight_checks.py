@@ -12,6 +12,7 @@ from typing import Any
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, ConfigError, NameInUseError, ProcessError
+from oven_controller.runs import probe_set
 from oven_controller.runs.folder import IMPORTED, Home, RunFolder
 from oven_controller.security import tls
 from oven_controller.security.credentials import Credentials
@@ -60,6 +61,8 @@ def check(request: Request, home: Home) -> None:
             tls.trusting(settings.tls_ca)
     pools(agent_specs(settings), per_process(settings))
     check_keys(settings.committee)
+    if settings.committee.frontier.model:
+        probe_set.read_prompts(Path(settings.committee.frontier.prompts))
     if settings.agent_options:
         check_agents(settings)  # an option that is wrong shows only where the agent is loaded
     if request.resume:

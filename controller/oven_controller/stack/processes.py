@@ -49,6 +49,7 @@ class Processes:
         self._around: list[Supervised] = []  # agents, members, the prior service
         self._meshes: list[Supervised] = []
         self._server: Supervised | None = None
+        self._fetching: asyncio.Task[None] | None = None
 
     def keep_server(self, server: EmbeddedServer) -> None:
         without = "the bus is gone, training continues with its last settings"
@@ -94,6 +95,17 @@ class Processes:
             [(self._plan.member(name), ready[name], lambda: without) for name in members], self._around
         )
 
+    async def start_probes(self) -> None:
+        """Nobody waits for it, and it ends by itself."""
+        child = await self._child(self._plan.probes())
+        self._fetching = asyncio.create_task(self._told_end(child), name="probes")
+
+    async def _told_end(self, child: Child) -> None:
+        await child.wait()
+        if child.returncode and not self._stop.is_set():
+            last = (child.tail().splitlines() or [how(child.returncode)])[-1].removeprefix("error: ")
+            self._tell(f"the frontier metrics stay absent: {last}; see {short(child.log)}")
+
     def has_member(self, name: str) -> bool:
         """Whether its process is kept up."""
         return any(kept.name == f"member-{name}" for kept in self._around)
@@ -121,6 +133,8 @@ class Processes:
 
     async def end_others(self) -> None:
         """All but the server, which has their last words to log. The meshes go last."""
+        if self._fetching is not None:
+            await end(self._fetching)
         ending = [supervised.end(GRACE_S) for supervised in self._around]
         await asyncio.gather(*ending, *(child.end(GRACE_S) for child in self._unready))
         await asyncio.gather(*(mesh.end(GRACE_S) for mesh in self._meshes))

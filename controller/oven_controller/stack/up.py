@@ -211,6 +211,8 @@ class _Up:
             await self._take_priors(processes, bus)
         await processes.start_agents(self._pools())
         await processes.start_members(list(self.settings.committee.judges))
+        if self.settings.committee.frontier.model:
+            await processes.start_probes()
         await self._open_monitor(plan)
         if self.request.command or self.request.learner:
             await self._start_learner(processes, plan, relaunch.LATEST if self.request.resume else "")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import MetricSpec
+from oven_controller.settings.model import MemberSettings
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import OwnStack, Place, within
 from oven_learner.baking.step_calls import StepCalls
@@ -29,11 +28,11 @@ from oven_learner.hf.callback import Attachment
 from oven_learner.hf.prompts import PromptSource
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards import Committee, ModelDescription, convene
-from oven_learner.rewards.draft_verifier import WEIGHT, DraftVerifier, TeacherDrafts, sentence_encoder
+from oven_learner.rewards.configured_verifier import verifier_weight
+from oven_learner.rewards.draft_verifier import DraftVerifier, sentence_encoder
 from oven_learner.rewards.rule_members import RewardFunction
 from oven_learner.teachers import TeacherConfig, Teachers
 from oven_learner.teachers.checks import rows
-from oven_learner.teachers.registry import teaching
 
 BETA = 0.1
 """Of the KL term, where there is a teacher and no `beta` is given."""
@@ -82,14 +81,6 @@ def repeated(prompts: Sequence[str], at_once: int) -> list[str]:
     are fewer. These are repeated, all as often."""
     times = at_once // math.gcd(len(prompts), at_once) if len(prompts) < at_once else 1
     return [*prompts] * times
-
-
-@contextmanager
-def active_teacher(trainer: Any, teachers: Teachers) -> Iterator[tuple[str, Any]]:
-    """Its name, and the model to ask."""
-    name = teachers.active
-    with teaching(trainer, teachers[name]) as model:
-        yield name, model
 
 
 class AttachedTraining(TrainerCallback):
@@ -153,14 +144,9 @@ class TextTraining:
         """The training, attached to the run at `place`. Raises ConfigError, UnknownNameError, TeacherRefusedError."""
         with within(place):
             settings, verifier = Connection.find().committee, self._verifier()
-            committee = self._committee(verifier, len(settings.judges))
+            committee = self._committee(verifier, settings.members)
             trainer = self._trainer(committee, place.folder)
             teachers = self._taught(trainer)
-            if verifier is not None and teachers is not None:
-                active = partial(active_teacher, trainer, teachers)
-                verifier.drafts = TeacherDrafts(
-                    active, self.tokenizer, trainer.accelerator.device, trainer.args.max_completion_length
-                )
             attachment = attach(
                 trainer,
                 recipe="bake",
@@ -178,12 +164,16 @@ class TextTraining:
         device = next(self.model.parameters()).device
         return DraftVerifier(sentence_encoder(None if self.verifier is True else self.verifier, device))
 
-    def _committee(self, verifier: DraftVerifier | None, judges: int) -> Committee:
-        """`judges`: the remote ones. All have the same weight, and the verifier a tenth of the whole."""
+    def _committee(self, verifier: DraftVerifier | None, members: Mapping[str, MemberSettings]) -> Committee:
+        """`members`: those of the settings. All have the same weight, and the verifier a tenth of the whole."""
         described = ModelDescription.from_model(self.model, self.tokenizer, **self.said)
         rules, weights = dict(self.rules), {}
         if verifier is not None:
-            weights[VERIFIER] = WEIGHT / (1 - WEIGHT) * (len(rules) + judges)
+            if twice := [name for name, member in members.items() if member.kind == "verifier"]:
+                raise ConfigError(
+                    f"use_verifier= and the member {twice[0]!r} are both the verifier: leave one of them out"
+                )
+            weights[VERIFIER] = verifier_weight([1.0] * (len(rules) + len(members)))
             rules[VERIFIER] = verifier
         return convene(rules, weights=weights, description=described, seed=self.arguments.get("seed", 42))
 

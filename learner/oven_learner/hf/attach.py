@@ -19,6 +19,7 @@ from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.client.idle_client import idle_client
 from oven_learner.hf import input_checks, knobs
 from oven_learner.hf.callback import Attachment, Options
+from oven_learner.hf.verifier_drafts import give_drafts
 from oven_learner.link.base import Link
 from oven_learner.link.find_controller import Mode, seek
 from oven_learner.optim.lr_scale import USER_BOUNDS
@@ -85,7 +86,8 @@ def attach(
     each held-out prompt, or what `evaluate` returns as a list, always in the same order: the mean is published.
 
     `committee` is the GRPOTrainer's reward function when several members judge (oven_learner.rewards): it adds
-    `reward.weights`, and groups and steps that no one scored train nothing.
+    `reward.weights`, and groups and steps that no one scored train nothing. Its verifier compares with the active
+    teacher's answers, or with the reference model's where there are no `teachers`.
 
     A model too large to copy, or sharded, goes back by a restart from the trainer's own checkpoints: `run --` and `up`
     start the command again, and `train()` continues from the right one by itself. `stateful` names objects with
@@ -133,6 +135,8 @@ def attach(
             **(stateful or {}),
         },
     )
+    if committee is not None:
+        give_drafts(trainer, committee, teachers)
     attachment = Attachment(trainer, link, connection, options)
     if mixture is not None:
         knobs.mixture.plug_in(trainer, mixture)

@@ -31,6 +31,7 @@ from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.epoch_extension import EpochExtension
 from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
 from oven_learner.hf.final_weights import choose_best
+from oven_learner.hf.frontier_calibration import FrontierCalibration
 from oven_learner.hf.idle_teachers import IdleTeachers
 from oven_learner.hf.missing_rewards import RewardFaults
 from oven_learner.hf.prompts import PromptSource
@@ -111,7 +112,7 @@ class Attachment(TrainerCallback):
         self._step_metrics = StepMetrics(trainer)
         self._gauges = Gauges(trainer)
         faults = None if committee else RewardFaults(trainer)  # a committee counts its own
-        scores = CommitteeScores(trainer, committee, self._hold) if committee else None
+        scores = CommitteeScores(trainer, committee, self._hold, lambda: self.branch.playing) if committee else None
         self._rate = StepRate(trainer)
         self._evaluation = TrainerEvaluation(self._step_metrics, last)
         self._user_evaluation = (
@@ -140,9 +141,17 @@ class Attachment(TrainerCallback):
             *([self._authored] if self._authored else ()),
             ChannelMetrics(self._channels),
             *([IdleTeachers(trainer, options.teachers)] if options.teachers is not None else ()),
+            *self._frontier(),
             *([self._user_evaluation] if self._user_evaluation else ()),
             self._saving,
         ]
+
+    def _frontier(self) -> list[StepHook]:
+        """The calibrator, where the run's settings name a model and this training writes text."""
+        settings = self._connection.committee.frontier if self._connection else None
+        if settings is None or not settings.model or self.checkpoints.run_folder is None:
+            return []
+        return [FrontierCalibration(self.trainer, settings, self.checkpoints.run_folder)]
 
     @property
     def last_evaluation(self) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,10 @@ from oven_learner.optim.gauges import OptimizerGauges
 from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
+from oven_learner.rewards.generation_ahead import STEPS_AHEAD, GenerationAhead
 from oven_learner.rewards.skip_unscored import Skipping
+
+log = logging.getLogger("oven.learner")
 
 if TYPE_CHECKING:  # it imports TRL, which a plain Trainer's process need not
     from oven_learner.losses.channel import Channel
@@ -129,18 +133,34 @@ class StepRate(StepHook):
 class CommitteeScores(StepHook):
     """Metrics of a reward committee. Of a step that no one scored only those are true that come before the loss."""
 
-    def __init__(self, trainer: Trainer, committee: Committee, hold: Callable[[str], object]) -> None:
-        """`hold` holds the run, for a reason."""
+    def __init__(
+        self, trainer: Trainer, committee: Committee, hold: Callable[[str], object], playing: Callable[[], bool]
+    ) -> None:
+        """`hold` holds the run, for a reason; `playing`: whether a trial's branch plays."""
         self._committee, self._hold = committee, hold
+        ahead = bool(committee.ahead and committee.remote and committee.remote.members)
+        if committee.ahead and not ahead:
+            log.warning("committee.ahead: 1 has no effect: the committee has no member that would be waited for")
+        self._ahead = GenerationAhead(trainer, committee, playing) if ahead else None
         self._skipping = Skipping(trainer, committee)
 
     def begin(self, ranks: Ranks) -> None:
         self._skipping.begin()
+        if self._ahead is not None:
+            self._ahead.begin()
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        return self._committee.announced()
+        return (*self._committee.announced(), *((STEPS_AHEAD,) if self._ahead else ()))
+
+    def branch_state(self) -> None:
+        self._drop()
+
+    def restore_branch(self, state: Any) -> None:
+        self._drop()
 
     def end_step(self, step: StepEnd) -> None:
+        if self._ahead is not None:
+            step.known |= self._ahead.take()
         kept, why = self._skipping.take(step.known | dict.fromkeys(step.wanted, math.nan))
         step.known = {name: value for name, value in kept.items() if name not in step.wanted}
         step.wanted &= kept.keys()
@@ -148,7 +168,13 @@ class CommitteeScores(StepHook):
             self._hold(why)
 
     def close(self) -> None:
+        self._drop()
         self._committee.close()
+
+    def _drop(self) -> None:
+        """What was generated ahead is of another place in the training."""
+        if self._ahead is not None:
+            self._ahead.drop()
 
 
 class ChannelMetrics(StepHook):

@@ -59,6 +59,8 @@ class Scoring:
         self._rewards, self._group_size = rewards, group_size
         self.committee = rewards if isinstance(rewards, Committee) else None
         if self.committee is not None:
+            if self.committee.ahead:
+                raise ConfigError("committee.ahead: 1 is for a GRPOTrainer, and this is a PolicyTrainer: set it to 0")
             self.committee.group_size = group_size
 
     def announce(self, actuators: Actuators) -> None:

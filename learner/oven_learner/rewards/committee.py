@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from oven_controller.errors import ConfigError, UnknownNameError
@@ -30,6 +31,8 @@ from oven_learner.rewards.watching import JudgeWatch
 
 log = logging.getLogger("oven.learner")
 
+Answers: TypeAlias = dict[str, list[Verdict]]
+"""Member → its verdict on each group."""
 OWN_KINDS = 16
 """Kinds of failure that remote members may name in one batch; beyond that they are counted together."""
 
@@ -107,7 +110,8 @@ class Committee:
     it; None: two, or one where one member has weight. It is never more than those that have weight. `caution` is λ in
     rewards/aggregate.py. `description` is what remote members are told of the model whose answers they score; without
     it they see the prompt alone, and the process log says so. After `hold_after` steps in a row without a scored group
-    the run is held.
+    the run is held. `ahead`: 1 has a GRPOTrainer make the next completions while these are with the remote members
+    (rewards/generation_ahead.py).
 
     Raises ConfigError for names, weights or a quorum that cannot work, and UnknownNameError for a rule of aggregation
     that there is not.
@@ -125,6 +129,7 @@ class Committee:
         reliability: bool = True,
         reference: str = "",
         hold_after: int = 10,
+        ahead: int = 0,
         seed: int = 0,
         description: ModelDescription | str = "",
         run: str = "",
@@ -133,6 +138,9 @@ class Committee:
         self.rules = dict(rules)
         self.remote = remote
         self.hold_after = hold_after
+        self.ahead = ahead
+        self.waiting: Callable[[Callable[[], Answers]], Answers] = _at_once
+        """How the remote members are waited for."""
         self.description = description
         self.group_size = 0
         """Completions a prompt; the trainer that the committee is attached to sets it."""
@@ -296,19 +304,20 @@ class Committee:
             raise ConfigError("the committee belongs to no trainer; call oven.attach(trainer, committee=...) first")
         asked = {"prompts": prompts, "completions": completions, **columns}
         asked |= {"log_metric": log_metric, "trainer_state": trainer_state}
-        rows, lacking = len(prompts), self.reference_columns
-        cells = {name: score_rows(name, rule, asked, rows, lacking) for name, rule in self.rules.items()}
+        lacking = self.reference_columns
+        cells = {name: score_rows(name, rule, asked, len(prompts), lacking) for name, rule in self.rules.items()}
         texts = [as_text(completion) for completion in completions]
         mine = ([as_text(prompt) for prompt in prompts], texts, cells, self._references(texts, cells, columns))
         step = int(getattr(trainer_state, "global_step", 0))
         several = "torch" in sys.modules and ranks.world() > 1
-        self.rows, parts = ranks.gather_rows(mine, len(prompts)) if several else (range(len(prompts)), [mine])
+        rows, parts = ranks.gather_rows(mine, len(prompts)) if several else (range(len(prompts)), [mine])
         judged = self._judge(self._groups(parts), step) if not several or ranks.rank() == 0 else Judged([])
-        self.last = judged = ranks.broadcast(judged) if several else judged
+        judged = ranks.broadcast(judged) if several else judged
+        self.rows, self.last = rows, judged  # together: another batch may have been judged while this one waited
         if log_metric is not None and self.rows.start == 0:
             for name, value in judged.metrics.items():
                 log_metric(name, value)
-        return [judged.rewards[row] for row in self.rows]
+        return [judged.rewards[row] for row in rows]
 
     def close(self) -> None:
         """Training has ended: nothing more is asked of remote members."""
@@ -371,24 +380,25 @@ class Committee:
     def _judge(self, groups: Sequence[Group], step: int) -> Judged:
         """Pure but for the question to the remote members."""
         verdicts = [{name: _whole(cells) for name, cells in group.cells.items()} for group in groups]
+        shares, quorum = self._weights, self.quorum  # a change while members are asked holds for the next batch
         weighty = [name for name in self._voting() if name in self.remote.members] if self.remote else []
         if self.remote is not None and weighty:
             self._batches += 1
             requests = [self._request(group, i, step) for i, group in enumerate(groups)]
-            answers = self.remote.ask(requests, self.judges.named(weighty))
+            answers = self.waiting(partial(self.remote.ask, requests, self.judges.named(weighty)))
             for member in weighty:
                 for i, verdict in enumerate(answers[member]):
                     verdicts[i][member] = _spread_out(verdict, requests[i], groups[i].completions)
         rewards: list[float | None] = []
         skipped = indifferent = 0
         agreed: list[float] = []
-        weights = self.watch.weights(self._weights)  # of the whole batch: its order does not matter
+        weights = self.watch.weights(shares)  # of the whole batch: its order does not matter
         for group, of_group in zip(groups, verdicts, strict=True):
             scores = {name: verdict for name, verdict in of_group.items() if not isinstance(verdict, Abstention)}
-            given = aggregate(scores, weights, quorum=self.quorum, rule=self._rule, caution=self._caution)
-            voting = {name: said for name, said in scores.items() if self._weights[name] > 0}
+            given = aggregate(scores, weights, quorum=quorum, rule=self._rule, caution=self._caution)
+            voting = {name: said for name, said in scores.items() if shares[name] > 0}
             skipped += given is None
-            if given is None and len(voting) >= self.quorum:
+            if given is None and len(voting) >= quorum:
                 indifferent += sum(not sees_difference(said) for said in voting.values())
             rewards += [None] * len(group.completions) if given is None else given
             one = agreement(voting)
@@ -396,9 +406,9 @@ class Committee:
         metrics, abstained = self._measured(verdicts)
         if self.remote is not None and weighty:
             for group, request, of_group in zip(groups, requests, verdicts, strict=True):
-                of_voting = {name: verdict for name, verdict in of_group.items() if self._weights[name] > 0}
+                of_voting = {name: verdict for name, verdict in of_group.items() if shares[name] > 0}
                 shown = [completion.text for completion in request.completions]
-                self.watch.saw(shown, group.completions, of_voting, self._weights)
+                self.watch.saw(shown, group.completions, of_voting, shares)
             metrics |= self.watch.metrics(self.remote.health)
         if indifferent:
             abstained[NO_DIFFERENCE] = indifferent
@@ -468,6 +478,10 @@ class Committee:
             deadline_s=self.remote.deadline_s if self.remote else 1.0,
             reference=group.reference,
         )
+
+
+def _at_once(ask: Callable[[], Answers]) -> Answers:
+    return ask()
 
 
 def _digest(salt: str, text: str) -> str:

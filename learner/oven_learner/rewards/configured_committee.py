@@ -9,6 +9,7 @@ from oven_controller.settings.judges import judge_of
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.configured_rules import with_configured_rules
+from oven_learner.rewards.configured_verifier import with_verifier
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.rule_members import RewardFunction
@@ -26,14 +27,15 @@ def convene(
     creds: str | Path | None = None,
 ) -> Committee:
     """`rules` with the members of the run's `committee` settings; everybody has weight 1 unless `weights` says
-    otherwise. `description` says whose answers they score and what for. `reference` is where an answer known to be
-    right comes from (Committee), where the settings do not say.
+    otherwise, and the verifier a tenth of the whole. `description` says whose answers they score and what for.
+    `reference` is where an answer known to be right comes from (Committee), where the settings do not say.
 
     The stack is found as `attach` finds it. Raises ConfigError when there is none, or the settings cannot work.
     """
     there = Connection.find(url, run, creds)
     settings = there.committee
     rules = with_configured_rules(rules, settings.members)
+    rules, weights = with_verifier(rules, weights, settings.members, description)
     remote = RemoteMembers(  # also where there is none yet: one may be added
         tuple(settings.judges),
         there.url,
@@ -51,6 +53,7 @@ def convene(
         reliability=settings.reliability,
         reference=settings.reference or reference,
         hold_after=settings.hold_after,
+        ahead=settings.ahead,
         seed=seed,
         description=description,
         run=there.run,

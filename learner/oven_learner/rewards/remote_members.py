@@ -75,6 +75,7 @@ class RemoteMembers:
         self._url, self._credentials = url, credentials
         self._inbox = score_inbox(credentials.name if credentials else "learner")
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._bus: Bus | None = None
         self._losses = 0
@@ -90,7 +91,8 @@ class RemoteMembers:
         """The verdict of each of `members`, by the model that is named, on every request, with the scores in the order
         of its completions.
 
-        All at once, and back by `deadline_s`. Never raises: what went wrong is an abstention.
+        All at once, and back by `deadline_s`. Never raises: what went wrong is an abstention. Several threads may ask
+        at a time.
         """
         limit = time.monotonic() + self.deadline_s
         found = {member: [Abstention(scores.DEADLINE)] * len(requests) for member in members}
@@ -131,17 +133,16 @@ class RemoteMembers:
             loop.close()
 
     def _running(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._start()
-        assert self._loop is not None
-        return self._loop
+        with self._starting:
+            return self._loop or self._start()
 
-    def _start(self) -> None:
-        self._loop = asyncio.new_event_loop()
+    def _start(self) -> asyncio.AbstractEventLoop:
+        self._loop = loop = asyncio.new_event_loop()
         # An event that was awaited on another loop raises at once, which reads as a lost connection.
         self._lost, self._connecting = asyncio.Event(), asyncio.Lock()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="oven-rewards", daemon=True)
+        self._thread = threading.Thread(target=loop.run_forever, name="oven-rewards", daemon=True)
         self._thread.start()
+        return loop
 
     async def _disconnect(self) -> None:
         if self._bus is not None:

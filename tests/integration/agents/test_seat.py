@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.support.judge_endpoint import Endpoint
 
-from oven_agents.judges.adversarial_controls import EVERY
+from oven_agents.judges.adversarial_controls import FIRST
 from oven_agents.judges.member import Member
 from oven_agents.judges.member_process import configured_member
 from oven_agents.judges.probe import ProbeResult
@@ -21,6 +21,7 @@ from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.requests import Completion, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 
 KEY = "sk-canary-a97b11"
+SCORES = {"a1" * 6: 0.7, "b2" * 6: 0.3}
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ class Seated:
         return JudgeSpec.model_validate(given)
 
     async def score(self, judge: JudgeSpec | None = None, swap: int = 0) -> ScoreReply:
-        completions = (Completion(id="a1", text="worth 7"), Completion(id="b2", text="worth 3"))
+        completions = (Completion(id="a1" * 6, text="worth 7"), Completion(id="b2" * 6, text="worth 3"))
         request = ScoreRequest(
             run="r", group="g", prompt="p", completions=completions, deadline_s=20, judge=judge, swap=swap
         )
@@ -81,7 +82,7 @@ async def test_each_request_is_scored_by_the_model_that_it_names(endpoint: Endpo
         replies = [await at.score(), await at.score(second, 1), await at.score(third, 2), await at.score()]
     assert at.asked == ["second", "first", "second", "third", "first"]
     assert [reply.judge for reply in replies] == ["", second.identity, third.identity, ""]
-    assert {str(reply.scores) for reply in replies} == {"{'a1': 0.7, 'b2': 0.3}"}
+    assert {str(reply.scores) for reply in replies} == {str(SCORES)}
     assert [found.model for found in at.recorded] == ["second"]
     assert "style" in at.endpoint.requests[2]["messages"][0]["content"].lower(), "the role stays"
 
@@ -90,15 +91,15 @@ async def test_what_is_out_when_a_judge_is_swapped_ends_with_it(endpoint: Endpoi
     async with seated(endpoint, tmp_path) as at:
         both = await asyncio.gather(at.score(at.spec("m@500"), 1), at.score(at.spec("second"), 2))
         many = await asyncio.gather(*(at.score(at.spec(f"m{n}"), n) for n in range(3, 9)))
-    assert [reply.scores for reply in both] == [{"a1": 0.7, "b2": 0.3}] * 2
+    assert [reply.scores for reply in both] == [SCORES] * 2
     assert [reply.judge for reply in many] == [at.spec(f"m{n}").identity for n in range(3, 9)]
     assert all(reply.scores for reply in many), "none was closed under a request"
 
 
 async def test_controls_start_anew_with_each_swap(endpoint: Endpoint, tmp_path: Path) -> None:
     async with seated(endpoint, tmp_path) as at:
-        shown = [len(await _answers(at, swap)) for swap in (0, 0, 1, 1, 2)]
-    assert shown == [3, 2, 3, 2, 3], f"a control with the first group, and not again within {EVERY}"
+        controlled = [len(await _answers(at, swap)) > 2 for swap in (0, 0, 1, 1, 2)]
+    assert controlled == [True, False, True, False, True], f"the first group of each, and not again within {FIRST}"
 
 
 async def _answers(at: Seated, swap: int) -> list[str]:

@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 from datasets import Dataset
 from tests.support.attached import THIRD_PARTY, equal, weights
 from tests.unit.learner.test_attach_trl import grpo
+from tests.unit.learner.test_rewards_committee import Remote
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.announcements import PromptsInjected
@@ -233,7 +234,7 @@ def test_the_knob_is_there_only_where_something_scores_what_an_author_writes(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     keyed = PromptSource([{"prompt": "a", "answer": "b"}])
-    judge: Any = SimpleNamespace(members=("judge",), deadline_s=1.0, ask=None, close=lambda: None)
+    judge = Remote(judge=lambda request: (0.5,))
     judged = Committee({"exact": exact}, remote=judge)
     assert announced(hook(PromptSource(TOPICS))) and announced(hook(keyed, judged))
     assert judged.reference_columns == {"answer"}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -13,13 +14,14 @@ from hypothesis import strategies as st
 from oven_controller.errors import ConfigError, OvenError, UnknownNameError
 from oven_controller.log.committee_view import WEIGHTS
 from oven_controller.protocol.announcements import ActuatorAnnounced
+from oven_controller.protocol.events import Event
 from oven_controller.protocol.judge_spec import OFF, JudgeSpec
-from oven_controller.protocol.messages import Receipt, RunStarted
+from oven_controller.protocol.messages import LogMessage, Receipt, RunStarted
 from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.protocol.requests import JudgeHealth, ScoreRequest
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.resume_state import ResumeState
+from oven_learner.link.resume_state import ResumeState, read_resume_state
 from oven_learner.rewards import Committee
 from oven_learner.rewards.live_judges import LiveJudges, Named
 from oven_learner.rewards.scores import Verdict
@@ -182,6 +184,48 @@ def test_a_resumed_run_has_the_models_that_answered_and_the_one_that_judged() ->
     spec = next(spec for spec in started.actuators if spec.name == CRITIC)
     assert (spec.value, spec.choices) == (OTHER.identity, (FIRST.identity, OTHER.identity, OFF))
     assert run.ask()["critic"].judge == OTHER, "so that a member that was started anew is told by each request"
+
+
+class Log:
+    """A bus whose log has what a run said and was told; its own keyring."""
+
+    keys: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, *bodies: LogMessage) -> None:
+        at = datetime(2026, 1, 1, tzinfo=UTC)
+        self.events = [Event(seq, "oven.r.run", b"", at, body) for seq, body in enumerate(bodies, 1)]
+
+    async def head(self, _: str) -> int:
+        return len(self.events)
+
+    async def read(self, _: str, **__: Any) -> AsyncIterator[Event]:
+        for event in self.events:
+            yield event
+
+    def verify(self, event: Event) -> Event:
+        return event
+
+
+async def test_the_log_alone_brings_back_offers_choices_members_and_weights() -> None:
+    run = Run("critic")
+    told = [OperatorCommand(id="o", action="offer", actuator=CRITIC, judge=OTHER)]
+    told += [OperatorCommand(id="a", action="add", actuator="committee.tone", judge=FIRST, value=0.2)]
+    told += [OperatorCommand(id="x", action="offer", actuator=CRITIC, judge=JudgeSpec(provider="grok", model="dead"))]
+    run.link.incoming.extend(told[:2])
+    run.step()
+    for probe in run.remote.probes:
+        probe[3].set_result("")
+    run.step()
+    run.link.incoming.extend([told[2], decision(CRITIC, OTHER.identity, apply_at=3)])
+    run.step()
+    run.remote.probes[2][3].set_result("no answer")
+    run.step()
+    log: Any = Log(*told, *run.link.sent)
+    past = await read_resume_state(log, "r", log)
+    again = Run("critic", "tone", past=past)
+    assert again.committee.weights == run.committee.weights == {"exact": 0.4, "critic": 0.4, "tone": 0.2}
+    assert again.ask() == {"critic": Named(OTHER, 1), "tone": Named()}
+    assert again.actuators.spec(CRITIC).choices == (FIRST.identity, OTHER.identity, OFF), "not what gave no verdict"
 
 
 def test_a_muted_member_is_not_asked_and_the_quorum_does_not_count_it() -> None:

@@ -15,6 +15,7 @@ from oven_controller.settings.judge_providers import ModelEndpoint
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
     from openai.types.chat.chat_completion import Choice
+    from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob, TopLogprob
 
 _FINISHED = ("stop", "length", "tool_calls", "content_filter", "function_call")
 _OUTCOMES: dict[str, Outcome] = {"length": "truncated", "content_filter": "refusal"}
@@ -89,15 +90,21 @@ def _logprobs(choice: Choice) -> Logprobs | None:
             tuple(
                 TokenLogprob(
                     token.token,
-                    token.token.encode() if token.bytes is None else bytes(token.bytes),
+                    _data(token),
                     _finite(token.logprob),
                     tuple((other.token, _finite(other.logprob)) for other in token.top_logprobs or ()),
+                    tuple(_data(other) for other in token.top_logprobs or ()),
                 )
                 for token in choice.logprobs.content
             )
         )
     except (AttributeError, TypeError, ValueError):
         return None
+
+
+def _data(token: ChatCompletionTokenLogprob | TopLogprob) -> bytes:
+    """Raises TypeError or ValueError. The API gives no bytes for marks; other servers give none at all."""
+    return token.token.encode() if token.bytes is None else bytes(token.bytes)
 
 
 def _finite(value: float) -> float:

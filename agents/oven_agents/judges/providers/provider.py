@@ -31,6 +31,8 @@ class TokenLogprob:
     logprob: float
     top: tuple[tuple[str, float], ...]
     """The most likely tokens in its place with theirs, best first, as many as were asked for; it may be among them."""
+    top_data: tuple[bytes, ...] = ()
+    """What each of `top` stands for."""
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,8 @@ def announce_epsilon(trainer: Any, actuators: Actuators, own: UserValues) -> Non
 
 
 def reuses(trainer: Any) -> bool:
-    """TRL's own condition for keeping the sampling policy's log-probabilities (1.16, grpo_trainer.py:2643)."""
+    """TRL's own condition for keeping the sampling policy's log-probabilities (1.16, grpo_trainer.py:2643), or a
+    committee's (`ahead: 1`)."""
     generate_every = trainer.args.steps_per_generation * trainer.num_iterations
-    return bool(trainer.args.gradient_accumulation_steps % generate_every != 0)
+    kept = trainer.args.gradient_accumulation_steps % generate_every != 0
+    return bool(kept or getattr(trainer, "oven_ahead", False))

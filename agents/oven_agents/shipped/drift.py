@@ -1,0 +1,101 @@
+"""Sees a policy that moves away from what a frontier model writes, and further at every reading, for no gain."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from oven_agents.sdk.agent import Agent
+from oven_agents.sdk.window import Window
+from oven_agents.stats.confidence import needs_second
+from oven_agents.stats.objective import held_out, objective, readings, signed
+from oven_controller.protocol.messages import Vote
+
+BITS, KL = "frontier/bits_per_byte", "frontier/kl"
+BETA, SCALE, ROLLBACK = "grpo.beta", "optimizer.lr_scale", "run.rollback"
+
+
+class Drift(Agent):
+    """Signals: the frontier calibrator's change against step 0 (docs/judging.md). Bits per byte of a frontier model's
+    answers, or the divergence from it, has grown by more than LARGE or FAR, and grew at each of the newest READINGS.
+    The texts are fixed and are never trained on, so that a reading has no noise: what grows is the policy's distance.
+
+    Actions: while held-out readings do not rise it proposes to hold the policy closer, β up by half; where there is no
+    β above 0, a rate lower by a third. It is never sure enough to stand alone: a policy that is trained for one task
+    loses others without harm to the one (the alignment tax, Ouyang et al. 2022, arXiv 2203.02155, §4.2), and whether
+    that matters is for the user to say.
+
+    False alarms: training for a form that the frontier model does not write (digits alone, another language) moves the
+    policy away for as long as it learns. Where a held-out metric says that it learns, the agent is silent; without one
+    the training's own objective has to rise. After its change it waits for READINGS new ones.
+
+    Limits: it sees what the probes' prompts ask for and nothing else. A policy that drifts in one jump and stays there
+    is not growing any more when the readings are enough. No outcomes of its votes were measured yet.
+    """
+
+    needs = (BITS,)
+    moves = (BETA, SCALE)
+
+    READINGS = 4
+    """Newest readings that have to grow, each above the one before; three would be met by a wave of the learning rate's
+    length, more come too late where readings are 50 steps apart."""
+    LARGE = 0.05
+    """Bits per byte by which the answers became less likely. An English text of a good model has about 0.6 to 1, so
+    that it is a twentieth and more; no measurement is recorded."""
+    FAR = 0.1
+    """Nats per place by which the divergence grew: at a tenth the frontier model finds the policy's next byte a tenth
+    less likely than it was; no measurement is recorded."""
+    FRESH = 5
+    """Ticks for which a reading is new: votes may come less often than ticks."""
+    CLOSER = 1.5
+    """Factor of β: half of what entropy_collapse takes, since nothing is lost yet."""
+    SLOWER = 0.67
+    """Factor of the rate where there is no β."""
+    GAIN = 0.01
+    """Improvement of the objective that it forecasts, in the objective's unit; small, since it prevents and repairs
+    nothing."""
+    HORIZON = 60
+    """Ticks in which the forecast is judged: a reading and more."""
+
+    def vote(self, window: Window) -> Vote | None:
+        since = window.last_change_tick(BETA, SCALE, ROLLBACK)
+        for metric, large, unit in ((BITS, self.LARGE, "bits per byte"), (KL, self.FAR, "nats per place")):
+            count = int(self.READINGS)
+            found = window.surviving_series(metric, after=since, last=count)
+            values = [value for _, value in found]
+            if len(values) < count or not all(map(math.isfinite, values)) or window.tick - found[-1][0] > self.FRESH:
+                continue
+            grows = all(later > before for before, later in pairwise(values))
+            if grows and values[-1] > large and not self._learns(window, found[0][0]):
+                why = (
+                    f"{metric} is {values[-1]:.3g} {unit} above step 0 and grew at each of {count} readings (from "
+                    f"{values[0]:.3g}) while nothing improved"
+                )
+                return self._closer(window, why)
+        return None
+
+    def _learns(self, window: Window, since: int) -> bool:
+        """Whether it is better now than when the growing began, by held-out readings or else by the objective."""
+        if held_out(window.run) is not None:
+            seen = readings(window)
+            before, after = [v for tick, v in seen if tick <= since], [v for tick, v in seen if tick > since]
+            return not before or not after or max(after) > max(before)
+        target = objective(window.run)
+        values = [signed(target, 1) * v for tick, v in window.surviving_series(target.name) if tick >= since]
+        half = len(values) // 2
+        return half < 1 or sum(values[half:]) / (len(values) - half) > sum(values[:half]) / half
+
+    def _closer(self, window: Window, why: str) -> Vote | None:
+        beta, scale = window.knobs.get(BETA), window.knobs.get(SCALE)
+        if beta is not None and beta.number > 0 and (raised := beta.bounded(beta.number * self.CLOSER)) > beta.number:
+            return self._say(window, BETA, raised, f"{why}: {BETA} {beta.number:.3g} → {raised:.3g}")
+        if scale is not None and (lowered := scale.bounded(scale.number * self.SLOWER)) < scale.number / 1.2:
+            return self._say(window, SCALE, lowered, f"{why}: {SCALE} {scale.number:.3g} → {lowered:.3g}")
+        return None
+
+    def _say(self, window: Window, actuator: str, value: float, why: str) -> Vote:
+        target = held_out(window.run) or objective(window.run)
+        return window.propose(
+            actuator, value, confidence=needs_second(window.run), why=why, target=target.name,
+            expected_change=signed(target, self.GAIN), horizon=int(self.HORIZON), evidence=("symptom:frontier_drift",),
+        )  # fmt: skip

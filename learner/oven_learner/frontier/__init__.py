@@ -1,0 +1,1 @@
+"""How far a policy has moved from what a frontier model writes: measured on a fixed set of texts, never trained on."""

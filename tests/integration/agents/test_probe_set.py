@@ -1,0 +1,113 @@
+"""The frontier calibrator's answers, fetched over real HTTP: once, whole, and with a sentence for what there is not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.support.judge_endpoint import Endpoint
+
+from oven_agents.judges import probe_set_process
+from oven_controller.errors import ConfigError, ProcessError
+from oven_controller.runs import probe_set
+from oven_controller.settings.model import FrontierSettings
+
+KEY = "sk-canary-5513ab"
+PROMPTS = ("What is a week?", "Naïve café ☕?", "How many?")
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    async with Endpoint(seed=3).running() as running:
+        yield running
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("CANARY", KEY)
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS) + "\n\n")
+    return tmp_path
+
+
+def configure(folder: Path, **said: object) -> FrontierSettings:
+    settings = FrontierSettings.model_validate({"prompts": str(folder / "prompts.txt"), "key_env": "CANARY", **said})
+    (folder / "config.json").write_text(json.dumps({"committee": {"frontier": settings.model_dump()}}))
+    return settings
+
+
+def key(settings: FrontierSettings) -> str:
+    return probe_set.key(settings.provider, settings.base_url, settings.model, PROMPTS)
+
+
+async def fetch() -> None:
+    await asyncio.to_thread(probe_set_process.fetch)
+
+
+async def test_answers_come_once_with_their_alternatives_and_stay_private(
+    endpoint: Endpoint, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    settings = configure(folder, provider="compatible", model="m@429x1", base_url=endpoint.openai_url, top_logprobs=5)
+    await fetch()
+    found = probe_set.read(folder, key(settings))
+    assert found is not None and found.has_logprobs and not found.lacks
+    assert [probe.prompt for probe in found.probes] == list(PROMPTS)
+    for probe in found.probes:
+        assert b"".join(bytes.fromhex(token.hex) for token in probe.tokens).decode() == probe.completion
+        assert all(len(token.top) == 5 for token in probe.tokens)
+    asked = len(endpoint.requests)
+    assert asked == len(PROMPTS) + 1, "one was answered with 429 first"
+    assert all("response_format" not in request for request in endpoint.requests)
+    await fetch()
+    assert len(endpoint.requests) == asked
+    place = probe_set.path(folder, key(settings))
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    assert KEY not in place.read_text()
+    assert not [word for word in (KEY, *PROMPTS) if word in caplog.text]
+    place.write_text("{")
+    await fetch()
+    assert probe_set.read(folder, key(settings)) == found and "is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("provider", ["claude", "compatible"])
+async def test_without_log_probabilities_there_are_texts_and_a_sentence(
+    endpoint: Endpoint, folder: Path, provider: str
+) -> None:
+    endpoint.top_logprobs = 0
+    url = endpoint.url if provider == "claude" else endpoint.openai_url
+    settings = configure(folder, provider=provider, model="m", base_url=url)
+    await fetch()
+    found = probe_set.read(folder, key(settings))
+    assert found is not None and not found.has_logprobs and len(found.probes) == 3
+    assert found.lacks == (f"m at {provider} gives no log-probabilities: bits per byte are measured, and no divergence")
+
+
+async def test_an_endpoint_that_answers_too_little_leaves_no_set(endpoint: Endpoint, folder: Path) -> None:
+    settings = configure(folder, provider="compatible", model="m@401x2,400x1", base_url=endpoint.openai_url)
+    with pytest.raises(ProcessError, match=r"m@401x2,400x1 answered [01] of 3 prompts.*frontier metrics stay absent"):
+        await fetch()
+    assert probe_set.read(folder, key(settings)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("p.txt", "\n \n", "has no prompts; write one per line"),
+        ("p.txt", "a\nb\na\n", "has a prompt twice"),
+        ("p.txt", "\n".join(map(str, range(513))), "513 prompts, and a set has 512 at most"),
+        ("p.jsonl", '{"prompt": "a"}\n{"text": "b"}\n', 'p.jsonl:2 is not an object with "prompt"'),
+        (".", None, "it is a folder"),
+        ("nothing", None, "cannot read the prompts of committee.frontier"),
+    ],
+)
+def test_prompts_that_cannot_be_used_are_turned_down(folder: Path, name: str, text: str | None, said: str) -> None:
+    if text is not None:
+        (folder / name).write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        probe_set.read_prompts(folder / name)

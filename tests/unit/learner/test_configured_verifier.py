@@ -1,0 +1,88 @@
+"""The verifier as the settings name it: its weight, its drafts, and where it is off."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.support.attached import THIRD_PARTY
+from tests.support.tiny_grpo import early, grpo, vowels
+from tests.unit.learner.test_attach_trl import offline  # noqa: F401
+
+import oven_learner as oven
+from oven_controller.errors import ConfigError
+from oven_learner.hf.attach import attach
+from oven_learner.rewards import ModelDescription, convene, draft_verifier
+from oven_learner.testing import FakeLink
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+RULES = {"vowels": vowels, "early": early}
+asked: list[str | None] = []
+
+
+@pytest.fixture(autouse=True)
+def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run with the verifier, whose sentence model counts letters."""
+
+    def encoder(name: str | None = None, device: Any = None) -> Any:
+        asked.append(name)
+
+        def encode(texts: Sequence[str]) -> torch.Tensor:
+            counts = torch.tensor([[1.0 + text.count("a"), float(len(text))] for text in texts])
+            return torch.nn.functional.normalize(counts, dim=-1)
+
+        return encode
+
+    asked.clear()
+    monkeypatch.setattr(draft_verifier, "sentence_encoder", encoder)
+    monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
+    monkeypatch.setenv("OVEN_RUN", "there")
+    monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
+    members(tmp_path, near={"kind": "verifier"})
+    return tmp_path
+
+
+def members(folder: Path, **said: dict[str, str]) -> None:
+    (folder / "config.json").write_text(json.dumps({"committee": {"members": said}}))
+
+
+def test_it_has_a_tenth_of_the_whole_and_the_reference_models_answers(configured: Path) -> None:
+    committee = convene(
+        RULES, weights={"early": 0.5}, description=oven.ModelDescription(name="m", description="letters")
+    )
+    assert committee.weights == {"vowels": pytest.approx(0.6), "early": pytest.approx(0.3), "near": pytest.approx(0.1)}
+    job = grpo(configured / "out", rewards=[committee], beta=0.1)
+    link = FakeLink()
+    attach(job, committee=committee, link=link)
+    job.train()
+    assert len(link.series("rewards/near/mean")) == 3 and all(
+        0.5 < one <= 1 for one in link.series("rewards/near/mean")
+    )
+    assert asked == [None], "the usual sentence model"
+
+
+def test_without_a_teacher_it_is_an_error_and_for_other_answers_than_texts_it_is_off(
+    configured: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    committee = convene(RULES)
+    with pytest.raises(ConfigError, match=r"the verifier 'near' compares with a teacher's answers.*beta above 0"):
+        attach(grpo(configured / "out", rewards=[committee]), committee=committee, link=FakeLink())
+    with caplog.at_level(logging.WARNING):
+        off = convene(RULES, description=ModelDescription(name="m", description="moves", modality="motion"))
+    assert off.members == ("vowels", "early")
+    assert "the verifier near is off: it compares texts, and answers here are motion" in caplog.text
+
+
+def test_two_of_them_or_one_with_a_rules_name_are_turned_down(configured: Path) -> None:
+    members(configured, near={"kind": "verifier"}, nearer={"kind": "verifier", "model": "folder"})
+    with pytest.raises(ConfigError, match="has the verifiers near, nearer: one is all there is"):
+        convene(RULES)
+    members(configured, early={"kind": "verifier"})
+    with pytest.raises(ConfigError, match="a rule and a verifier named 'early'"):
+        convene(RULES)

@@ -12,7 +12,6 @@ import pytest
 import torch
 from tests.support.attached import THIRD_PARTY
 from tests.support.tiny_grpo import early, grpo, vowels
-from tests.unit.learner.test_attach_trl import offline  # noqa: F401
 
 import oven_learner as oven
 from oven_controller.errors import ConfigError

@@ -12,7 +12,6 @@ import pytest
 import torch
 from tests.support.attached import THIRD_PARTY
 from tests.support.tiny_grpo import grpo
-from tests.unit.learner.test_attach_trl import offline  # noqa: F401
 from transformers import TrainerCallback
 
 from oven_controller.protocol.rules import Rules

@@ -14,7 +14,7 @@ import torch
 from datasets import Dataset
 from tests.support.attached import THIRD_PARTY, llama
 from tests.support.trial_driver import DrivenTrainer, Driver
-from tests.unit.learner.test_attach_trl import COMMON, offline, tokenizer  # noqa: F401
+from tests.unit.learner.test_attach_trl import COMMON, tokenizer
 from transformers import TrainerCallback, set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer

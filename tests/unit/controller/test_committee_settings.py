@@ -146,6 +146,7 @@ together: {wire: openai, base_url: "https://api.together.xyz/v1", key_env: TOGET
         ("openai: {schema: json}", "openai.schema = 'json' .*'strict', 'json_object' or 'none'"),
         ("openai: {kye_env: K}", "there is no setting 'openai.kye_env' .*did you mean 'openai.key_env'"),
         ("openai: {models: {m: {price: {input: -1, output: 1}}}}", r"openai.models.m.price.input = -1"),
+        ("openai: {key_env: sk-canary-1}", r"openai.key_env \(.*not the key itself"),
         ("- openai", "holds a list"),
     ],
 )
@@ -153,6 +154,7 @@ def test_a_users_file_that_does_not_fit(tmp_path: Path, text: str, words: str) -
     with pytest.raises(ConfigError, match=words) as wrong:
         catalogue(overlay(tmp_path, text))
     assert str(tmp_path) in str(wrong.value), "it names the file"
+    assert "canary" not in str(wrong.value)
 
 
 def test_keys_are_looked_for_by_provider() -> None:

@@ -74,12 +74,15 @@ def test_a_dry_run_looks_for_keys_and_files(capsys: pytest.CaptureFixture[str], 
 def test_files_are_found_again_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rubric.txt").write_text("Look for rhymes.")
-    (tmp_path / "rules.py").write_text("def short(completions, **_): ...\nlong = lambda **_: ...\n")
+    (tmp_path / "rules.py").write_text(
+        "def short(completions, **_): ...\nlong = lambda **_: ...\nfrom elsewhere import a as wide\n"
+    )
     (tmp_path / "providers.yaml").write_text("openai: {top_logprobs: 3}")
     found = settings(
         "provider: openai, model: m, rubric: rubric.txt",
         "committee.members.short={kind: rule, rule: 'rules.py:short'}",
         "committee.members.long={kind: rule, rule: 'rules.py:long'}",
+        "committee.members.wide={kind: rule, rule: 'rules.py:wide'}",
         "committee.members.near={kind: verifier}",
         "committee.providers=providers.yaml",
     ).committee

@@ -73,7 +73,7 @@ class AgreedTerms:
                 answer = await once(terms)
             else:
                 terms, answer = await self._with_less(once, terms, failure)
-        if terms.top_logprobs and answer.logprobs is None and answer.outcome == "complete" and answer.text:
+        if terms.top_logprobs and answer.logprobs is None and answer.text and answer.outcome != "refusal":
             terms = replace(terms, top_logprobs=0)
         if not self._settled or began == self.now:
             self._agree(terms)

@@ -14,7 +14,7 @@ from oven_agents.judges.providers.terms import AgreedTerms, Terms
 from oven_controller.settings.judge_providers import ModelEndpoint, catalogue, endpoint_of
 from oven_controller.settings.model import MemberSettings
 
-EVERY = [Terms(mode, top) for mode in ("strict", "json_object", "none") for top in (5, 0)]  # type: ignore[arg-type]
+EVERY = [Terms(mode, top) for mode in ("strict", "json_object", "none") for top in (5, 0)]
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class ProbeResult:
     detail: str = ""
     remedy: str = ""
     schema: SchemaMode | None = None
-    """What its answers are held to; None: not known, since it gave none."""
+    """What its answers are held to; None: not known, since it gave no whole one."""
     top_logprobs: int = 0
     """Alternatives a token that came; 0: no log-probabilities, or not asked for."""
     usd_per_million: tuple[float, float] | None = None
@@ -83,17 +83,16 @@ async def probe(
         ledger.usages.append(answer.usage)
         if answer.outcome != "complete":
             raise JudgeFailure(answer.outcome, f"the answer ended with {answer.finish_reason}")
-        held = _held(answer.text, ids, mark)
+        text, held = _without_mark(answer.text, mark)
+        terms = provider.terms
+        terms.schema_ignored = terms.now.schema == "strict" and not held
+        schema = "none" if terms.schema_ignored else terms.now.schema
+        result = replace(result, schema=schema, top_logprobs=_alternatives(answer))
+        verdict.read(text, ids)
     except TimeoutError:
         result = _failed(result, asked, JudgeFailure(ledger.last or "timeout", f"no answer within {timeout_s:g} s"))
     except JudgeFailure as failure:
         result = _failed(result, asked, failure)
-    else:
-        terms = provider.terms
-        terms.schema_ignored = terms.now.schema == "strict" and not held
-        result = replace(
-            result, schema="none" if terms.schema_ignored else terms.now.schema, top_logprobs=_alternatives(answer)
-        )
     lacks = provider.terms.lacks()
     if result.usd_per_million is None:
         lacks += (
@@ -110,16 +109,14 @@ def _marked(question: Question, mark: str) -> Question:
     return replace(question, schema={**question.schema, "properties": properties, "required": required})
 
 
-def _held(text: str, ids: tuple[str, ...], mark: str) -> bool:
-    """Whether the answer was held to the schema. Raises JudgeFailure where there is not one verdict for each answer."""
+def _without_mark(text: str, mark: str) -> tuple[str, bool]:
+    """The answer without the mark, and whether it had it: only the schema asks for it."""
     value: Any = None
     with contextlib.suppress(ValueError, RecursionError):  # with a fence around it, perhaps: `verdict.read` knows
         value = json.loads(text)
-    if isinstance(value, dict) and value.get(MARK) == mark:
-        verdict.read(json.dumps({key: part for key, part in value.items() if key != MARK}), ids)
-        return True
-    verdict.read(text, ids)
-    return False
+    if not isinstance(value, dict) or value.get(MARK) != mark:
+        return text, False
+    return json.dumps({key: part for key, part in value.items() if key != MARK}), True
 
 
 def _alternatives(answer: Answer) -> int:

@@ -88,10 +88,19 @@ def _rule(name: str, rule: str) -> str:
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise ConfigError(f"the rule of the committee member {name!r}: {file}{line} is not Python") from error
-    defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    defined += [
-        t.id for node in tree.body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)
-    ]
+    defined = [defined for node in tree.body for defined in _defined(node)]
     if function not in defined:
         raise ConfigError(f"committee member {name!r}: {UnknownNameError(f'function in {file}', function, defined)}")
     return f"{Path(file).absolute()}:{function}"
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    """The names that a statement of a module gives to something that could be called."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.ImportFrom(names=aliases):
+            return [alias.asname or alias.name for alias in aliases]
+        case ast.Assign(targets=targets):
+            return [target.id for target in targets if isinstance(target, ast.Name)]
+    return []

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.settings.layers import Layer, merge, read_text, read_yaml, validated
-from oven_controller.settings.model import MOST_LOGPROBS, MemberSettings, ModelSettings
+from oven_controller.settings.model import MOST_LOGPROBS, Address, MemberSettings, ModelSettings, Variable
 from oven_controller.settings.strict_yaml import key_lines, load_yaml
 
 Wire: TypeAlias = Literal["openai", "anthropic"]
@@ -61,8 +61,8 @@ class ProviderEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     wire: Wire = Field(description="whose API it speaks")
-    base_url: str = Field(default="", pattern="^$|^https?://", description="empty: a member has to name it")
-    key_env: str = Field(default="", description="environment variable with the key; empty: none is sent")
+    base_url: Address = Field(default="", description="empty: a member has to name it")
+    key_env: Variable = Field(default="", description="environment variable with the key; empty: none is sent")
     schema_mode: SchemaMode = Field(default="strict", alias="schema")
     top_logprobs: int = Field(default=0, ge=0, le=MOST_LOGPROBS, description="alternatives a token, at most; 0: none")
     limit_as: Literal["max_tokens", "max_completion_tokens"] = Field(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from oven_controller.errors import UnknownNameError
 from oven_controller.mesh.change_requirements import FORMS, NEED
@@ -90,6 +90,21 @@ def _one_of(kind: str, known: tuple[str, ...]) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def _without_secrets(value: str) -> str:
+    if value and not re.fullmatch(r"https?://[^@?#\s]+", value):
+        raise ValueError("it should be an address, http:// or https://, without a user, a password or a query")
+    return value
+
+
+def _variable(value: str) -> str:
+    if value and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+        raise ValueError("it should be the name of an environment variable, and not the key itself")
+    return value
+
+
+Address: TypeAlias = Annotated[str, AfterValidator(_without_secrets)]
+Variable: TypeAlias = Annotated[str, AfterValidator(_variable)]
+"""The name of an environment variable."""
 MemberKind: TypeAlias = Literal["llm", "rule", "verifier"]
 Role: TypeAlias = Literal["critic", "adversary", "specialist", "style"]
 
@@ -126,8 +141,8 @@ class MemberSettings(BaseModel):
     )
     rubric: str = Field(default="", description="a text file that takes the place of the role's instructions")
     rule: str = Field(default="", description="of a rule: an entry point of the group oven.rewards, or FILE:FUNCTION")
-    base_url: str = Field(default="", description="empty: the provider's own")
-    key_env: str = Field(
+    base_url: Address = Field(default="", description="empty: the provider's own")
+    key_env: Variable = Field(
         default="",
         description="environment variable with the key; empty: the provider's usual one, or no key with a base_url",
     )
@@ -143,20 +158,6 @@ class MemberSettings(BaseModel):
         le=MOST_LOGPROBS,
         description="alternatives a token, with `logprobs`; fewer where fewer are given",
     )
-
-    @field_validator("base_url")
-    @classmethod
-    def _address(cls, value: str) -> str:
-        if value and not re.fullmatch(r"https?://[^@?#\s]+", value):
-            raise ValueError("it should be an address, http:// or https://, without a user, a password or a query")
-        return value
-
-    @field_validator("key_env")
-    @classmethod
-    def _variable(cls, value: str) -> str:
-        if value and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
-            raise ValueError("it should be the name of an environment variable, and not the key itself")
-        return value
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:

@@ -4,8 +4,8 @@ Where both tokenizers end a token, each model says how the text continues. The f
 function of the text, so the divergence of the two distributions of that byte is at most that of the texts (data
 processing; Cover & Thomas 2006, theorem 2.8.1). The policy's is exact: its next-token probabilities, summed by the
 token's first byte. Of the frontier model's only the most likely tokens are known, and the rest of its mass, the tail,
-may begin with any byte. It is given to those where it makes the divergence least, which bounds it from below whatever the
-tail is. With t the mass that is known, p the policy's and ε the tail, the least of KL(t + δ ‖ p) over δ ≥ 0, Σδ = ε
+may begin with any byte. It is given to those where it makes the divergence least, which bounds it from below whatever
+the tail is. With t the mass that is known, p the policy's and ε the tail, the least of KL(t + δ ‖ p) over δ ≥ 0, Σδ = ε
 fills up t/p from its lowest place to a common level λ:
 
     Σ max(0, λ p − t) = ε,    δ = max(0, λ p − t)

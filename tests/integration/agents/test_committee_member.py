@@ -147,7 +147,7 @@ async def test_a_members_process_from_start_to_end(
     async def hear(message: Msg) -> None:
         heard.append(message.subject.encode() + message.data)
 
-    loud = {"CANARY": KEY, "OPENAI_LOG": "debug", "ANTHROPIC_LOG": "debug"}
+    loud = {"CANARY": KEY, "OPENAI_LOG": "debug", "ANTHROPIC_LOG": "debug", "OVEN_OTLP": endpoint.url}
     async with AsyncExitStack() as running:
         children = {
             name: await running.enter_async_context(process(stack, server, tmp_path, name, **loud)) for name in members
@@ -179,8 +179,14 @@ async def test_a_members_process_from_start_to_end(
     assert any("songs of birds" in str(body["messages"]) for body in endpoint.requests)
     assert sum(b"ScoreReply" in message for message in heard) == 2
     assert len(commands) >= len(members) and all(header["Authorization"].endswith(KEY) for header in endpoint.headers)
+    assert any(b"chat m@echo200" in trace for trace in endpoint.traces), "a span for each call"
     files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-    for where in (logs, b"".join(heard).decode(), "".join(commands), b"".join(files).decode(errors="replace")):
+    for where in (
+        logs,
+        b"".join(heard).decode(),
+        "".join(commands),
+        b"".join(files + endpoint.traces).decode(errors="replace"),
+    ):
         assert KEY not in where
     assert "worth" not in logs  # neither prompts nor completions
 

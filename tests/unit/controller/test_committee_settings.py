@@ -74,12 +74,15 @@ def test_a_dry_run_looks_for_keys_and_files(capsys: pytest.CaptureFixture[str], 
 def test_files_are_found_again_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rubric.txt").write_text("Look for rhymes.")
-    (tmp_path / "rules.py").write_text("def short(completions, **_): ...\nlong = lambda **_: ...\n")
+    (tmp_path / "rules.py").write_text(
+        "def short(completions, **_): ...\nlong = lambda **_: ...\nfrom elsewhere import a as wide\n"
+    )
     (tmp_path / "providers.yaml").write_text("openai: {top_logprobs: 3}")
     found = settings(
         "provider: openai, model: m, rubric: rubric.txt",
         "committee.members.short={kind: rule, rule: 'rules.py:short'}",
         "committee.members.long={kind: rule, rule: 'rules.py:long'}",
+        "committee.members.wide={kind: rule, rule: 'rules.py:wide'}",
         "committee.members.near={kind: verifier}",
         "committee.providers=providers.yaml",
     ).committee
@@ -146,6 +149,7 @@ together: {wire: openai, base_url: "https://api.together.xyz/v1", key_env: TOGET
         ("openai: {schema: json}", "openai.schema = 'json' .*'strict', 'json_object' or 'none'"),
         ("openai: {kye_env: K}", "there is no setting 'openai.kye_env' .*did you mean 'openai.key_env'"),
         ("openai: {models: {m: {price: {input: -1, output: 1}}}}", r"openai.models.m.price.input = -1"),
+        ("openai: {key_env: sk-canary-1}", r"openai.key_env \(.*not the key itself"),
         ("- openai", "holds a list"),
     ],
 )
@@ -153,6 +157,7 @@ def test_a_users_file_that_does_not_fit(tmp_path: Path, text: str, words: str) -
     with pytest.raises(ConfigError, match=words) as wrong:
         catalogue(overlay(tmp_path, text))
     assert str(tmp_path) in str(wrong.value), "it names the file"
+    assert "canary" not in str(wrong.value)
 
 
 def test_keys_are_looked_for_by_provider() -> None:

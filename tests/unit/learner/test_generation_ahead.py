@@ -12,10 +12,7 @@ import torch
 from datasets import Dataset
 from tests.support.attached import THIRD_PARTY, llama
 from tests.support.trial_driver import DrivenTrainer, Driver
-<<<<<<< HEAD
 from tests.support.unswappable import Unswappable
-=======
->>>>>>> citime
 from tests.unit.learner.test_attach_trl import COMMON, tokenizer
 from transformers import TrainerCallback, set_seed
 from trl.trainer.grpo_config import GRPOConfig

@@ -62,17 +62,22 @@ class AgreedTerms:
     async def ask(self, once: Callable[[Terms], Awaitable[_Answer]]) -> _Answer:
         """`once` by the terms in force; by lesser ones from then on, where those are refused and lesser ones are not.
         Raises JudgeFailure, the first one where everything is refused: then nothing was wrong with the terms."""
-        terms = self.now
+        began = terms = self.now
         try:
             answer = await once(terms)
         except JudgeFailure as failure:
-            if failure.kind != "bad_request" or self._settled:
+            if failure.kind != "bad_request" or (self._settled and began == self.now):
                 raise
-            terms, answer = await self._with_less(once, terms, failure)
-        self._settled = True
-        if terms.top_logprobs and answer.logprobs is None and answer.outcome == "complete" and answer.text:
+            if self._settled:  # another call has found out meanwhile what is refused
+                began = terms = self.now
+                answer = await once(terms)
+            else:
+                terms, answer = await self._with_less(once, terms, failure)
+        if terms.top_logprobs and answer.logprobs is None and answer.text and answer.outcome != "refusal":
             terms = replace(terms, top_logprobs=0)
-        self._agree(terms)
+        if not self._settled or began == self.now:
+            self._agree(terms)
+        self._settled = True
         return answer
 
     async def _with_less(

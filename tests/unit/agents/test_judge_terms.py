@@ -1,0 +1,90 @@
+"""What an endpoint is asked for, whatever it refuses: the most that it takes, asked for in few calls."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oven_agents.judges.failures import JudgeFailure
+from oven_agents.judges.providers.terms import AgreedTerms, Terms
+from oven_controller.settings.judge_providers import ModelEndpoint, catalogue, endpoint_of
+from oven_controller.settings.model import MemberSettings
+
+EVERY = [Terms(mode, top) for mode in ("strict", "json_object", "none") for top in (5, 0)]
+
+
+@dataclass(frozen=True)
+class Said:
+    logprobs: object | None
+    text: str = "{}"
+    outcome: str = "complete"
+
+
+class Endpoint:
+    """Takes the given terms, and gives log-probabilities where it `gives` them."""
+
+    def __init__(self, takes: set[Terms], gives: bool = True) -> None:
+        self.takes, self.gives = takes, gives
+        self.asked: list[Terms] = []
+
+    async def __call__(self, terms: Terms) -> Said:
+        self.asked.append(terms)
+        await asyncio.sleep(0)  # others are under way
+        if terms not in self.takes:
+            raise JudgeFailure("bad_request", "HTTP 400")
+        return Said([] if terms.top_logprobs and self.gives else None)
+
+
+def endpoint(provider: str = "openai", model: str = "m") -> ModelEndpoint:
+    return endpoint_of("critic", MemberSettings(provider=provider, model=model), catalogue())
+
+
+@given(st.sets(st.sampled_from(EVERY)))
+def test_the_most_that_is_taken_is_agreed_on(takes: set[Terms]) -> None:
+    terms, asked = AgreedTerms(endpoint(), 5), Endpoint(takes)
+    if not takes:
+        with pytest.raises(JudgeFailure, match="bad_request"):
+            asyncio.run(terms.ask(asked))
+        assert terms.now == Terms("strict", 5), "nothing was learnt: it may have been the question"
+        return
+    asyncio.run(terms.ask(asked))
+    assert terms.now in takes and len(asked.asked) == len(set(asked.asked)) <= len(EVERY)
+    if any(one.schema == "strict" for one in takes):
+        assert terms.now.schema == "strict", "the schema is worth more than log-probabilities"
+    asked.asked.clear()
+    asyncio.run(terms.ask(asked))
+    assert asked.asked == [terms.now], "once and for all"
+
+
+@pytest.mark.parametrize("takes", [{Terms("json_object", 0)}, {Terms("strict", 0)}])
+async def test_calls_that_began_before_it_was_known_are_answered_too(takes: set[Terms]) -> None:
+    terms, asked = AgreedTerms(endpoint(), 5), Endpoint(takes)
+    answers = await asyncio.gather(*(terms.ask(asked) for _ in range(16)))
+    assert len(answers) == 16 and {terms.now} == takes
+
+
+async def test_a_refusal_later_is_the_questions_fault() -> None:
+    terms, asked = AgreedTerms(endpoint(), 0), Endpoint({Terms("strict", 0)})
+    await terms.ask(asked)
+    asked.takes = {Terms("none", 0)}
+    with pytest.raises(JudgeFailure, match="bad_request"):
+        await terms.ask(asked)
+    assert terms.now == Terms("strict", 0) and len(asked.asked) == 2
+
+
+async def test_log_probabilities_that_do_not_come_are_asked_for_no_more() -> None:
+    terms, asked = AgreedTerms(endpoint(), 5), Endpoint(set(EVERY), gives=False)
+    await terms.ask(asked)
+    assert terms.now == Terms("strict", 0) and len(asked.asked) == 1
+    (lack,) = terms.lacks()
+    assert lack == "m at openai gives no log-probabilities: it judges without them"
+
+
+def test_what_the_catalogue_says_is_not_asked_for() -> None:
+    assert AgreedTerms(endpoint("deepseek", "deepseek-reasoner"), 20).now == Terms("json_object", 0)
+    assert AgreedTerms(endpoint("grok"), 20).now == Terms("strict", 8)
+    assert AgreedTerms(endpoint("claude"), 0).lacks() == ()

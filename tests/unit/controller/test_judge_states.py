@@ -1,0 +1,32 @@
+"""What a run's judges found out at their start, and how `status` says it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from oven_controller.cli.main import run as invoke
+from oven_controller.runs import judge_states
+from oven_controller.runs.folder import Home
+
+FOUND = {"provider": "deepseek", "model": "deepseek-reasoner", "can_judge": True, "failure": None, "latency_s": 1.0}
+
+
+def test_status_says_what_each_judge_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path))
+    folder = Home().create("r", "toy")
+    judge_states.write(folder.path, "tricks", FOUND | {"lacks": ("it gives no log-probabilities",)})
+    failed = {"can_judge": False, "failure": "auth", "detail": "HTTP 401", "remedy": "check the key in XAI_API_KEY"}
+    judge_states.write(folder.path, "critic", FOUND | failed)
+    (folder.path / judge_states.FOLDER / "broken.json").write_text("{")
+    with pytest.raises(SystemExit):
+        invoke(["status", "r", "--json"])
+    judges = json.loads(capsys.readouterr().out)["judges"]
+    assert list(judges) == ["critic", "tricks"] and judges["critic"]["failure"] == "auth"
+    states = judge_states.read(folder.path)
+    assert states["tricks"].words() == "deepseek/deepseek-reasoner; it gives no log-probabilities"
+    assert states["critic"].words().endswith("cannot judge: auth (HTTP 401); check the key in XAI_API_KEY")

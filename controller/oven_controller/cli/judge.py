@@ -54,7 +54,9 @@ def list_judges(run: RunOption = None, as_json: Json = False) -> None:
     if as_json:
         print(json.dumps({"run": folder.run, "members": fields(lines)}))
         return
-    if not lines:
+    if not lines and roles:
+        say(f"{folder.run} has not announced its judges yet: {', '.join(roles)}")
+    elif not lines:
         say(f"{folder.run} has no remote committee members; committee.members configures them")
     for line in lines:
         weight = "" if line.weight is None else f"{line.weight:.3g}"

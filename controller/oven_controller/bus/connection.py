@@ -25,6 +25,7 @@ from oven_controller.bus.log import LogClient
 from oven_controller.bus.nats_client import BusClient, InlineMessage, final
 from oven_controller.cancellation import end
 from oven_controller.errors import BusError, reason
+from oven_controller.process.nats_import import allow_websockets
 from oven_controller.protocol.permissions import inbox_prefix
 from oven_controller.security import tls
 from oven_controller.security.credentials import Credentials
@@ -109,6 +110,8 @@ class Bus(LogClient):
             "ping_interval": 5,
             "pending_size": 32 * 1024 * 1024,
         }
+        if any(server.startswith(("ws://", "wss://")) for server in options["servers"]):
+            allow_websockets()
         if credentials:
             options["nkeys_seed_str"] = credentials.seed.decode()
         if (context := trust or tls.from_environment()) is not None:

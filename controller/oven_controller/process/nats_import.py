@@ -1,12 +1,15 @@
-"""The first import of nats-py, without aiohttp: a third of the time in which a process of the stack starts."""
+"""nats-py imported without aiohttp: a third of the time in which a process of the stack starts."""
 
 from __future__ import annotations
 
 import sys
+from typing import Any
+
+from oven_controller.errors import ConfigError
 
 
 def import_nats() -> None:
-    """Import nats-py. Where it finds aiohttp it would import that, too, for ws:// addresses, which nothing here has."""
+    """Import nats-py. Where it finds aiohttp it would import that, too, which only ws:// and wss:// need."""
     if "nats" in sys.modules or "aiohttp" in sys.modules:
         return
     sys.modules["aiohttp"] = None  # type: ignore[assignment]
@@ -14,3 +17,15 @@ def import_nats() -> None:
         import nats.aio.transport  # noqa: F401
     finally:
         del sys.modules["aiohttp"]
+
+
+def allow_websockets() -> None:
+    """Give nats-py the aiohttp that `import_nats` kept from it. Raises ConfigError where it is not installed."""
+    import nats.aio.transport
+
+    transport: Any = nats.aio.transport
+    try:
+        import aiohttp
+    except ImportError as error:
+        raise ConfigError("an address with ws:// or wss:// needs the package aiohttp: pip install aiohttp") from error
+    transport.aiohttp = aiohttp

@@ -1,0 +1,43 @@
+"""A server over WebSocket: its package is imported where an address needs it, and not before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oven_controller.server.embedded import binary
+
+CONNECT = """
+import asyncio, sys
+from oven_controller.bus.connection import Bus
+async def main():
+    assert "aiohttp" not in sys.modules
+    async with Bus.connect(sys.argv[1], name="test") as bus:
+        await bus.flush()
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """Of a nats-server that chose its ports itself."""
+    config = tmp_path / "nats.conf"
+    config.write_text('host: "127.0.0.1"\nport: -1\nwebsocket { host: "127.0.0.1", port: -1, no_tls: true }\n')
+    with subprocess.Popen([binary(), "-c", str(config)], stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        try:
+            said = next(line for line in server.stderr if "websocket clients on" in line)
+            yield said.split()[-1]
+        finally:
+            server.terminate()
+
+
+def test_an_address_with_ws_is_connected_to(address: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CONNECT, address], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr

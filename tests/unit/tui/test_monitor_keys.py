@@ -19,10 +19,10 @@ from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision
 from oven_tui.app import CHARTS, MonitorApp
 from oven_tui.bindings import key_words
-from oven_tui.model.commands import BY_ID, COMMANDS
+from oven_tui.model.commands import BY_ID, COMMANDS, PAGES
 from oven_tui.model.decisions import Decided
 from oven_tui.screens.decision_detail import DecisionScreen
-from oven_tui.screens.help import PAGES, HelpScreen
+from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.chart import Chart
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from oven_controller.log.run_summary import text
 from oven_controller.log.trial_findings import Trial, changes
 from oven_controller.protocol.messages import Outcome, TallyLine, Vote
 from oven_controller.terminal_text import clean
-from oven_tui.bindings import bindings
+from oven_tui.bindings import key_line
 from oven_tui.model.cell_text import FATES
 from oven_tui.model.decisions import Decided, Entry, Note, Open
+from oven_tui.screens.paper import PaperScreen
 
 
-class DecisionScreen(ModalScreen[None]):
-    BINDINGS: ClassVar[list[BindingType]] = bindings("paper")
-
+class DecisionScreen(PaperScreen):
     def __init__(self, entry: Entry) -> None:
         super().__init__()
         self._entry = entry
@@ -32,7 +27,7 @@ class DecisionScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="paper") as paper:
             paper.border_title = clean(heading(self._entry))
-            paper.border_subtitle = "escape: back"
+            paper.border_subtitle = key_line("paper")
             yield Static(Group(*content(self._entry)))
 
 

@@ -14,10 +14,12 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from oven_controller.log.command_result import CommandResult
 from oven_controller.log.run_summary import text
 from oven_tui.bindings import bindings
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import FATES, fit, glyph, row
+from oven_tui.model.commands_given import object_of, sign_of, told, value_of
 from oven_tui.model.decisions import Decided, Entry, Note, Open, as_json, matching, named
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import PAINTS, Painted, Panel
@@ -46,7 +48,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
 
     def redraw(self) -> None:
         """Take over what the view has; costs nothing when its list did not change."""
-        drawn = (id(self.view), self.view.version, self.filter, tuple(self.view.agents))
+        drawn = (id(self.view), self.view.list_version(), self.filter, tuple(self.view.agents))
         if drawn == self._drawn:
             return
         self._drawn = drawn
@@ -93,7 +95,8 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         """The row as JSON to the terminal's clipboard, over ssh too."""
         if self.cursor < len(self._rows):
             entry = self._rows[self.cursor]
-            self.app.copy_to_clipboard(as_json(entry))
+            given = self.view.given.by_id.get(entry.command) if isinstance(entry, Note) else None
+            self.app.copy_to_clipboard(as_json(entry, given.fields() if given is not None else None))
             self.app.notify(f"{named(entry)}: copied as JSON", timeout=3)
 
     def action_open(self) -> None:
@@ -128,6 +131,8 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
 
     def _line(self, entry: Entry, width: int) -> list[Run]:
         match entry:
+            case Note() if (given := self.view.given.by_id.get(entry.command)) is not None:
+                return self._command(entry, given, width)
             case Note():
                 words: list[Run] = [(f"{entry.author}: {entry.text}", "dim")]
                 return row(width, [(f"{entry.step:>5}  ", "dim"), *words])
@@ -147,7 +152,25 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
                 why = entry.receipt.reason if entry.receipt and entry.receipt.reason else decision.reason
                 why = entry.finding or why
                 fate = (f"{sign} {words_}", kind)
+                if (under_way := self.view.given.under_way(decision.id)) is not None:
+                    fate, why = sign_of(under_way), f"{under_way.command.action}: {told(under_way)}"
                 return self._columns(entry, entry.proposer, decision.actuator, change, fate, why, width)
+
+    def _command(self, entry: Note, given: CommandResult, width: int) -> list[Run]:
+        """What a person asked for, and how far it has come."""
+        command = given.command
+        what = " ".join(part for part in (command.action, value_of(command)) if part)
+        why = told(given) + (f" ({command.reason})" if command.reason and command.reason not in told(given) else "")
+        cells: list[Run] = [
+            (f"{entry.step:>5}  ", "dim"),
+            ("⚑ ", "warn"),
+            (fit(entry.author.removeprefix("operator "), AGENT) + " ", "strong"),
+            (fit(object_of(command) or "the run", ACTUATOR) + " ", "text"),
+            (fit(what, CHANGE) + " ", "strong"),
+            (fit(sign_of(given)[0], FATE) + " ", sign_of(given)[1]),
+            (why, "dim"),
+        ]
+        return row(width, cells)
 
     def _columns(
         self, entry: Entry, agent: str, actuator: str, change: str, fate: Run, why: str, width: int
@@ -179,4 +202,4 @@ def _name(entry: Entry) -> str:
         case Open():
             return entry.opened.id
         case Note():
-            return str(entry.seq)
+            return entry.command or str(entry.seq)

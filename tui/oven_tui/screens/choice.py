@@ -1,0 +1,50 @@
+"""A list to choose one thing from: a knob, an agent, a snapshot, a level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from oven_controller.terminal_text import clean
+from oven_tui.bindings import bindings, key_line
+from oven_tui.model.choices import Choice
+
+
+class ChoiceScreen(ModalScreen[str | None]):
+    """Ends with the chosen id; None where it is left."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("choice")
+
+    def __init__(self, title: str, choices: Sequence[Choice]) -> None:
+        super().__init__()
+        self._title = title
+        self._choices = choices
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="question") as box:
+            box.border_title = clean(self._title)
+            box.border_subtitle = f"enter: choose  {key_line('choice')}"
+            width = max((len(choice.name) for choice in self._choices), default=0)
+            yield OptionList(*(Option(_prompt(choice, min(width, 36))) for choice in self._choices))
+
+    def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
+        self.dismiss(self._choices[message.option_index].id)
+
+    def action_move(self, by: int) -> None:
+        options = self.query_one(OptionList)
+        options.action_cursor_down() if by > 0 else options.action_cursor_up()
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+
+def _prompt(choice: Choice, width: int) -> Text:
+    return Text.assemble((clean(choice.name).ljust(width) + "  ", "bold"), (clean(choice.detail), "dim"))

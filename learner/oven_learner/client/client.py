@@ -46,7 +46,7 @@ from oven_learner.link.link_interface import Link, Make, PendingObservation
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.spans import Answer
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.snapshot import Rollback
+from oven_learner.rollback.kept_state import Rollback
 from oven_learner.trials.branchable import Branchable
 
 log = logging.getLogger("oven.learner")

@@ -54,7 +54,7 @@ def test_a_row_says_who_what_the_verdict_and_the_effect(home: Home, capsys: pyte
     ("options", "found"),
     [
         (["--since", "85"], [VETOED, BACK]),
-        (["--since", "80s"], [VETOED, BACK]),
+        (["--since", "1m"], [VETOED, BACK]),
         (["--actuator", LR], [RAISED, VETOED]),
         (["--agent", "curriculum"], [MIXED]),
         (["--verdict", "rejected"], [VETOED]),

@@ -41,7 +41,11 @@ def test_a_row_says_who_what_the_verdict_and_the_effect(home: Home, capsys: pyte
     assert invoke("decisions", "r") == 0
     head, first, *_, last = capsys.readouterr().out.splitlines()
     assert head.split() == ["step", "who", "what", "verdict", "id,", "receipt,", "outcome"]
-    assert first.split("  ")[-1].strip().startswith(f"{RAISED.id}; applied 4 at step 16; reward +0.163 ± 0.018, forecast +0.05")
+    assert (
+        first.split("  ")[-1]
+        .strip()
+        .startswith(f"{RAISED.id}; applied 4 at step 16; reward +0.163 ± 0.018, forecast +0.05")
+    )
     assert f"prior             run.rollback – → 60                       adopted   {BACK.id}; applied 89" in last
     assert invoke("decisions", "r", "--json") == 0
     rows = [DecisionRow.model_validate_json(line) for line in capsys.readouterr().out.splitlines()]

@@ -12,6 +12,7 @@ from textual.events import Key
 
 from oven_controller.log.command_result import CommandResult
 from oven_controller.protocol.actions import CHECKPOINT, ROLLBACK, UNDO
+from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Value
 from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_tui.model import choices, consequences
@@ -20,17 +21,19 @@ from oven_tui.model.decisions import Decided, Open
 from oven_tui.model.knob_edit import KnobEdit
 from oven_tui.model.mesh_state import MeshState
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.operator_session import OperatorSession
 from oven_tui.screens.choice import ChoiceScreen
 from oven_tui.screens.confirm import ConfirmScreen
 from oven_tui.screens.knob import KnobScreen
 from oven_tui.widgets.decision_list import Decisions
+from oven_tui.widgets.header import About
 
 READS_ONLY = "this monitor only reads: `oven-controller monitor --control` acts on the run"
 ACTING_KEYS = {key: command.words for command in COMMANDS if command.acts for key in command.key_names()}
 ACTING = {command.action.partition("(")[0] for command in COMMANDS if command.acts}
 
 if TYPE_CHECKING:
+    from oven_tui.operator_session import OperatorSession
+
     _Base = App[None]
 else:
     _Base = object
@@ -40,6 +43,7 @@ class Acting(_Base):
     """Mixed into the application, which has `view` and `paint`."""
 
     view: MonitorView
+    about: About
     session: OperatorSession | None = None
     """None: nothing acts."""
     mesh: MeshState | None = None
@@ -48,6 +52,13 @@ class Acting(_Base):
     def control(self, session: OperatorSession) -> None:
         """Let the person act, as far as their key lets them."""
         self.session, self.mesh = session, MeshState()
+        self.refresh_bindings()
+
+    def follow(self, events: list[Event]) -> None:
+        """What the mesh would say rests on the whole log."""
+        if self.mesh is not None:
+            for event in events:
+                self.mesh.feed(event)
 
     def paint(self) -> None:
         raise NotImplementedError
@@ -154,7 +165,9 @@ class Acting(_Base):
         spec = consequences.spec_of(self.view, actuator)
         if spec is None:
             return
-        screen = KnobScreen(KnobEdit(spec, self.view.run.knobs.get(actuator)), lambda value: self._says(actuator, value))
+        screen = KnobScreen(
+            KnobEdit(spec, self.view.run.knobs.get(actuator)), lambda value: self._says(actuator, value)
+        )
         value = await self.push_screen_wait(screen)
         if value is not False:
             self.give(OperatorCommand(id=_new_id(), action="set", actuator=actuator, value=value))
@@ -240,9 +253,9 @@ class Acting(_Base):
     def give(self, command: OperatorCommand) -> None:
         """Send it, and show how far it comes on its row. Others may be under way."""
         assert self.session is not None
-        result = CommandResult(self.view.run_name or "the run", command)
+        result = CommandResult(self.about.run, command)
         self.view.given.ask(result)
-        self.query_one(Decisions).follows = True
+        self.query_one(Decisions).follows = True  # its row is the last
         self.paint()
         self.run_worker(self.session.send(result, self._moved), group="commands", exit_on_error=False)
 

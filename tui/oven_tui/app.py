@@ -17,6 +17,7 @@ from textual.binding import BindingType
 from textual.containers import Container
 from textual.widgets import Footer, Input
 
+from oven_tui.acting import Acting
 from oven_tui.bindings import CommandPalette, bindings
 from oven_tui.model import braille_chart
 from oven_tui.model.monitor_view import MonitorView
@@ -45,7 +46,7 @@ WINDOWS = (None, 1000, 300, 100, 30)
 """Ticks shown: all, or the newest."""
 
 
-class MonitorApp(App[None]):
+class MonitorApp(Acting, App[None]):
     CSS_PATH = "styles.tcss"
     TITLE = "Oven Controller"
     ENABLE_COMMAND_PALETTE = True
@@ -58,9 +59,11 @@ class MonitorApp(App[None]):
         access: RunAccess | None = None,
         *,
         light: bool = False,
+        control: bool = False,
         panels: Sequence[MakePanel] = PANELS,
     ) -> None:
-        """`access` None: nothing is read, and somebody else calls `take` (tests)."""
+        """`access` None: nothing is read, and somebody else calls `take` (tests).
+        `control`: the person may act, as far as their key lets them."""
         super().__init__()
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
         self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall")]
@@ -75,6 +78,7 @@ class MonitorApp(App[None]):
         self._panel_kinds = panels
         self._painted = 0.0
         self._due = False
+        self._control = control
         self._theme = "textual-light" if light else "textual-dark"
 
     def compose(self) -> ComposeResult:
@@ -101,11 +105,18 @@ class MonitorApp(App[None]):
 
         assert self._access is not None
         self.run_worker(Feed(self._access, self.take, self.say).run(), exit_on_error=True)
+        if self._control:
+            from oven_tui.operator_session import OperatorSession
+
+            session = OperatorSession(self._access, self.refused)
+            self.control(session)
+            self.run_worker(session.run(), exit_on_error=True)
 
     def take(self, events: list[Event]) -> None:
         """New events of the log, in order."""
         for event in events:
             self.view.feed(event)
+        self.follow(events)
         self._soon()
 
     def say(self, link: str, detail: str) -> None:

@@ -42,6 +42,7 @@ def show(
         Path | None, typer.Argument(metavar="folder", envvar="OVEN_RUN_DIR", help="the run's folder")
     ] = None,
     light: Annotated[bool, typer.Option("--light", help="a light theme")] = False,
+    control: Annotated[bool, typer.Option("--control", help="act on the run, with the operator's key")] = False,
     nats: Annotated[str, typer.Option(metavar="url", help="where a run elsewhere is reached")] = "",
     creds: Annotated[Path | None, typer.Option(metavar="file", help="your key for it")] = None,
     tls_ca: Annotated[Path | None, typer.Option("--tls-ca", metavar="file", help="authority to trust, PEM")] = None,
@@ -63,7 +64,7 @@ def show(
             f"`oven-controller log {access.run} --follow`, or `oven-controller status {access.run}`"
         )
     info = access.info()
-    app = MonitorApp(About(access.run, info.recipe, info.start, info.drill), access, light=light)
+    app = MonitorApp(About(access.run, info.recipe, info.start, info.drill), access, light=light, control=control)
 
     async def shown() -> None:
         call_at_end(app.exit, signal.SIGHUP)  # Textual would leave the terminal as it is

@@ -18,11 +18,18 @@ def monitor(
     run: RunName = None,
     run_: SameRun = None,
     light: Annotated[bool, typer.Option("--light", help="A light theme (ctrl+t changes it).")] = False,
+    control: Annotated[
+        bool,
+        typer.Option("--control", help="Act on the run, with the operator's key: approve, set, hold …"),
+    ] = False,
     at: Endpoint = HERE,
 ) -> None:
-    """Watch a run: curves, agents, decisions and their ballots. It only reads; closing it leaves the run as it is.
+    """Watch a run: curves, agents, decisions and their ballots. Without --control it only reads; closing it leaves the
+    run as it is.
 
     Example: oven-controller monitor grpo-1121-0231
+
+    Example: oven-controller monitor grpo-1121-0231 --control
     """
     from oven_controller import plugins
     from oven_controller.runs.folder import Home
@@ -33,4 +40,5 @@ def monitor(
     else:
         where = [str(Home().find(name).path)]
     process = plugins.load("processes", "process", "monitor")
-    raise typer.Exit(int(process([*where, *(["--light"] if light else [])])))
+    flags = [*(["--light"] if light else []), *(["--control"] if control else [])]
+    raise typer.Exit(int(process([*where, *flags])))

@@ -21,8 +21,12 @@ from oven_tui.app import CHARTS, MonitorApp
 from oven_tui.bindings import key_words
 from oven_tui.model.commands import BY_ID, COMMANDS, PAGES
 from oven_tui.model.decisions import Decided
+from oven_tui.screens.choice import ChoiceScreen
+from oven_tui.screens.confirm import ConfirmScreen
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import HelpScreen
+from oven_tui.screens.knob import KnobScreen
+from oven_tui.screens.paper import PaperScreen
 from oven_tui.widgets.chart import Chart
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header
@@ -179,11 +183,10 @@ async def test_the_filter() -> None:
 
 
 def test_a_key_has_one_meaning_where_it_is_heard() -> None:
-    for over in (("monitor", "decisions"), ("monitor", "paper"), ("monitor", "help")):
-        keys = [key for command in COMMANDS if command.scope in over[1:] for key in command.key_names()]
+    for scopes in (("monitor", "decisions"), ("paper", "help"), *((page,) for page in PAGES)):
+        keys = [key for command in COMMANDS if command.scope in scopes for key in command.key_names()]
         assert len(keys) == len(set(keys))
-    board = [key for command in COMMANDS if command.scope in ("monitor", "decisions") for key in command.key_names()]
-    assert len(board) == len(set(board)) and len(BY_ID) == len(COMMANDS)
+    assert len(BY_ID) == len(COMMANDS)
 
 
 async def test_help_has_every_command_of_the_table_and_the_classes_have_its_bindings() -> None:
@@ -193,8 +196,8 @@ async def test_help_has_every_command_of_the_table_and_the_classes_have_its_bind
         text = screen_text(app)
         for command in COMMANDS:
             assert command.scope in PAGES or (command.help in text and key_words(command) in text)
-        bindings = [b for kind in (MonitorApp, Decisions, DecisionScreen, HelpScreen) for b in kind.BINDINGS]
-        assert {b.id for b in bindings if isinstance(b, Binding)} == set(BY_ID)
+        kinds = (MonitorApp, Decisions, PaperScreen, HelpScreen, ConfirmScreen, ChoiceScreen, KnobScreen)
+        assert {b.id for kind in kinds for b in kind.BINDINGS if isinstance(b, Binding)} == set(BY_ID)
 
 
 @pytest.mark.parametrize("key", ["colon", "ctrl+p"])

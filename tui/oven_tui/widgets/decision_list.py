@@ -16,10 +16,12 @@ from textual.strip import Strip
 
 from oven_controller.log.command_result import CommandResult
 from oven_controller.log.run_summary import text
+from oven_controller.protocol.messages import Decision
 from oven_tui.bindings import bindings
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import FATES, fit, glyph, row
 from oven_tui.model.commands_given import object_of, sign_of, told, value_of
+from oven_tui.model.consequences import countdown, remaining
 from oven_tui.model.decisions import Decided, Entry, Note, Open, as_json, matching, named
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import PAINTS, Painted, Panel
@@ -48,7 +50,8 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
 
     def redraw(self) -> None:
         """Take over what the view has; costs nothing when its list did not change."""
-        drawn = (id(self.view), self.view.list_version(), self.filter, tuple(self.view.agents))
+        counts_down = self.view.run.tick if self.view.open or self.view.run.advised else 0
+        drawn = (id(self.view), self.view.list_version(), self.filter, tuple(self.view.agents), counts_down)
         if drawn == self._drawn:
             return
         self._drawn = drawn
@@ -74,6 +77,10 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
     def on_resize(self) -> None:
         self.virtual_size = Size(self.size.width, len(self._rows))
         self._keep_cursor_visible()
+
+    def chosen(self) -> Entry | None:
+        """The entry under the cursor."""
+        return self._rows[self.cursor] if self.cursor < len(self._rows) else None
 
     def tail(self) -> None:
         self.follows = True
@@ -138,9 +145,8 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
                 return row(width, [(f"{entry.step:>5}  ", "dim"), *words])
             case Open():
                 opened = entry.opened
-                votes = (
-                    f"{len(entry.votes)} of {len(opened.eligible)} have voted; closes at tick {opened.closes_at_tick}"
-                )
+                closes = remaining(self.view, opened.closes_at_tick)
+                votes = f"{len(entry.votes)} of {len(opened.eligible)} have voted; closes in {closes}"
                 change = f"→ {text(opened.proposal)}"
                 return self._columns(entry, opened.opened_by, opened.actuator, change, ("◌ open", "warn"), votes, width)
             case Decided():
@@ -151,10 +157,20 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
                 sign, words_, kind = FATES[entry.fate]
                 why = entry.receipt.reason if entry.receipt and entry.receipt.reason else decision.reason
                 why = entry.finding or why
+                if entry.fate == "advised":
+                    sign, words_, kind, why = self._advice(decision, why)
                 fate = (f"{sign} {words_}", kind)
                 if (under_way := self.view.given.under_way(decision.id)) is not None:
                     fate, why = sign_of(under_way), f"{under_way.command.action}: {told(under_way)}"
                 return self._columns(entry, entry.proposer, decision.actuator, change, fate, why, width)
+
+    def _advice(self, decision: Decision, why: str) -> tuple[str, str, str, str]:
+        """Sign, words, kind of text, and how long it may still be approved."""
+        if self.view.run.advised.get(decision.actuator) is not decision:
+            return "–", "set aside", "dim", why
+        lapsed = self.view.run.lapsed(decision)
+        sign, words, kind = ("–", "lapsed", "dim") if lapsed else FATES["advised"]
+        return sign, words, kind, f"{countdown(self.view, decision)}; {why}"
 
     def _command(self, entry: Note, given: CommandResult, width: int) -> list[Run]:
         """What a person asked for, and how far it has come."""

@@ -5,6 +5,8 @@ receipt. A monitor without `--control` has none of it, and says so.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from textual.app import App
@@ -90,16 +92,12 @@ class Acting(_Base):
         entry = self.query_one(Decisions).chosen()
         if isinstance(entry, Decided) and entry.decision.verdict == "advised":
             self._ask("approve this advice?", action="approve", of=entry.decision.id)
-            return
-        waiting = choices.advised(self.view)
-        if not waiting:
-            self.notify("nothing is advised now: agents' advice waits here when `o` sets a knob to advise")
-            return
-        self._dialog(self._approve_one(waiting))
-
-    async def _approve_one(self, waiting: list[choices.Choice]) -> None:
-        if (of := await self._choose("approve which advice?", waiting)) is not None:
-            await self._question("approve this advice?", action="approve", of=of)
+        elif waiting := choices.advised(self.view):
+            self._choose(
+                "approve which advice?", waiting, lambda of: self._ask("approve this?", action="approve", of=of)
+            )
+        else:
+            self.notify("nothing is advised now: agents' advice waits here where `o` sets a knob to advise")
 
     def action_veto(self) -> None:
         entry = self.query_one(Decisions).chosen()
@@ -108,13 +106,9 @@ class Acting(_Base):
         elif isinstance(entry, Decided) and entry.decision.verdict == "advised":
             self._ask("veto this advice?", action="veto", of=entry.decision.id)
         elif waiting := choices.vetoable(self.view):
-            self._dialog(self._veto_one(waiting))
+            self._choose("veto which?", waiting, lambda of: self._ask("veto it?", action="veto", of=of))
         else:
             self.notify("no ballot is open and nothing is advised: there is nothing to veto; `e` sets a knob back")
-
-    async def _veto_one(self, waiting: list[choices.Choice]) -> None:
-        if (of := await self._choose("veto which?", waiting)) is not None:
-            await self._question("veto it?", action="veto", of=of)
 
     def action_hold_or_resume(self) -> None:
         if self.view.run.held:
@@ -135,98 +129,91 @@ class Acting(_Base):
 
     def action_rollback(self) -> None:
         if self._announced(ROLLBACK):
-            self._dialog(self._roll_back())
+            self._choose("roll back to", choices.snapshots(self.view), self._roll_back)
 
-    async def _roll_back(self) -> None:
-        to = await self._choose("roll back to", choices.snapshots(self.view))
-        if to is None:
-            return
+    def _roll_back(self, to: str) -> None:
         if to == choices.OTHER:
-            await self._set(ROLLBACK)
-            return
-        value = None if to == choices.NEWEST else float(to)
-        await self._question("roll back?", action="set", actuator=ROLLBACK, value=value)
+            self._set(ROLLBACK)
+        else:
+            value = None if to == choices.NEWEST else float(to)
+            self._ask("roll back?", action="set", actuator=ROLLBACK, value=value)
 
     def action_set_knob(self) -> None:
-        self._dialog(self._set_one())
-
-    async def _set_one(self) -> None:
         entry, knobs = self.query_one(Decisions).chosen(), choices.knobs(self.view)
-        if not knobs:
-            self.notify("this run announces no knob that can be set")
-            return
         on = entry.decision.actuator if isinstance(entry, Decided) else ""
-        knobs.sort(key=lambda choice: choice.id != on)
-        if (name := await self._choose("set which knob?", knobs)) is not None:
-            await self._set(name)
+        if knobs:
+            self._choose("set which knob?", sorted(knobs, key=lambda choice: choice.id != on), self._set)
+        else:
+            self._nothing_to("set", "announces no knob that can be set")
 
-    async def _set(self, actuator: str) -> None:
+    def _set(self, actuator: str) -> None:
         """Its new value; the page names the consequence, so that is asked once."""
-        spec = consequences.spec_of(self.view, actuator)
-        if spec is None:
-            return
-        screen = KnobScreen(
-            KnobEdit(spec, self.view.run.knobs.get(actuator)), lambda value: self._says(actuator, value)
-        )
-        value = await self.push_screen_wait(screen)
-        if value is not False:
+        if (spec := consequences.spec_of(self.view, actuator)) is not None:
+            edit = KnobEdit(spec, self.view.run.knobs.get(actuator))
+            screen = KnobScreen(edit, lambda value: self._says(actuator, value))
+            self.push_screen(screen, lambda value: self._set_to(actuator, value))
+
+    def _set_to(self, actuator: str, value: Value | bool) -> None:
+        if not isinstance(value, bool):
             self.give(OperatorCommand(id=_new_id(), action="set", actuator=actuator, value=value))
 
     def action_mute(self) -> None:
-        self._dialog(self._mute())
+        self._choose("mute or unmute which agent?", choices.agents(self.view, "mute"), self._mute)
 
-    async def _mute(self) -> None:
-        agent = await self._choose("mute or unmute which agent?", choices.agents(self.view, "mute"))
-        if agent is not None:
-            action = "unmute" if agent in self.view.run.muted else "mute"
-            await self._question(f"{action} {agent}?", action=action, agent=agent)
+    def _mute(self, agent: str) -> None:
+        action = "unmute" if agent in self.view.run.muted else "mute"
+        self._ask(f"{action} {agent}?", action=action, agent=agent)
 
     def action_trust(self, trusted: bool) -> None:
-        self._dialog(self._trust("trust" if trusted else "distrust"))
+        action = "trust" if trusted else "distrust"
+        self._choose(f"{action} which agent?", choices.agents(self.view, action), partial(self._trust_on, action))
 
-    async def _trust(self, action: str) -> None:
-        agent = await self._choose(f"{action} which agent?", choices.agents(self.view, action))
-        if agent is None:
-            return
-        on = await self._choose(f"{action} {agent} with", choices.trusted_with(self.view))
-        if on is not None:
+    def _trust_on(self, action: str, agent: str) -> None:
+        def trust(on: str) -> None:
             named = (on,) if on != choices.ANY else ()
-            await self._question(f"{action} {agent}?", action=action, agent=agent, actuators=named)
+            self._ask(f"{action} {agent}?", action=action, agent=agent, actuators=named)
+
+        self._choose(f"{action} {agent} with", choices.trusted_with(self.view), trust)
 
     def action_autonomy(self) -> None:
-        self._dialog(self._autonomy())
+        self._choose("autonomy of", choices.autonomies(self.view), self._level)
 
-    async def _autonomy(self) -> None:
-        on = await self._choose("autonomy of", choices.autonomies(self.view))
-        if on is None:
-            return
-        level = await self._choose(f"autonomy of {on or 'every actuator'}", choices.levels())
-        if level is not None:
-            await self._question("change the autonomy?", action="autonomy", actuator=on, autonomy=level)
+    def _level(self, on: str) -> None:
+        self._choose(
+            f"autonomy of {on or 'every actuator'}",
+            choices.levels(),
+            lambda level: self._ask("change the autonomy?", action="autonomy", actuator=on, autonomy=level),
+        )
 
     # ---- how it is asked
 
     def _announced(self, actuator: str) -> bool:
         if actuator in choices.actions(self.view):
             return True
-        self.notify(f"this run announces no {actuator}: its learner keeps nothing for it", severity="warning")
+        self._nothing_to("do", f"announces no {actuator}: its learner keeps nothing for it")
         return False
 
-    def _dialog(self, dialog: Any) -> None:
-        self.run_worker(dialog, group="dialog", exclusive=True)
+    def _nothing_to(self, what: str, why: str) -> None:
+        if self.view.run.started is None:
+            why = f"has not started: there is nothing to {what} until its learner has announced itself"
+        self.notify(f"this run {why}", severity="warning")
 
-    async def _choose(self, title: str, among: list[choices.Choice]) -> str | None:
-        return await self.push_screen_wait(ChoiceScreen(title, among))
+    def _choose(self, title: str, among: list[choices.Choice], then: Callable[[str], None]) -> None:
+        """Pushed at once, so that what is typed ahead goes to it."""
+        if not among:
+            self._nothing_to("choose", "has nothing to choose here")
+            return
+        self.push_screen(ChoiceScreen(title, among), lambda chosen: then(chosen) if chosen is not None else None)
 
-    def _ask(self, title: str, **command: Any) -> None:
-        self._dialog(self._question(title, **command))
-
-    async def _question(self, title: str, **fields: Any) -> None:
+    def _ask(self, title: str, **fields: Any) -> None:
         """Ask once, and give the command."""
         command = OperatorCommand(id=_new_id(), **fields)
-        reason = await self.push_screen_wait(ConfirmScreen(title, lambda: self._weighed(command)))
-        if reason is not None:
-            self.give(command.model_copy(update={"reason": reason}))
+
+        def answered(reason: str | None) -> None:
+            if reason is not None:
+                self.give(command.model_copy(update={"reason": reason}))
+
+        self.push_screen(ConfirmScreen(title, lambda: self._weighed(command)), answered)
 
     def _weighed(self, command: OperatorCommand) -> tuple[str, str]:
         """The consequence, and what the mesh would say against it now."""

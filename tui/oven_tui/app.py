@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
+from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
@@ -205,14 +206,13 @@ class MonitorApp(Acting, App[None]):
         self.query_one("#filter", Input).value = ""
         self._close_filter()
 
-    def on_input_changed(self, message: Input.Changed) -> None:
+    @on(Input.Changed, "#filter")
+    def _filtered(self, message: Input.Changed) -> None:
         decisions = self.query_one(Decisions)
         decisions.filter = message.value.strip()
         decisions.redraw()
 
-    def on_input_submitted(self) -> None:
-        self._close_filter()
-
+    @on(Input.Submitted, "#filter")
     def _close_filter(self) -> None:
         self.query_one("#filter", Input).remove_class("-open")
         self.query_one(Decisions).focus()

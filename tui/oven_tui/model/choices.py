@@ -62,9 +62,9 @@ def levels() -> list[Choice]:
 
 
 def agents(view: MonitorView, what: str) -> list[Choice]:
-    """`what`: mute or trust."""
+    """Those that proposed most first. `what`: mute, trust or distrust."""
     made = []
-    for name in view.agents:
+    for name in sorted(view.agents, key=lambda name: -view.run.agents[name].proposals):
         seen = view.run.agents[name]
         state = seen.shadow or ("newcomer" if seen.newcomer else "its votes count")
         does = f"unmute: {state}" if what == "mute" and name in view.run.muted else state
@@ -100,14 +100,15 @@ def _ballot(view: MonitorView, ballot: Open) -> Choice:
 def snapshots(view: MonitorView) -> list[Choice]:
     """Where the log says that a snapshot was taken, the newest first. Those that the learner takes by the clock are not
     in the log: it goes to the newest from the tick that is named, or before."""
-    found: list[tuple[int, int, str]] = []
+    started = view.run.started
+    found = [(started.tick, started.step, "where the learner began")] if started is not None else []
     for entry in view.entries:
         receipt = entry.receipt if isinstance(entry, Decided) else None
         if receipt is None or not isinstance(entry, Decided) or receipt.status != "applied":
             continue
         if entry.decision.actuator == ROLLBACK:
             to = number(receipt.after)
-            found = [one for one in found if to is None or one[1] <= to]
+            found = [one for one in found if to is None or one[1] <= max(to, found[0][1])]
         elif entry.decision.actuator == CHECKPOINT:
             found.append((receipt.tick, receipt.step, "a checkpoint was asked for"))
         elif entry.decision.snapshot_first:

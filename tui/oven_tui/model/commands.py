@@ -162,6 +162,7 @@ COMMANDS: Final = (
     Command("confirm.yes", "confirm", "enter,y", "answer(True)", "Do it", "Give the command", footer="do it"),
     Command("confirm.no", "confirm", "escape,n,q", "answer(False)", "Leave it", "Leave it", footer="leave it"),
     Command("confirm.reason", "confirm", "tab,r", "reason", "Reason", "Say why; it is in the log", footer="say why"),
+    Command("choice.choose", "choice", "enter", "choose", "Choose", "This one", footer="choose"),
     Command("choice.back", "choice", "escape,q", "leave", "Back", "Back to the run", footer="back"),
     Command("choice.down", "choice", "j", "move(1)", "Down", "The next one", footer="down", listed=False),
     Command("choice.up", "choice", "k", "move(-1)", "Up", "The one before", footer="up", listed=False),

@@ -52,8 +52,8 @@ def _of_run(view: MonitorView, action: str) -> str:
     at = f"step {run.step}" + (f" of {most}" if most else "")
     match action:
         case "hold":
-            pace = f"; {ago(view.pace_s)} a step are not trained meanwhile" if view.pace_s else ""
-            return f"Training stops after {at}, and waits until it is resumed{pace}. Nothing is lost."
+            pace = f" (a step takes {ago(view.pace_s)})" if view.pace_s >= 1 else ""
+            return f"Training stops after {at}{pace}, and waits until it is resumed. Nothing is lost."
         case "resume":
             return f"Training continues after {at}. It is held: {run.held}" if run.held else f"Training is at {at}."
         case _:

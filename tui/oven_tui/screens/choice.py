@@ -31,7 +31,7 @@ class ChoiceScreen(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="question") as box:
             box.border_title = clean(self._title)
-            box.border_subtitle = f"enter: choose  {key_line('choice')}"
+            box.border_subtitle = key_line("choice")
             width = max((len(choice.name) for choice in self._choices), default=0)
             yield OptionList(*(Option(_prompt(choice, min(width, 36))) for choice in self._choices))
 
@@ -41,6 +41,11 @@ class ChoiceScreen(ModalScreen[str | None]):
     def action_move(self, by: int) -> None:
         options = self.query_one(OptionList)
         options.action_cursor_down() if by > 0 else options.action_cursor_up()
+
+    def action_choose(self) -> None:
+        """The first, where the list is not drawn yet."""
+        options = next(iter(self.query(OptionList)), None)
+        self.dismiss(self._choices[(options.highlighted if options is not None else 0) or 0].id)
 
     def action_leave(self) -> None:
         self.dismiss(None)

@@ -33,6 +33,7 @@ class ConfirmScreen(ModalScreen[str | None]):
         super().__init__()
         self._title = title
         self._tells = tells
+        self._reason = ""
 
     def compose(self) -> ComposeResult:
         with Vertical(id="question") as box:
@@ -53,14 +54,19 @@ class ConfirmScreen(ModalScreen[str | None]):
             parts.append(Text(clean(against), style="bold red"))
         self.query_one("#consequence", Static).update(Group(*parts))
 
-    def on_input_submitted(self) -> None:
+    def on_input_changed(self, message: Input.Changed) -> None:
+        message.stop()
+        self._reason = message.value.strip()
+
+    def on_input_submitted(self, message: Input.Submitted) -> None:
+        message.stop()
         self.action_answer(True)
 
     def action_reason(self) -> None:
         self.query_one("#reason").focus()
 
     def action_answer(self, yes: bool) -> None:
-        if not yes and self.query_one("#reason").has_focus:
+        if not yes and self.focused is not None:
             self.set_focus(None)
             return
-        self.dismiss(self.query_one("#reason", Input).value.strip() if yes else None)
+        self.dismiss(self._reason if yes else None)

@@ -175,13 +175,14 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
     def _command(self, entry: Note, given: CommandResult, width: int) -> list[Run]:
         """What a person asked for, and how far it has come."""
         command = given.command
+        on = given.decision.actuator if command.of and given.decision is not None else object_of(command)
         what = " ".join(part for part in (command.action, value_of(command)) if part)
         why = told(given) + (f" ({command.reason})" if command.reason and command.reason not in told(given) else "")
         cells: list[Run] = [
             (f"{entry.step:>5}  ", "dim"),
             ("⚑ ", "warn"),
             (fit(entry.author.removeprefix("operator "), AGENT) + " ", "strong"),
-            (fit(object_of(command) or "the run", ACTUATOR) + " ", "text"),
+            (fit(on or "the run", ACTUATOR) + " ", "text"),
             (fit(what, CHANGE) + " ", "strong"),
             (fit(sign_of(given)[0], FATE) + " ", sign_of(given)[1]),
             (why, "dim"),

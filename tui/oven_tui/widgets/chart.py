@@ -14,19 +14,6 @@ from oven_tui.widgets.base import Lines
 GUTTER = 7
 
 
-@dataclass(frozen=True)
-class Axis:
-    """The ticks that all charts show."""
-
-    first: int
-    last: int
-
-    def cell(self, tick: int, width: int) -> int | None:
-        if not self.first <= tick <= self.last:
-            return None
-        return int((tick - self.first) * width / (self.last - self.first + 1))
-
-
 class Chart(Lines):
     def __init__(self, view: MonitorView, *, id: str, axis_row: bool) -> None:
         super().__init__(id=id)
@@ -80,21 +67,6 @@ class Chart(Lines):
         if tall >= 7 and y == tall // 2:
             value = scale.middle()
         return (label(value).rjust(GUTTER - 1) + "┤") if value is not None else " " * (GUTTER - 1) + "│"
-
-    def _marks(self, inner: int) -> dict[int, Mark]:
-        marks: dict[int, Mark] = {}
-        places = {name: place for place, name in enumerate(self.view.agents)}
-        for tick, author, fate in self.view.marks.values():
-            cell = self.axis.cell(tick, inner)
-            if cell is None:
-                continue
-            if fate == "operator":
-                marks[cell] = Mark("⚑", "warn")
-            elif fate in ("failed", "pending", "trying", "tried"):
-                marks[cell] = Mark(FATES[fate][0], FATES[fate][2])  # type: ignore[index]
-            else:
-                marks[cell] = Mark(*glyph(places.get(author, 0)))
-        return marks
 
     def _steps(self, width: int, inner: int) -> list[Run]:
         """Optimizer steps under the axis: at the left, in the middle and at the right."""

@@ -56,7 +56,7 @@ class MonitorApp(App[None]):
         about: About,
         folder: RunFolder | None = None,
         *,
-        appearance: Appearance = Appearance(),
+        appearance: Appearance | None = None,
         panels: Sequence[MakePanel] = PANELS,
     ) -> None:
         """`folder` None: nothing is read, and somebody else calls `take` (tests)."""
@@ -73,7 +73,7 @@ class MonitorApp(App[None]):
         self._panel_kinds = panels
         self._painted = 0.0
         self._due = False
-        self._appearance = appearance
+        self._appearance = appearance or Appearance()
 
     def compose(self) -> ComposeResult:
         yield Header(self.about, self.shown)

@@ -50,7 +50,7 @@ OWN_THEMES = (
         dark=False,
     ),
 )
-"""Eight colours that hold apart with every common colour blindness (Okabe & Ito 2008). Red is never set against green."""
+"""Eight colours that hold apart with every common colour blindness (Okabe & Ito 2008)."""
 SHOWN = 0.2
 """Difference in brightness from which a background says something, such as where a scrollbar stands."""
 

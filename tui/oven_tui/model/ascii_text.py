@@ -13,7 +13,7 @@ SIGNS: Final = {
     **dict(zip("◌✔✗○✓⚑", ".vXov!", strict=True)),  # fates, and an operator's word
     **dict(zip("→←↑↓⇒▸◂▴▾⏎␣", "><^v>><^v<_", strict=True)),
     **dict(zip("×÷±≤≥≈≠−·•…–—", "x/~<>~!-.*.--", strict=True)),
-    **dict(zip("“”‘’«»‖¶§°", "\"\"''<>\"Ps'", strict=True)),
+    **dict(zip("“”\u2018\u2019«»‖¶§°", "\"\"''<>\"Ps'", strict=True)),
     **dict(zip("αβγδελμπρσΔΣ", "abgdelmprsDS", strict=True)),
     **dict(zip("█▓▒░▌▐┊┆╎━═─╌", "#%:.||:::==--", strict=True)),
 }

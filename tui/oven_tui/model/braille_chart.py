@@ -222,9 +222,9 @@ def _row(
         if x in over:
             char, kind = over[x]
         else:
-            for cells, kind in here:
+            for cells, drawn in here:
                 if cells[x]:
-                    char = _BRAILLE[cells[x]]
+                    char, kind = _BRAILLE[cells[x]], drawn
                     break
             else:
                 char, kind = under.get(x, _BLANK)

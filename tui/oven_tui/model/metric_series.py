@@ -1,25 +1,23 @@
 """One metric over a whole run, in bounded memory, without losing a spike.
 
 Ticks fall into buckets that each keep the least, the greatest and the last value. When there are too many buckets, they
-become twice as wide and neighbours merge. The newest points are kept as they came, for a closer look. A run publishes
-many metrics and shows four: points are put into buckets when somebody looks, or when enough of them wait.
+become twice as wide and neighbours merge. The newest points are kept as they came, for a closer look.
 """
 
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 BUCKETS = 1024
 RECENT = 512
-WAITING = 256
-"""Points that wait for their buckets at most; many at once cost a fifth of one at a time."""
 EMA_POINTS = 20
-SHARE = 2 / (EMA_POINTS + 1)
-"""Of the newest point in the moving average."""
+WAITING = 256
+"""Points that wait at most to be put into buckets: a paint finds few, a long log is folded in large pieces."""
 
 
 @dataclass(slots=True)
@@ -81,24 +79,21 @@ class _Drawn:
 
 
 class Series:
-    """Feed it (tick, value) in the log's order; read it in columns. `last` is the newest value, finite or not."""
+    """Feed it (tick, value) in the log's order; read it in columns. `last` is the newest value, finite or not.
+
+    What is fed waits, up to WAITING points, until somebody reads: in one go a point costs a third.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self.last = math.nan
         self.last_tick = 0
+        self._waiting: list[tuple[int, float]] = []
         self._smooth = math.nan
         self._span = 1
         self._buckets: list[Bucket] = []
         self._recent: deque[tuple[int, float, float]] = deque(maxlen=RECENT)
-        self._waiting: list[tuple[int, float]] = []
         self._drawn: _Drawn | None = None
-
-    @property
-    def buckets(self) -> list[Bucket]:
-        """At most BUCKETS, by their ticks."""
-        self._settle()
-        return self._buckets
 
     def add(self, tick: int, value: float) -> None:
         """A tick below the last one counts as the last one: the x-axis never goes back."""
@@ -108,35 +103,58 @@ class Series:
         self.last = value
         self._waiting.append((self.last_tick, value))
         if len(self._waiting) >= WAITING:
-            self._settle()
+            self._take()
 
-    def _settle(self) -> None:
-        """Put what waits into its buckets."""
+    @property
+    def buckets(self) -> list[Bucket]:
+        """From the first tick to the newest; a bucket's key is its tick by the width of a bucket."""
+        self._take()
+        return self._buckets
+
+    def _take(self) -> None:
+        """Put what waits where it belongs."""
         if not self._waiting:
             return
-        buckets, recent, smooth, span = self._buckets, self._recent, self._smooth, self._span
-        finite = math.isfinite
-        newest = buckets[-1] if buckets else None
+        smooth, span, recent = self._smooth, self._span, self._recent.append
+        bucket = self._buckets[-1] if self._buckets else Bucket(-1)
         for tick, value in self._waiting:
-            if finite(value):
-                smooth = smooth + (value - smooth) * SHARE if finite(smooth) else value
-            recent.append((tick, value, smooth))
-            key = tick // span
-            if newest is None or newest.key != key:
-                newest = Bucket(key)
-                buckets.append(newest)
-            newest.add(value, smooth)
-            if len(buckets) > BUCKETS:
-                buckets, span = _widened(buckets, span)
-                newest = buckets[-1]
-        self._buckets, self._smooth, self._span = buckets, smooth, span
+            finite = value - value == 0.0
+            if finite:
+                smooth = smooth + (value - smooth) * 2 / (EMA_POINTS + 1) if smooth - smooth == 0.0 else value
+            recent((tick, value, smooth))
+            if tick // span != bucket.key:
+                bucket = Bucket(tick // span)
+                self._buckets.append(bucket)
+                if len(self._buckets) > BUCKETS:
+                    self._widen()
+                    span, bucket = self._span, self._buckets[-1]
+            if finite:
+                if value < bucket.low:
+                    bucket.low = value
+                if value > bucket.high:
+                    bucket.high = value
+                bucket.last, bucket.smooth = value, smooth
+            else:
+                bucket.broken += 1
+        self._smooth = smooth
         self._waiting.clear()
+
+    def _widen(self) -> None:
+        self._span *= 2
+        merged: list[Bucket] = []
+        for bucket in self._buckets:
+            bucket.key //= 2
+            if merged and merged[-1].key == bucket.key:
+                merged[-1].merge(bucket)
+            else:
+                merged.append(bucket)
+        self._buckets = merged
 
     def columns(self, first: int, last: int, width: int) -> list[Column]:
         """The ticks `first` to `last` on `width` columns, without the empty ones."""
         if width < 1 or last < first:
             return []
-        self._settle()
+        self._take()
         if not self._recent:
             return []
         if self._recent[0][0] < first or self.count <= RECENT:
@@ -184,6 +202,23 @@ class Series:
             column.add(value, smooth)
         return [*made, column.column(column.key)] if column else made
 
+    def between(self, first: int, last: int) -> list[Bucket]:
+        """Copies of the buckets whose keys are ticks: exact ones where the recent points reach back far enough."""
+        self._take()
+        if self._recent and (self._recent[0][0] < first or self.count <= RECENT):
+            exact = []
+            for tick, value, smooth in self._recent:
+                if first <= tick <= last:
+                    exact.append(Bucket(tick))
+                    exact[-1].add(value, smooth)
+            return exact
+        span = self._span
+        return [
+            Bucket(b.key * span, b.low, b.high, b.last, b.smooth, b.broken)
+            for b in self._buckets
+            if b.key * span <= last and (b.key + 1) * span > first
+        ]
+
     def at(self, tick: int) -> float:
         """The last value measured up to a tick, to the width of a bucket; NaN before the first."""
         buckets = self.buckets
@@ -192,21 +227,30 @@ class Series:
 
     def copy(self) -> Series:
         """One that stays as it is while this one continues."""
-        self._settle()
+        self._take()
         made = Series()
         vars(made).update(vars(self))
-        made._recent, made._waiting, made._drawn = self._recent.copy(), [], None
-        made._buckets = [replace(bucket) for bucket in self._buckets]
+        made._waiting, made._drawn = [], None
+        made._recent = self._recent.copy()
+        made._buckets = [Bucket(b.key, b.low, b.high, b.last, b.smooth, b.broken) for b in self._buckets]
         return made
 
+    def __getstate__(self) -> tuple[object, ...]:
+        """Packed, since a checkpoint of a run has tens of thousands of buckets."""
+        self._take()
+        counts = array("q", [n for b in self._buckets for n in (b.key, b.broken)])
+        values = array("d", [x for b in self._buckets for x in (b.low, b.high, b.last, b.smooth)])
+        ticks = array("q", [point[0] for point in self._recent])
+        recent = array("d", [x for point in self._recent for x in point[1:]])
+        return self.count, self.last, self.last_tick, self._smooth, self._span, counts, values, ticks, recent
 
-def _widened(buckets: list[Bucket], span: int) -> tuple[list[Bucket], int]:
-    """Buckets twice as wide, and their new width."""
-    merged: list[Bucket] = []
-    for bucket in buckets:
-        bucket.key //= 2
-        if merged and merged[-1].key == bucket.key:
-            merged[-1].merge(bucket)
-        else:
-            merged.append(bucket)
-    return merged, span * 2
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.count, self.last, self.last_tick, self._smooth, self._span, counts, values, ticks, recent = state
+        self._waiting, self._drawn = [], None
+        self._buckets = [
+            Bucket(key, low, high, last, smooth, broken)
+            for key, broken, low, high, last, smooth in zip(
+                counts[::2], counts[1::2], values[::4], values[1::4], values[2::4], values[3::4], strict=True
+            )
+        ]
+        self._recent = deque(zip(ticks, recent[::2], recent[1::2], strict=True), maxlen=RECENT)

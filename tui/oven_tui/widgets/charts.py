@@ -1,4 +1,4 @@
-"""The four charts and what they show: which metrics, which ticks, on which scale, and the crosshair over all of them."""
+"""The four charts and what they show: which metrics, which ticks, on which scale, and the crosshair over them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ class Charts(Container):
 
     def compose(self) -> ComposeResult:
         self._charts = [
-            Chart(self.view, self._marks, id=f"chart-{place}", axis_row=place >= CHARTS // 2)
-            for place in range(CHARTS)
+            Chart(self.view, self._marks, id=f"chart-{place}", axis_row=place >= CHARTS // 2) for place in range(CHARTS)
         ]
         yield from self._charts
 
@@ -90,6 +89,4 @@ class Charts(Container):
 
 
 def _matches(wanted: str, name: str) -> bool:
-    return all(
-        bool(pattern(word.removeprefix("!")).search(name)) != word.startswith("!") for word in wanted.split()
-    )
+    return all(bool(pattern(word.removeprefix("!")).search(name)) != word.startswith("!") for word in wanted.split())

@@ -87,8 +87,8 @@ def bounds(columns: Sequence[Column], style: Style, log: bool = False) -> Bounds
     high = max((c.high for c in columns if c.low <= c.high), default=1.0)
     far = style == "set" and low < high / 20
     if (log or far) and 1e-300 < low < high < 1e300:
-        bottom, top = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
-        return Bounds(10.0**bottom, 10.0 ** max(top, bottom + 1), log=True)
+        least, most = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
+        return Bounds(10.0**least, 10.0 ** max(most, least + 1), log=True)
     if low == high:
         around = abs(low) / 2 or 1.0
         low, high = max(low - around, -sys.float_info.max), min(high + around, sys.float_info.max)

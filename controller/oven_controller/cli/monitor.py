@@ -17,10 +17,26 @@ def register(app: typer.Typer) -> None:
 def monitor(
     run: RunName = None,
     run_: SameRun = None,
-    light: Annotated[bool, typer.Option("--light", help="A light theme (ctrl+t changes it).")] = False,
-    control: Annotated[
+    light: Annotated[
+        bool, typer.Option("--light", envvar="OVEN_LIGHT", help="A light theme (ctrl+t changes it).")
+    ] = False,
+    colour_blind: Annotated[
         bool,
-        typer.Option("--control", help="Act on the run, with the operator's key: approve, set, hold …"),
+        typer.Option(
+            "--colour-blind", envvar="OVEN_COLOUR_BLIND", help="Colours that hold apart for the colour-blind, too."
+        ),
+    ] = False,
+    ascii_only: Annotated[
+        bool | None,
+        typer.Option(
+            "--ascii/--no-ascii",
+            envvar="OVEN_ASCII",
+            help="No braille, frames or signs beyond ASCII [default: as the terminal's locale says].",
+            show_default=False,
+        ),
+    ] = None,
+    control: Annotated[
+        bool, typer.Option("--control", help="Act on the run, with the operator's key: approve, set, hold …")
     ] = False,
     at: Endpoint = HERE,
 ) -> None:
@@ -40,5 +56,7 @@ def monitor(
     else:
         where = [str(Home().find(name).path)]
     process = plugins.load("processes", "process", "monitor")
-    flags = [*(["--light"] if light else []), *(["--control"] if control else [])]
-    raise typer.Exit(int(process([*where, *flags])))
+    looks = [*(["--light"] if light else []), *(["--colour-blind"] if colour_blind else [])]
+    looks += [] if ascii_only is None else ["--ascii" if ascii_only else "--no-ascii"]
+    looks += ["--control"] if control else []
+    raise typer.Exit(int(process([*where, *looks])))

@@ -76,6 +76,7 @@ async def _print(folder: RunFolder, wanted: Wanted, follow: bool, as_json: bool)
     from oven_controller.log.decision_row import HEAD
     from oven_controller.log.explanation import Explanations
     from oven_controller.runs import log_reader
+    from oven_controller.runs.local_run import LocalRun
 
     seen, last = Explanations(), 0
     async for event in log_reader.events(folder):
@@ -88,7 +89,7 @@ async def _print(folder: RunFolder, wanted: Wanted, follow: bool, as_json: bool)
         _show(seen, id_, wanted, as_json)
     if not follow:
         return
-    async for event in log_reader.follow(folder):
+    async for event in LocalRun(folder).follow():
         if event.seq > last:
             seen.feed(event)
             if seen.changed:

@@ -26,17 +26,17 @@ class ChoiceScreen(ModalScreen[str | None]):
     def __init__(self, title: str, choices: Sequence[Choice]) -> None:
         super().__init__()
         self._title = title
-        self._choices = choices
+        self.choices = choices
 
     def compose(self) -> ComposeResult:
         with Vertical(id="question") as box:
             box.border_title = clean(self._title)
             box.border_subtitle = key_line("choice")
-            width = max((len(choice.name) for choice in self._choices), default=0)
-            yield OptionList(*(Option(_prompt(choice, min(width, 36))) for choice in self._choices))
+            width = max((len(choice.name) for choice in self.choices), default=0)
+            yield OptionList(*(Option(_prompt(choice, min(width, 36))) for choice in self.choices))
 
     def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
-        self.dismiss(self._choices[message.option_index].id)
+        self.dismiss(self.choices[message.option_index].id)
 
     def action_move(self, by: int) -> None:
         options = self.query_one(OptionList)
@@ -45,7 +45,7 @@ class ChoiceScreen(ModalScreen[str | None]):
     def action_choose(self) -> None:
         """The first, where the list is not drawn yet."""
         options = next(iter(self.query(OptionList)), None)
-        self.dismiss(self._choices[(options.highlighted if options is not None else 0) or 0].id)
+        self.dismiss(self.choices[(options.highlighted if options is not None else 0) or 0].id)
 
     def action_leave(self) -> None:
         self.dismiss(None)

@@ -19,6 +19,7 @@ from oven_controller.protocol.messages import Value
 from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_tui.model import choices, consequences
 from oven_tui.model.commands import COMMANDS
+from oven_tui.model.commands_given import asked, told
 from oven_tui.model.decisions import Decided, Open
 from oven_tui.model.knob_edit import KnobEdit
 from oven_tui.model.mesh_state import MeshState
@@ -30,6 +31,8 @@ from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About
 
 READS_ONLY = "this monitor only reads: `oven-controller monitor --control` acts on the run"
+STANDS_S = 4.0
+"""The list stands on a command's row so long after its end, in seconds: time to read it."""
 ACTING_KEYS = {key: command.words for command in COMMANDS if command.acts for key in command.key_names()}
 ACTING = {command.action.partition("(")[0] for command in COMMANDS if command.acts}
 
@@ -93,9 +96,7 @@ class Acting(_Base):
         if isinstance(entry, Decided) and entry.decision.verdict == "advised":
             self._ask("approve this advice?", action="approve", of=entry.decision.id)
         elif waiting := choices.advised(self.view):
-            self._choose(
-                "approve which advice?", waiting, lambda of: self._ask("approve this?", action="approve", of=of)
-            )
+            self._one_of("approve", waiting)
         else:
             self.notify("nothing is advised now: agents' advice waits here where `o` sets a knob to advise")
 
@@ -106,9 +107,17 @@ class Acting(_Base):
         elif isinstance(entry, Decided) and entry.decision.verdict == "advised":
             self._ask("veto this advice?", action="veto", of=entry.decision.id)
         elif waiting := choices.vetoable(self.view):
-            self._choose("veto which?", waiting, lambda of: self._ask("veto it?", action="veto", of=of))
+            self._one_of("veto", waiting)
         else:
             self.notify("no ballot is open and nothing is advised: there is nothing to veto; `e` sets a knob back")
+
+    def _one_of(self, action: str, waiting: list[choices.Choice]) -> None:
+        """Where one alone waits, there is nothing to choose."""
+
+        def ask(of: str) -> None:
+            self._ask(f"{action} this?", action=action, of=of)
+
+        ask(waiting[0].id) if len(waiting) == 1 else self._choose(f"{action} which?", waiting, ask)
 
     def action_hold_or_resume(self) -> None:
         if self.view.run.held:
@@ -129,7 +138,9 @@ class Acting(_Base):
 
     def action_rollback(self) -> None:
         if self._announced(ROLLBACK):
-            self._choose("roll back to", choices.snapshots(self.view), self._roll_back)
+            self._choose(
+                "roll back to, or to the newest that is kept before it", choices.snapshots(self.view), self._roll_back
+            )
 
     def _roll_back(self, to: str) -> None:
         if to == choices.OTHER:
@@ -242,9 +253,16 @@ class Acting(_Base):
         assert self.session is not None
         result = CommandResult(self.about.run, command)
         self.view.given.ask(result)
-        self.query_one(Decisions).follows = True  # its row is the last
+        self.query_one(Decisions).stand_on(command.id)
         self.paint()
-        self.run_worker(self.session.send(result, self._moved), group="commands", exit_on_error=False)
+        self.run_worker(self._send(result), group="commands")
+
+    async def _send(self, result: CommandResult) -> None:
+        assert self.session is not None
+        await self.session.send(result, self._moved)
+        good = result.stage == "done"
+        self.notify(told(result), title=asked(result.command)[:60], severity="information" if good else "warning")
+        self.set_timer(STANDS_S, lambda: self.query_one(Decisions).leave(result.command.id))
 
     def _moved(self, _result: CommandResult) -> None:
         """Drawn at once: whoever waits for a receipt looks at the row."""

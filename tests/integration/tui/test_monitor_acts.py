@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 
 import pytest
 from tests.integration.conftest import Stack
-from textual.pilot import Pilot
+from tests.support.monitor_person import Person, at_monitor
 
-from oven_controller.log.command_result import CommandResult
 from oven_controller.protocol.messages import Receipt
 from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_controller.runs.local_run import LocalRun
 from oven_controller.runs.log_sources import exported
 from oven_controller.runs.run_access import RunAccess
-from oven_tui.app import MonitorApp
-from oven_tui.screens.choice import ChoiceScreen
+from oven_tui.model.commands import COMMANDS
 from oven_tui.screens.confirm import ConfirmScreen
 from oven_tui.screens.knob import KnobScreen
-from oven_tui.widgets.header import About
 
 pytestmark = pytest.mark.e2e
 
@@ -38,66 +33,6 @@ class Adviser(Agent):
 '''
 
 
-class Person:
-    """Somebody at the keys of a monitor."""
-
-    def __init__(self, app: MonitorApp, pilot: Pilot[None]) -> None:
-        self.app = app
-        self.pilot = pilot
-
-    async def until(self, true: Callable[[], object], what: str = "") -> None:
-        async with asyncio.timeout(60):
-            while not true():
-                await self.pilot.pause(0.01)
-
-    async def press(self, *keys: str) -> None:
-        for key in keys:
-            await self.pilot.press(key)
-            await self.pilot.pause()
-
-    async def on(self, page: type) -> None:
-        """Until that page is shown, mounted and heard."""
-        await self.until(lambda: isinstance(self.app.screen, page) and self.app.screen.is_running)
-        await self.pilot.pause()
-
-    async def choose(self, wanted: str) -> None:
-        """From a list, by walking down to it."""
-        await self.on(ChoiceScreen)
-        page = self.app.screen
-        assert isinstance(page, ChoiceScreen)
-        ids = [choice.id for choice in page.choices]
-        assert wanted in ids, ids
-        await self.press(*("j" for _ in range(ids.index(wanted))), "enter")
-
-    async def confirm(self, *keys: str) -> CommandResult:
-        await self.on(ConfirmScreen)
-        return await self.given(*(keys or ("enter",)))
-
-    async def given(self, *keys: str) -> CommandResult:
-        """What comes of the command that the keys give."""
-        before = set(self.app.view.given.by_id)
-        await self.press(*keys)
-        await self.until(lambda: self.new(before))
-        (result,) = self.new(before)
-        await self.until(lambda: result.whole or result.failed or result.waited, result.command.action)
-        return result
-
-    def new(self, before: set[str]) -> list[CommandResult]:
-        return [one for name, one in self.app.view.given.by_id.items() if name not in before]
-
-    def shows(self, words: str) -> bool:
-        return words in "\n".join(strip.text for strip in self.app.screen._compositor.render_strips())
-
-
-@asynccontextmanager
-async def monitor(access: RunAccess, *, control: bool = True) -> AsyncIterator[Person]:
-    app = MonitorApp(About(access.run), access, control=control)
-    async with app.run_test(size=(140, 40)) as pilot:
-        person = Person(app, pilot)
-        await person.until(lambda: app.view.run.started and app.view.run.tick > 2)
-        yield person
-
-
 def steered(stack: Stack, run: str, *sets: str) -> RunAccess:
     """A stack whose learner has a knob of each kind, and an agent that always wants something."""
     stack.install({"learner": "oven_services:steered"})
@@ -109,93 +44,138 @@ def steered(stack: Stack, run: str, *sets: str) -> RunAccess:
 
 async def test_every_action_by_its_keys(stack: Stack) -> None:
     access = await asyncio.to_thread(steered, stack, "acts")
-    async with monitor(access) as person:
-        app = person.app
-        run = app.view.run
-        given: list[CommandResult] = []
-
-        async def done(result: CommandResult) -> CommandResult:
-            assert result.stage == "done", (result.command, result.line())
-            await person.until(lambda: person.shows("✔ step") or person.shows("✔ done"))
-            given.append(result)
-            return result
-
-        await person.until(lambda: run.advised)
-        await person.press("g", "a")
-        if isinstance(app.screen, ChoiceScreen):
-            await person.press("enter")
-        approved = await done(await person.confirm("r", *"fine", "enter"))
-        assert approved.decision is not None and approved.decision.of and approved.command.reason == "fine"
-        await person.press("e")
-        await person.choose("grad.clip")
-        await person.on(KnobScreen)
-        await person.press(*"500")
-        await person.until(lambda: person.shows("the mesh would refuse: 500 cannot be set for grad.clip"))
-        await person.press("backspace", "backspace", "backspace", "3")
-        assert (await done(await person.given("enter"))).receipt.after == 3.0  # type: ignore[union-attr]
-        for knob, keys in (("sampling.warmth", "L"), ("data.mixture", "jl"), ("teacher.active", "l")):
-            await person.press("e")
-            await person.choose(knob)
-            await person.on(KnobScreen)
-            await person.press(*keys)
-            await done(await person.given("enter"))
-        assert run.knobs["sampling.warmth"] == 0.6 and run.knobs["teacher.active"] == "large"
-        assert run.knobs["data.mixture"] == {"easy": 0.45, "hard": 0.55}
-
-        await person.press("p")
-        await done(await person.confirm())
-        await person.until(lambda: run.held)
-        await person.press("p")
-        await done(await person.confirm("y"))
-        await person.until(lambda: not run.held)
-
-        await person.press("w")
-        kept = (await done(await person.confirm())).receipt
-        assert kept is not None
-        await person.until(lambda: run.step > kept.step + 2)
-        await person.press("b")
-        await person.choose(str(kept.tick))
-        back = (await done(await person.confirm())).receipt
-        assert back is not None and back.after == float(kept.step)
-        await person.press("B")
-        forward = (await done(await person.confirm())).receipt
-        assert forward is not None and forward.after == back.before
-        await person.press("b")
-        await person.choose("newest")
-        await done(await person.confirm())
-
-        for keys, words in (("x", "muted"), ("x", "not muted")):
-            await person.press(keys)
-            await person.choose("adviser")
-            assert words in (await done(await person.confirm())).outcome()
-        for key in ("T", "t"):
-            await person.press(key)
-            await person.choose("adviser")
-            await person.choose("grad.clip")
-            await done(await person.confirm())
-        for level in ("observe", "advise"):
-            await person.press("o")
-            await person.choose("grad.clip")
-            await person.choose(level)
-            await done(await person.confirm())
-
-        await person.until(lambda: any(not run.lapsed(one) for one in run.advised.values()))
-        await person.press("g", "v")
-        if isinstance(app.screen, ChoiceScreen):
-            await person.press("enter")
-        await done(await person.confirm())
-
+    async with at_monitor(access) as person:
+        await advice(person)
+        await knobs(person)
+        await hold_and_resume(person)
+        await snapshots(person)
+        await agents(person)
+        await refusals(person, stack)
+        await only_reading(person, access)
         await person.press("X")
-        await done(await person.confirm())
-        assert {one.command.action for one in given} == {
+        await person.done()
+        given = {one.command.id for one in person.given}
+        assert {one.command.action for one in person.given} == {
             "approve", "set", "hold", "resume", "mute", "unmute", "trust", "distrust", "autonomy", "veto", "stop"
         }  # fmt: skip
-    up = stack.started[0]
-    code, said = await asyncio.to_thread(stack.end_of, up)
+    code, said = await asyncio.to_thread(stack.end_of, stack.started[0])
     assert code == 0, said
     events = list(exported(stack.run_folder("acts")))
     logged = {event.body.id for event in events if isinstance(event.body, OperatorCommand)}
     answered = {event.body.command for event in events if isinstance(event.body, CommandAnswer | Receipt)}
-    assert {one.command.id for one in given} == logged and logged <= answered
+    assert given <= logged <= answered
     code, said = await asyncio.to_thread(stack.command, "replay", "acts")
     assert (code, "byte for byte" in said) == (0, True), said
+
+
+async def advice(person: Person) -> None:
+    run = person.app.view.run
+
+    async def pick(key: str) -> None:
+        await person.until(lambda: any(not run.lapsed(one) for one in run.advised.values()))
+        await person.press("g", key)
+
+    await pick("a")
+    await person.on(ConfirmScreen)
+    assert "lapses in " in person.text() and " steps" in person.text()
+    receipt = await person.done("r", *"fine", "enter")
+    approved = person.given[-1]
+    assert receipt.status == "applied" and approved.decision is not None and approved.decision.of
+    assert approved.command.reason == "fine"
+    await person.sees(f"✔ step {receipt.step}")
+    await pick("v")
+    await person.done()
+
+
+async def knobs(person: Person) -> None:
+    run = person.app.view.run
+    await person.press("e")
+    await person.choose("grad.clip")
+    await person.on(KnobScreen)
+    await person.press(*"500")
+    await person.sees("the mesh would refuse: 500 cannot be set for grad.clip")
+    await person.press("backspace", "backspace", "backspace", "3")
+    await person.sees("guardrails, if agents asked:")
+    result = await person.give("enter")
+    assert result.receipt is not None and result.receipt.after == 3.0
+    for knob, keys in (("sampling.warmth", "L"), ("data.mixture", "jl"), ("teacher.active", "l")):
+        await person.press("e")
+        await person.choose(knob)
+        await person.on(KnobScreen)
+        await person.press(*keys)
+        assert (await person.give("enter")).stage == "done"
+    await person.until(lambda: (run.knobs["sampling.warmth"], run.knobs["teacher.active"]) == (0.6, "large"))
+    await person.until(lambda: run.knobs["data.mixture"] == {"easy": 0.45, "hard": 0.55})
+
+
+async def hold_and_resume(person: Person) -> None:
+    run = person.app.view.run
+    await person.press("p")
+    await person.done()
+    await person.until(lambda: run.held)
+    await person.press("p")
+    await person.done("y")
+    await person.until(lambda: not run.held)
+
+
+async def snapshots(person: Person) -> None:
+    run = person.app.view.run
+    await person.press("w")
+    kept = await person.done()
+    await person.until(lambda: run.step > kept.step + 2)
+    await person.press("b")
+    await person.choose(str(kept.tick))
+    back = await person.done()
+    assert back.after <= kept.step < back.before, "the newest from there or before that is still kept"
+    await person.press("B")
+    assert (await person.done()).after == back.before
+    await person.press("b")
+    await person.choose("newest")
+    await person.done()
+
+
+async def agents(person: Person) -> None:
+    for key, *wanted in (
+        ("x", "adviser"),
+        ("x", "adviser"),
+        ("T", "adviser", "grad.clip"),
+        ("t", "adviser", ""),
+        ("o", "grad.clip", "observe"),
+        ("o", "", "advise"),
+    ):
+        await person.press(key)
+        await person.choose(*wanted)
+        await person.done()
+    assert person.app.view.run.autonomy == {"": "advise"} and not person.app.view.run.muted
+
+
+async def refusals(person: Person, stack: Stack) -> None:
+    """Another person is quicker; a value is out of bounds; what was advised has gone: each says so on its row."""
+    run = person.app.view.run
+    await person.until(lambda: any(not run.lapsed(one) for one in run.advised.values()))
+    await person.press("g", "a")
+    await person.on(ConfirmScreen)
+    code, said = await asyncio.to_thread(stack.command, "approve", "grad.clip")
+    assert code == 0, said
+    await person.sees("the mesh would refuse")
+    late = await person.confirm()
+    assert late.stage == "refused" and "was approved as decision" in late.line()
+    await person.sees("✗ refused")
+    await person.press("e")
+    await person.choose("grad.clip")
+    await person.on(KnobScreen)
+    await person.press(*"500")
+    out = await person.give("enter")
+    assert out.stage == "refused" and "outside its bounds 0.1 to 10" in out.line()
+    assert run.knobs["grad.clip"] != 500
+
+
+async def only_reading(person: Person, access: RunAccess) -> None:
+    """Without --control no key acts, and each says why."""
+    async with at_monitor(access, control=False) as reader:
+        for command in COMMANDS:
+            if command.acts:
+                await reader.press(command.key_names()[0])
+                assert len(reader.app.screen_stack) == 1, command
+        await reader.sees("this monitor only reads")
+        assert not any(word in reader.text() for word in ("a Approve", "p Hold"))

@@ -49,6 +49,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         self.follows = True
         self._rows: list[Entry] = []
         self._drawn: tuple[object, ...] = ()
+        self._watched = ""
         self.border_title = "decisions"
 
     def redraw(self) -> None:
@@ -65,6 +66,9 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         self._rows = rows
         if not self.follows and here is not None:
             self.cursor = next((n for n, entry in enumerate(rows) if _same(entry, here)), self.cursor)
+        watched = self._place_of(self._watched)
+        if watched is not None:
+            self.cursor, self.follows = watched, False
         self.cursor = len(rows) - 1 if self.follows else min(self.cursor, len(rows) - 1)
         self.cursor = max(0, self.cursor)
         self.virtual_size = Size(self.size.width, len(rows))
@@ -91,6 +95,19 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
     def chosen(self) -> Entry | None:
         """The entry under the cursor."""
         return self._rows[self.cursor] if self.cursor < len(self._rows) else None
+
+    def stand_on(self, command: str) -> None:
+        """Stand on a command's row, whatever comes after it, until it is released or somebody moves."""
+        self._watched = command
+
+    def leave(self, command: str) -> None:
+        """Follow the newest again, if the list still stands there."""
+        if self._watched == command:
+            self.tail()
+
+    def _place_of(self, command: str) -> int | None:
+        rows = range(len(self._rows) - 1, -1, -1) if command else ()
+        return next((n for n in rows if _name(self._rows[n]) == command), None)
 
     def tail(self) -> None:
         self.follows = True
@@ -128,6 +145,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
                 self.action_open()
 
     def move_to(self, cursor: int) -> None:
+        self._watched = ""
         before, self.cursor = self.cursor, max(0, min(cursor, len(self._rows) - 1))
         self.follows = self.cursor >= len(self._rows) - 1
         self._keep_cursor_visible()

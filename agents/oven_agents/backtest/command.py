@@ -38,7 +38,7 @@ def main(
     Raises ConfigError and what else reading a log raises."""
     found = asyncio.run(look(agent, folder.run, log_reader.events(folder, exact=True, until=until), rules or {}))
     if as_json:
-        print(report(found, rules or {}, hints(found.metrics)).model_dump_json())
+        print(report(found, rules or {}, hints(found.metrics)).model_dump_json(ensure_ascii=True))
     else:
         say(*(line for text in [*lines(found), *hints(found.metrics)] for line in wrapped(text)))
     return 0

@@ -62,7 +62,7 @@ def explain(
     if as_json:
         from oven_controller.log.explanation_report import report
 
-        say(report(access.run, found, other).model_dump_json())
+        print(report(access.run, found, other).model_dump_json(ensure_ascii=True))
     else:
         say(*lines(found), *(other.lines() if other is not None else ()))
 

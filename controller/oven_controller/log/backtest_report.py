@@ -61,6 +61,7 @@ class BacktestReport(BaseModel):
     run: str
     ticks: int
     votes: tuple[BacktestVote, ...]
+    votes_left_out: int = Field(default=0, description="older ones, of a report that was asked for some alone")
     proposals: int
     proposals_per_1000_ticks: float | None
     decisions: dict[str, int] = Field(description="verdict → how many, of those on its proposals")
@@ -76,3 +77,7 @@ class BacktestReport(BaseModel):
     open_loop: Literal[True] = True
     rules: dict[str, Any] = Field(description="those that replaced the recording's")
     hints: tuple[str, ...] = Field(default=(), description="what the recording's metrics lack")
+
+    def newest(self, most: int) -> BacktestReport:
+        """The same with at most so many votes."""
+        return self.model_copy(update={"votes": self.votes[-most:], "votes_left_out": len(self.votes[:-most])})

@@ -110,8 +110,8 @@ class ReadingTools:
         since: SinceText = "",
         max_points: Annotated[int, Field(ge=5, le=1000, description="of more, some are left out")] = 100,
     ) -> Annotated[CallToolResult, MetricHistory]:
-        """One metric over a run. Where there are more measurements than max_points, each stretch keeps its least and its
-        greatest one, so that spikes stay; no value is an average."""
+        """One metric over a run. Where there are more measurements than max_points, each stretch keeps its least and
+        its greatest one, so that spikes stay; no value is an average."""
 
         def work(progress: Progress) -> MetricHistory:
             access, reader = self._reach.find(run), MetricReader(name, Since.read(since))

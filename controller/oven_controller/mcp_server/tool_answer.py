@@ -20,7 +20,7 @@ LENGTHS: Final = (2000, 400, 120)
 def answer(model: BaseModel, remedy: str = "ask for less") -> CallToolResult:
     """The model's JSON. Texts of others lose their control characters, and where the whole is too long, their ends.
     Raises ToolError with the remedy where it stays too long."""
-    plain = model.model_dump(mode="json")
+    plain = json.loads(model.model_dump_json())  # model_dump leaves NaN as it is, which is no JSON
     for length in LENGTHS:
         told = _told(plain, length)
         text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
 from collections import deque
 from typing import Annotated, Final, TypeAlias
 
@@ -219,9 +221,10 @@ class ReadingTools:
             access, given = self._reach.find(run), rules_set(rules)
             look = plugins.load("in_process", "part of the controller", "backtest")
             called = self._reach.agent(agent)
-            found: BacktestReport = asyncio.run(
-                look(called, access.run, access.events(exact=True), given, progress.count)
-            )
+            with contextlib.redirect_stdout(sys.stderr):  # an agent may print, and stdout is the protocol's
+                found: BacktestReport = asyncio.run(
+                    look(called, access.run, access.events(exact=True), given, progress.count)
+                )
             return found.newest(limit)
 
         return answer(await on_thread(context, work), "set a smaller limit")

@@ -20,6 +20,7 @@ from tests.support.monitor_log import decided, recorded
 from tests.support.own_home import invoke, own_home
 from tests.unit.controller.test_plain import steers
 
+from oven_controller.log.backtest_report import BacktestNotice
 from oven_controller.log.decision_row import DecisionRow
 from oven_controller.mcp_server import tool_answer, tool_thread
 from oven_controller.mcp_server.reach import Reach
@@ -31,10 +32,10 @@ RAISED = decided(EVENTS)[0]
 READING = ["runs", "status", "metric", "decisions", "explain", "diagnose", "backtest"]
 ACTING = ["approve", "veto", "set", "hold", "resume"]
 AGENT = """
-from oven_agents import Agent, Knob, Window
+from oven_agents import Agent
 class Counting(Agent):
     "Says how often it was asked."
-    def vote(self, window: Window, knobs: dict[str, Knob]):
+    def vote(self, window):
         with open(r"{path}", "a") as out:
             out.write(".")
         print("on stdout, where only the protocol belongs")
@@ -55,7 +56,7 @@ CALLS: list[tuple[str, dict[str, Any], Callable[[Any], bool]]] = [
     ("diagnose", {"run": "r"}, lambda found: found["asked"] == ["slow_progress"] and found["diagnosis"]["remedies"]),
     ("diagnose", {"run": "r", "symptoms": ["loss_spike"]}, lambda found: found["diagnosis"]["causes"][0]["p"] > 0),
     ("diagnose", {"run": "bare"}, lambda found: found["diagnosis"] is None),
-    ("backtest", {"agent": "counting.py", "run": "r"}, lambda found: found["votes"] == [] and found["open_loop"]),
+    ("backtest", {"agent": "counting.py", "run": "r"}, lambda found: found["problems"] == found["votes"] == []),
     ("backtest", {"agent": "learning_rate", "run": "r", "rules": ["rules.autonomy=advise"]}, lambda f: f["ticks"] > 99),
 ]  # fmt: skip
 WRONG: list[tuple[str, dict[str, Any], str]] = [
@@ -157,20 +158,20 @@ async def test_a_long_call_tells_its_progress_and_can_be_cancelled(
     told: list[str] = []
     with anyio.CancelScope() as scope:
 
-        async def hear(_progress: float, _total: float | None, message: str | None) -> None:
+        async def hear(progress: float, total: float | None, message: str | None) -> None:
             told.append(message or "")
-            scope.cancel()
+            if "tick 9" in told[-1]:
+                scope.cancel()
 
         async with Client(server(Reach("r", agent_files=tmp_path / "agents"), False)) as client:
             await client.call_tool("backtest", {"agent": "counting.py"}, progress_callback=hear)
-    assert scope.cancelled_caught and told[0].endswith("events read")
-    assert len((tmp_path / "asked").read_text()) < 153 if (tmp_path / "asked").exists() else True
+    assert scope.cancelled_caught and told[0] == "1 events read"
+    assert 0 < len((tmp_path / "asked").read_text()) < 150  # of 153 windows
 
 
 def test_a_long_answer_is_cut_and_what_steers_a_terminal_is_left_out() -> None:
-    rows = [DecisionRow.model_construct(reason="x" * 3000 + "\x1b[31m\u202e", id="a\nb")]
-    told = tool_answer.answer(rows[0]).structured_content
-    assert told == {"reason": "x" * 1999 + "…", "id": "a b"}
+    told = tool_answer.answer(BacktestNotice(tick=1, text="a\nb\x1b[31m\u202e" + "x" * 3000)).structured_content
+    assert told == {"tick": 1, "text": "a b [31m " + "x" * 1990 + "…"}
 
 
 def test_without_the_package_the_message_says_how_to_install_it(

@@ -54,7 +54,7 @@ class MetricReader:
 
     name: str
     since: Since = BEGINNING
-    _found: list[tuple[datetime, Point]] = field(default_factory=list)
+    _found: list[tuple[int, int, float, datetime]] = field(default_factory=list)  # tick, step, value, time
     _known: set[str] = field(default_factory=set)
     _spec: MetricSpec | None = None
     _newest: datetime | None = None
@@ -67,53 +67,53 @@ class MetricReader:
                 self._known |= {spec.name for spec in started.metrics}
                 self._spec = next((spec for spec in started.metrics if spec.name == self.name), self._spec)
             case Observation() | RunEnded() as body:
-                self._known |= body.metrics.keys()
+                if not body.metrics.keys() <= self._known:
+                    self._known |= body.metrics.keys()
                 if (value := body.metrics.get(self.name)) is not None:
-                    self._found.append((event.time, Point(tick=body.tick, step=body.step, value=value)))
+                    self._found.append((body.tick, body.step, value, event.time))
 
     def history(self, run: str, most: int) -> MetricHistory:
         """With at most so many points. Raises UnknownNameError where the run has no such metric."""
         if self.name not in self._known:
             raise UnknownNameError("metric", self.name, self._known)
-        points = [point for time, point in self._found if self.since.holds(point.step, time, self._newest)]
-        finite = [point.value for point in points if math.isfinite(point.value)]
-        kept = thinned(points, most)
+        found = [one for one in self._found if self.since.holds(one[1], one[3], self._newest)]
+        values = [value for _, _, value, _ in found]
+        finite = [value for value in values if math.isfinite(value)]
+        kept = thinned(values, most)
         return MetricHistory(
             run=run,
             name=self.name,
             unit=self._spec.unit if self._spec else "",
             better=self._spec.better if self._spec else "",
             held_out=self._spec.held_out if self._spec else False,
-            measured=len(points),
-            not_finite=len(points) - len(finite),
+            measured=len(found),
+            not_finite=len(found) - len(finite),
             least=min(finite, default=None),
             greatest=max(finite, default=None),
-            first=points[0].value if points else None,
-            last=points[-1].value if points else None,
-            points=tuple(kept),
-            thinned=len(kept) < len(points),
+            first=values[0] if values else None,
+            last=values[-1] if values else None,
+            points=tuple(
+                Point(tick=tick, step=step, value=value) for tick, step, value, _ in map(found.__getitem__, kept)
+            ),
+            thinned=len(kept) < len(found),
         )
 
 
-def thinned(points: Sequence[Point], most: int) -> list[Point]:
-    """At most so many of them, in their order: each of equal stretches has its least, its greatest and its first that
-    is not finite; the first and the last point are always among them. `most` is at least 5."""
-    if len(points) <= most:
-        return list(points)
-    stretches = max(1, (most - 2) // 3)
-    kept = {0, len(points) - 1}
+def thinned(values: Sequence[float], most: int) -> list[int]:
+    """Indices of at most so many of them, in their order: each of equal stretches has its least, its greatest and its
+    first that is not finite; the first and the last of all are always among them. `most` is at least 5."""
+    if len(values) <= most:
+        return list(range(len(values)))
+    stretches = (most - 2) // 3
+    kept = {0, len(values) - 1}
     for at in range(stretches):
-        kept |= _telling(points, range(at * len(points) // stretches, (at + 1) * len(points) // stretches))
-    return [points[index] for index in sorted(kept)]
+        kept |= _telling(values, range(at * len(values) // stretches, (at + 1) * len(values) // stretches))
+    return sorted(kept)
 
 
-def _telling(points: Sequence[Point], indices: Iterable[int]) -> set[int]:
-    finite = [index for index in indices if math.isfinite(points[index].value)]
-    wrong = [index for index in indices if not math.isfinite(points[index].value)][:1]
+def _telling(values: Sequence[float], indices: Iterable[int]) -> set[int]:
+    finite = [index for index in indices if math.isfinite(values[index])]
+    wrong = [index for index in indices if not math.isfinite(values[index])][:1]
     if not finite:
         return set(wrong)
-    return {
-        min(finite, key=lambda index: points[index].value),
-        max(finite, key=lambda index: points[index].value),
-        *wrong,
-    }
+    return {min(finite, key=values.__getitem__), max(finite, key=values.__getitem__), *wrong}

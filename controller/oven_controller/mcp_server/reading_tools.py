@@ -26,6 +26,7 @@ from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, on_thread
 from oven_controller.protocol.requests import Diagnosis
 from oven_controller.runs.folder import Home
+from oven_controller.runs.rule_question import other_ruling
 from oven_controller.runs.run_access import RunAccess
 from oven_controller.runs.run_row import RunRow, run_rows
 from oven_controller.settings.resolution import rules_set
@@ -39,6 +40,9 @@ Run: TypeAlias = Annotated[
 ]
 SinceText: TypeAlias = Annotated[
     str, Field(description=f"only what came from there on: {FORMS} before the log's newest event")
+]
+Rules: TypeAlias = Annotated[
+    tuple[str, ...], Field(max_length=32, description="to decide by in place of the run's, e.g. rules.autonomy=auto")
 ]
 
 
@@ -156,17 +160,20 @@ class ReadingTools:
             Field(description="its id, or how it begins; or an actuator, for the newest decision on it that passed"),
         ],
         run: Run = None,
+        rules: Rules = (),
     ) -> Annotated[CallToolResult, ExplanationReport]:
         """One decision in full: who voted how and why, the knowledge graph's paths, guardrails in the reason, the
-        forecast, a trial's measurements, the receipt with the value read back, and the outcome."""
+        forecast, a trial's measurements, the receipt with the value read back, and the outcome. With `rules` also
+        what those would have decided (open loop)."""
 
         def work(progress: Progress) -> ExplanationReport:
-            access, seen = self._reach.find(run), Explanations()
+            access, seen, given = self._reach.find(run), Explanations(), rules_set(rules)
             asyncio.run(_fed(access, progress, seen))
             found = seen.find(decision)
             if found is None:
                 raise UnknownNameError("decision", decision, {one.decision.actuator for one in seen.found.values()})
-            return report(access.run, found)
+            other = asyncio.run(other_ruling(access, found.decision, given, progress.hear)) if given else None
+            return report(access.run, found, other)
 
         return answer(await on_thread(context, work))
 
@@ -208,9 +215,7 @@ class ReadingTools:
         context: Context,
         agent: Annotated[str, Field(description="an installed agent's name, or a file in the folder of --agent-files")],
         run: Run = None,
-        rules: Annotated[
-            tuple[str, ...], Field(max_length=32, description="rules to decide by, e.g. rules.autonomy=auto")
-        ] = (),
+        rules: Rules = (),
         limit: Annotated[int, Field(ge=1, le=200, description="the newest so many votes")] = 50,
     ) -> Annotated[CallToolResult, BacktestReport]:
         """What an agent would have voted in a recorded run, and what would have been decided. Open loop: the recording

@@ -46,6 +46,11 @@ class RunAccess(ABC):
 
     @property
     @abstractmethod
+    def arguments(self) -> list[str]:
+        """How the monitor's process is told of this run."""
+
+    @property
+    @abstractmethod
     def saves_to(self) -> Path:
         """Where a reader's pictures and exports of it go."""
 

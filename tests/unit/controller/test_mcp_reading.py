@@ -53,7 +53,7 @@ CALLS: list[tuple[str, dict[str, Any], Callable[[Any], bool]]] = [
     ("decisions", {"run": "r", "limit": 1, "actuator": LR}, lambda f: f["more"] == 1 and len(f["decisions"]) == 1),
     ("decisions", {"run": "bare"}, lambda found: found["decisions"] == []),
     ("explain", {"decision": "25", "run": "r"}, lambda found: found["paths"][0]["nodes"][-1] == "raise_lr"),
-    ("explain", {"decision": "25", "run": "r", "rules": ["rules.autonomy=advise"]}, lambda f: f["other_rules"]["rules"]),
+    ("explain", {"decision": "25", "run": "r", "rules": ["rules.autonomy=advise"]}, lambda f: f["other_rules"]),
     ("diagnose", {"run": "r"}, lambda found: found["asked"] == ["slow_progress"] and found["diagnosis"]["remedies"]),
     ("diagnose", {"run": "r", "symptoms": ["loss_spike"]}, lambda found: found["diagnosis"]["causes"][0]["p"] > 0),
     ("diagnose", {"run": "bare"}, lambda found: found["diagnosis"] is None),

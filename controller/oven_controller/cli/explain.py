@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json
+from oven_controller.cli.options import HERE, Json, from_anywhere
 from oven_controller.cli.options import RunOption as Run
+from oven_controller.runs.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from oven_controller.log.explanation import Explanation
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(explain)
+    app.command()(from_anywhere(explain))
 
 
 def explain(
@@ -31,6 +32,7 @@ def explain(
     ],
     run: Run = None,
     as_json: Json = False,
+    at: Endpoint = HERE,
 ) -> None:
     """Explain a decision: who wanted it and why, what a trial measured, what was read back, and its outcome.
 
@@ -40,14 +42,13 @@ def explain(
 
     from oven_controller.errors import UnknownNameError
     from oven_controller.log.explanation import Explanations
-    from oven_controller.runs import log_reader
-    from oven_controller.runs.folder import Home
+    from oven_controller.runs.run_finder import find_run
     from oven_controller.terminal_text import say
 
-    folder, seen = Home().find(run), Explanations()
+    access, seen = find_run(run, at), Explanations()
 
     async def read() -> None:
-        async for event in log_reader.events(folder):
+        async for event in access.events():
             seen.feed(event)
 
     asyncio.run(read())

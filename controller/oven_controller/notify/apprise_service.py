@@ -36,7 +36,8 @@ def service(url: str, name: str) -> apprise.NotifyBase:
         raise ConfigError(
             f'{name}: {hint}{scheme}:// is sent to by apprise: `pip install "oven-controller[notify]"`'
         ) from None
-    known = sorted({*NotificationManager().schemas(), *WEBHOOK})
+    manager: Any = NotificationManager
+    known = sorted({*manager().schemas(), *WEBHOOK})
     if scheme not in known:
         near = difflib.get_close_matches(scheme, known, n=3, cutoff=0.6)
         hint = f"did you mean {' or '.join(f'{one}://' for one in near)}?" if near else f"it has {len(known)} others"

@@ -32,6 +32,14 @@ def load(run: Path) -> Cursor | None:
         return None
 
 
+def written(run: Path) -> int:
+    """When it was last written, in ns; 0: never."""
+    try:
+        return (run / FOLDER / NAME).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def save(run: Path, cursor: Cursor) -> None:
     """Raises OSError."""
     folder = run / FOLDER

@@ -72,12 +72,17 @@ class Delivery:
     async def _attempt(self, message: Message) -> Answer:
         if self._thread is not None and self._thread.is_alive():
             return Answer("the attempt before it still hangs")
-        loop, done = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Answer] = loop.create_future()
+
+        def take(answer: Answer) -> None:
+            if not done.done():
+                done.set_result(answer)
 
         def work() -> None:
             answer = attempt(self.endpoint, message)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(lambda: done.done() or done.set_result(answer))
+                loop.call_soon_threadsafe(take, answer)
 
         self._thread = threading.Thread(target=work, name=f"send to {self.endpoint.name}", daemon=True)
         self._thread.start()

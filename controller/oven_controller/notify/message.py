@@ -16,8 +16,8 @@ TOLD: Final = 5
 
 
 class Notice(BaseModel):
-    """One thing that somebody may want to hear of. Its words hold no prompt and no secret: they are the log's, which has
-    neither."""
+    """One thing that somebody may want to hear of. Its words hold no prompt and no secret: the log, where they come
+    from, has neither."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,7 +1,7 @@
 """The notifier of one run: it reads the log as it grows, and has what is worth it delivered to each endpoint.
 
-It asks `history` with the monitor's key every POLL_S. What it knows of the run it takes from the whole log, each time it
-starts; what it has told, from its cursor, so that a restart tells nothing twice.
+It asks `history` with the monitor's key every POLL_S. What it knows of the run it takes from the whole log, each time
+that it starts; what it has told, from its cursor, so that a restart tells nothing twice.
 """
 
 from __future__ import annotations

@@ -75,7 +75,11 @@ class WebhookServer:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 reply = outer.reply
                 with outer._news:
-                    outer.posted.append(Posted(time.time(), self.path, {name.lower(): value for name, value in self.headers.items()}, body))
+                    outer.posted.append(
+                        Posted(
+                            time.time(), self.path, {name.lower(): value for name, value in self.headers.items()}, body
+                        )
+                    )
                     outer._news.notify_all()
                 if reply.hangs:
                     outer._closing.wait()

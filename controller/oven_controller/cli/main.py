@@ -25,6 +25,7 @@ from oven_controller.cli import (
     kg,
     log,
     monitor,
+    notify,
     operator,
     replay,
     review,
@@ -37,7 +38,7 @@ from oven_controller.terminal_text import clean
 
 PANELS = {
     "Start and end": ("up", "run", "down"),
-    "Watch": ("runs", "status", "monitor", "log"),
+    "Watch": ("runs", "status", "monitor", "log", "notify"),
     "Overrule": (
         "hold",
         "resume",
@@ -106,6 +107,7 @@ for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, 
     group.register(app)
 app.add_typer(agent.app, name="agent")
 app.add_typer(judge.app, name="judge")
+app.add_typer(notify.app, name="notify")
 
 
 def run(argv: Sequence[str] | None = None) -> None:

@@ -159,6 +159,9 @@ def _server_flags(
 
 
 def _notify_flags(urls: list[str] | None) -> dict[str, Any]:
+    from oven_controller.process.own_arguments import conceal
+
+    conceal(urls or ())
     return {"notify": {"to": urls}} if urls else {}
 
 
@@ -166,14 +169,20 @@ def _resolve(
     flags: dict[str, Any], config: Path | None, sets: list[str] | None, run: str | None, resume: bool, attached: bool
 ) -> Resolved:
     from oven_controller.errors import ConfigError
+    from oven_controller.process.own_arguments import conceal
     from oven_controller.runs.folder import Home
     from oven_controller.settings.model import ATTACHED
+    from oven_controller.settings.notify import is_reference
     from oven_controller.settings.resolution import resolve
 
     earlier = Home().find(run).earlier_settings() if resume else None
     if earlier is not None and (earlier.get("recipe") == ATTACHED) != attached:
         raise ConfigError("a run of a recipe resumes with `up`, one around a script with `run --` or `up --no-learner`")
-    return resolve(config=config, sets=sets or (), flags=flags, environ=os.environ, attached=attached, earlier=earlier)
+    resolved = resolve(
+        config=config, sets=sets or (), flags=flags, environ=os.environ, attached=attached, earlier=earlier
+    )
+    conceal(one.url for one in resolved.settings.notify.to if not is_reference(one.url))
+    return resolved
 
 
 def _start(resolved: Resolved, run: str | None, resume: bool, dry: bool, **how: Any) -> None:

@@ -6,7 +6,9 @@ import asyncio
 import logging
 import os
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from pydantic import ValidationError
 
 from oven_controller.cancellation import call_at_end
@@ -22,16 +24,23 @@ log = logging.getLogger("oven.notify")
 
 def main(args: list[str]) -> int:
     """Entry point of the process. Raises ConfigError."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(call)
+    app(args, prog_name="notify")
+    return 0
+
+
+def call(
+    run_folder: Annotated[Path, typer.Argument(metavar="folder", envvar="OVEN_RUN_DIR", help="the run's folder")],
+) -> None:
+    """Call whom the run's settings name, about what its log says."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    if args or "OVEN_RUN_DIR" not in os.environ:
-        raise ConfigError("this process takes no arguments, and its run's folder from OVEN_RUN_DIR; `up` starts it")
-    folder = RunFolder(Path(os.environ["OVEN_RUN_DIR"]))
+    folder = RunFolder(run_folder)
     settings = settings_of(folder)
     endpoints = resolve(settings, os.environ, folder.path)
     for warning in warnings(endpoints):
         log.warning("%s", warning)
     asyncio.run(_until_told(Notifier(LocalRun(folder), settings, endpoints, folder)))
-    return 0
 
 
 def settings_of(folder: RunFolder) -> NotifySettings:

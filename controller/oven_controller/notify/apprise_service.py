@@ -6,7 +6,9 @@ import contextlib
 import difflib
 import logging
 import threading
+import warnings
 from collections.abc import Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -28,30 +30,38 @@ def service(url: str, name: str) -> apprise.NotifyBase:
     address; the words hold nothing of it."""
     scheme = urlsplit(url).scheme.lower()
     try:
-        import apprise
-        from apprise.manager_plugins import NotificationManager
+        library, known = _loaded()
     except ImportError:
         near = difflib.get_close_matches(scheme, WEBHOOK, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]}://? Else " if near else ""
         raise ConfigError(
             f'{name}: {hint}{scheme}:// is sent to by apprise: `pip install "oven-controller[notify]"`'
         ) from None
-    manager: Any = NotificationManager
-    known = sorted({*manager().schemas(), *WEBHOOK})
     if scheme not in known:
         near = difflib.get_close_matches(scheme, known, n=3, cutoff=0.6)
         hint = f"did you mean {' or '.join(f'{one}://' for one in near)}?" if near else f"it has {len(known)} others"
         raise ConfigError(f"{name}: apprise sends to no {scheme}://; {hint}")
     # Redirects would take the message, and what is in the address, to where nobody sent it.
-    asset = apprise.AppriseAsset(app_id="Oven Controller", http_redirects=False, async_mode=False)
+    asset = library.AppriseAsset(app_id="Oven Controller", http_redirects=False, async_mode=False)
     with _captured():
-        found = apprise.Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
-    if not isinstance(found, apprise.NotifyBase):
+        found: apprise.NotifyBase | None = library.Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
+    if found is None:
         raise ConfigError(
             f"{name}: apprise does not take this {scheme}:// address: a part is missing or has another form; "
             "https://github.com/caronc/apprise/wiki shows each service's"
         )
     return found
+
+
+def _loaded() -> tuple[ModuleType, list[str]]:
+    """apprise with all its services, and the schemes that it and we know. Raises ImportError."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of modules of Python's own that services import
+        import apprise
+        from apprise.manager_plugins import NotificationManager
+
+        manager: Any = NotificationManager
+        return apprise, sorted({*manager().schemas(), *WEBHOOK})
 
 
 def open_host(service: Any) -> str:

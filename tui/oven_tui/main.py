@@ -41,7 +41,13 @@ def show(
     run_folder: Annotated[
         Path | None, typer.Argument(metavar="folder", envvar="OVEN_RUN_DIR", help="the run's folder")
     ] = None,
-    light: Annotated[bool, typer.Option("--light", help="a light theme")] = False,
+    light: Annotated[bool, typer.Option("--light", envvar="OVEN_LIGHT", help="a light theme")] = False,
+    colour_blind: Annotated[
+        bool, typer.Option("--colour-blind", envvar="OVEN_COLOUR_BLIND", help="colours for the colour-blind")
+    ] = False,
+    ascii_only: Annotated[
+        bool | None, typer.Option("--ascii/--no-ascii", envvar="OVEN_ASCII", help="no signs beyond ASCII")
+    ] = None,
     nats: Annotated[str, typer.Option(metavar="url", help="where a run elsewhere is reached")] = "",
     creds: Annotated[Path | None, typer.Option(metavar="file", help="your key for it")] = None,
     tls_ca: Annotated[Path | None, typer.Option("--tls-ca", metavar="file", help="authority to trust, PEM")] = None,
@@ -51,6 +57,7 @@ def show(
     access = _access(run_folder, Endpoint(nats, creds, tls_ca), run)
     try:
         from oven_tui.app import MonitorApp
+        from oven_tui.appearance import Appearance, needs_ascii
         from oven_tui.widgets.header import About
     except ImportError as error:
         raise ConfigError(
@@ -63,7 +70,8 @@ def show(
             f"`oven-controller log {access.run} --follow`, or `oven-controller status {access.run}`"
         )
     info = access.info()
-    app = MonitorApp(About(access.run, info.recipe, info.start, info.drill), access, light=light)
+    appearance = Appearance(light, colour_blind, needs_ascii() if ascii_only is None else ascii_only)
+    app = MonitorApp(About(access.run, info.recipe, info.start, info.drill), access, appearance=appearance)
 
     async def shown() -> None:
         call_at_end(app.exit, signal.SIGHUP)  # Textual would leave the terminal as it is

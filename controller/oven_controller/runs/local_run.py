@@ -30,6 +30,10 @@ class LocalRun(RunAccess):
         return str(self.folder.path)
 
     @property
+    def arguments(self) -> list[str]:
+        return [str(self.folder.path)]
+
+    @property
     def saves_to(self) -> Path:
         return self.folder.path
 

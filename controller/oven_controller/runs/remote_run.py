@@ -40,12 +40,15 @@ class RemoteRun(RunAccess):
         role: Role | None = None,
         keys: Mapping[str, str] | None = None,
         trust: ssl.SSLContext | None = None,
+        endpoint: Endpoint | None = None,
     ) -> None:
         """`role`: what the key may do, None where only the server knows. `keys`: who signs → public key, as far as
-        that is known; of an unsigned run {}; None: the first RunStarted in its log is believed."""
+        that is known; of an unsigned run {}; None: the first RunStarted in its log is believed. `endpoint`: what it
+        was made of."""
         self.run, self.by = names.checked("run", run), credentials.name if credentials else "operator"
         self._url, self._credentials, self._role = url, credentials, role
         self._keys, self._trust = keys, trust
+        self._endpoint = endpoint or Endpoint(url)
 
     @classmethod
     def at(cls, endpoint: Endpoint, run: str | None = None) -> RemoteRun:
@@ -64,6 +67,7 @@ class RemoteRun(RunAccess):
                 held,
                 keys={LEARNER: endpoint.pin} if endpoint.pin else None,
                 trust=tls.trusting(endpoint.tls_ca) if endpoint.tls_ca is not None else None,
+                endpoint=endpoint,
             )
         if run is not None and run != held.run:
             raise ConfigError(
@@ -74,11 +78,15 @@ class RemoteRun(RunAccess):
         if endpoint.tls_ca is not None:
             trust = tls.trusting(endpoint.tls_ca)
         url = _address(endpoint.url or held.url, endpoint)
-        return cls(held.run, url, held.credentials, role=held.role, keys=held.keys, trust=trust)
+        return cls(held.run, url, held.credentials, role=held.role, keys=held.keys, trust=trust, endpoint=endpoint)
 
     @property
     def place(self) -> str:
         return tls.shown(self._url)
+
+    @property
+    def arguments(self) -> list[str]:
+        return [*self._endpoint.arguments(), "--run", self.run]
 
     @property
     def saves_to(self) -> Path:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # it takes as long to import as all the rest, and the monitor
 AGAIN_S: Final = 0.25
 """Between two attempts to connect, in seconds."""
 LOOK_S: Final = 1.0
-"""Without a word from the bus a follower looks for new events, and whether the stack is up, so often, in seconds."""
+"""While the bus is silent, a follower looks for new events, and whether the stack is up, so often, in seconds."""
 
 
 class RunAccess(ABC):
@@ -37,12 +37,17 @@ class RunAccess(ABC):
     run: str
     """Its name."""
     by: str
-    """The name under which commands are said, and stand in the log."""
+    """The name that commands are given under, as the log has it."""
 
     @property
     @abstractmethod
     def place(self) -> str:
         """Its folder or its address, for people."""
+
+    @property
+    @abstractmethod
+    def arguments(self) -> list[str]:
+        """How the monitor's process is told of this run."""
 
     @property
     @abstractmethod

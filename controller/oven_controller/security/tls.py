@@ -70,7 +70,7 @@ def shown(url: str) -> str:
 
 def checked_addresses(url: str) -> list[str]:
     """The servers of an address, which has one or several with commas. Raises ConfigError for one with a user or a
-    password, and for what is no address."""
+    password, and for what is not an address."""
     servers = [server.strip() for server in url.split(",")]
     for server in servers:
         if "@" in server:

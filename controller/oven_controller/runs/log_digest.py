@@ -10,6 +10,7 @@ import io
 import math
 import os
 from collections import deque
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -121,7 +122,7 @@ class LogDigest:
     def pace_s(self) -> float:
         """Median of the seconds between the newest observations; NaN where there are not two."""
         times = [event.time for event in self.newest]
-        gaps = [(later - earlier).total_seconds() for earlier, later in zip(times, times[1:], strict=False)]
+        gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]
         return median(gaps) if gaps else math.nan
 
 

@@ -54,8 +54,8 @@ class RunRows:
         )
 
     def advance(self) -> Iterator[RunRow]:
-        """Rows as they change, after a slice of a log each: live runs first, then the newest. Ends when there is nothing
-        new in any log."""
+        """Rows as they change, after a slice of a log each: live runs first, then the newest. Ends when no log has
+        anything new."""
         order = sorted(self._folders.values(), key=lambda folder: self.rows[folder.run].status != "running")
         for folder in order:
             more = self._changed(folder)

@@ -99,7 +99,7 @@ class Series:
             return []
         scale = width / (last - first + 1)
         found: list[Bucket] = []
-        for bucket in self._within(first, last):
+        for bucket in self.between(first, last):
             x = min(width - 1, int((max(bucket.key, first) - first) * scale))
             if found and found[-1].key == x:
                 found[-1].merge(bucket)
@@ -108,8 +108,8 @@ class Series:
                 found.append(bucket)
         return [Column(b.key, b.low, b.high, b.last, b.smooth, b.broken) for b in found]
 
-    def _within(self, first: int, last: int) -> list[Bucket]:
-        """Copies whose keys are ticks: exact ones where the recent points reach back far enough."""
+    def between(self, first: int, last: int) -> list[Bucket]:
+        """Copies of the buckets whose keys are ticks: exact ones where the recent points reach back far enough."""
         if self._recent and (self._recent[0][0] < first or self.count <= RECENT):
             exact = []
             for tick, value, smooth in self._recent:

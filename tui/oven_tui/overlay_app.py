@@ -1,0 +1,162 @@
+"""Two to four runs over each other, live or over, as an application. Like the monitor, it only reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.widgets import Footer
+
+from oven_controller.protocol.events import Event
+from oven_controller.runs.folder import RunFolder
+from oven_tui.model import braille_chart, overlay
+from oven_tui.model.monitor_view import MonitorView
+from oven_tui.model.overlay import Axis, By, Overlaid
+from oven_tui.screens.help import HelpScreen
+from oven_tui.widgets.overlay import Legend, OverlayChart
+
+PAINT_S = 0.25
+"""Least time between two paints: two to four runs at once are painted more seldom than one."""
+CHARTS = 4
+WIDE = 100
+"""Cells from which on four charts are shown, two abreast; below it two, one under the other."""
+WINDOWS = (None, 1000, 300, 100, 30)
+"""Steps or ticks shown: all, or the newest."""
+
+
+class OverlayApp(App[None]):
+    CSS_PATH = "styles.tcss"
+    TITLE = "Oven Controller: overlay"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q,escape", "quit", "Close", id="quit", tooltip="Close the overlay; the runs continue"),
+        Binding("x", "axis", "Step/tick", id="axis", tooltip="The x-axis: steps, or ticks"),
+        Binding("m", "metrics(1)", "Metrics", id="metrics", tooltip="The next metrics"),
+        Binding("M", "metrics(-1)", "Metrics back", show=False, id="metrics.back", tooltip="The metrics before"),
+        Binding("plus,equals_sign", "zoom(1)", "Zoom", show=False, id="zoom.in", tooltip="Fewer, newer steps"),
+        Binding("minus", "zoom(-1)", "Zoom out", show=False, id="zoom.out", tooltip="More steps"),
+        Binding("s", "save", "SVG", id="save", tooltip="Save a picture (SVG) into the first run's folder"),
+        Binding("ctrl+t", "light", "Theme", show=False, id="light", tooltip="Light or dark"),
+        Binding("question_mark", "help", "Help", id="help", key_display="?", tooltip="This help"),
+    ]
+
+    def __init__(
+        self, names: Sequence[str], folders: Sequence[RunFolder] = (), *, light: bool = False, by: By = "step"
+    ) -> None:
+        """Without `folders` nothing is read, and somebody else calls `take`."""
+        super().__init__()
+        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
+        self.runs = [Overlaid(name, place, MonitorView()) for place, name in enumerate(names)]
+        self.by = by
+        self.pages = self.zoom = 0
+        self._folders = folders
+        self._painted, self._due = 0.0, False
+        self._theme = "textual-light" if light else "textual-dark"
+
+    def compose(self) -> ComposeResult:
+        yield Legend(self.runs)
+        with Container(id="overlay-charts"):
+            for place in range(CHARTS):
+                yield OverlayChart(self.runs, id=f"chart-{place}")
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self.theme = self._theme
+        self.query_one(Legend).styles.height = len(self.runs)
+        if self._folders:
+            self.call_after_refresh(self._read)
+        self.set_interval(1, self.paint)
+
+    def _read(self) -> None:
+        from oven_tui.feed import Feed  # after the first paint, as in the monitor
+
+        for place, folder in enumerate(self._folders):
+            feed = Feed(folder, partial(self.take, place), partial(self.say, place))
+            self.run_worker(feed.run(), exit_on_error=True)
+
+    def take(self, place: int, events: list[Event]) -> None:
+        """New events of a run's log, in order."""
+        for event in events:
+            self.runs[place].view.feed(event)
+        self._soon()
+
+    def say(self, place: int, link: str, detail: str) -> None:
+        """What the connection to a run is doing."""
+        if legend := self._legend():
+            legend.links[self.runs[place].name] = (link, detail)
+            self._soon()
+
+    def _legend(self) -> Legend | None:
+        return next(iter(self.screen_stack[0].query(Legend)), None) if self.screen_stack else None
+
+    def _soon(self) -> None:
+        if not self._due:
+            self._due = True
+            self.set_timer(max(0.001, self._painted + PAINT_S - time.monotonic()), self.paint)
+
+    def paint(self) -> None:
+        """Have every widget redraw what changed."""
+        if (legend := self._legend()) is None:
+            return
+        self._due, self._painted = False, time.monotonic()
+        now = datetime.now(UTC)
+        for run in self.runs:
+            last = run.view.run.last_time
+            legend.silent_s[run.name] = max(0.0, (now - last).total_seconds()) if last else 0.0
+        legend.redraw()
+        names = overlay.charted(self.runs)
+        across = 2 if self.size.width >= WIDE else 1
+        shown = 2 * across
+        page = self.pages % max(1, -(-len(names) // shown))
+        axes = {run.name: Axis(run.view, self.by) for run in self.runs}
+        first, last = self._window(max(axis.end for axis in axes.values()))
+        for place, chart in enumerate(self.screen_stack[0].query(OverlayChart)):
+            at = page * shown + place
+            chart.display = place < shown
+            chart.axis_row = place >= shown - across
+            chart.by, chart.axes, chart.first, chart.last = self.by, axes, first, last
+            chart.metric = names[at] if at < len(names) else None
+            chart.redraw()
+
+    def _window(self, newest: int) -> tuple[int, int]:
+        window = WINDOWS[self.zoom]
+        if window is None or newest <= window:
+            return 0, braille_chart.span(0, newest, None if self._under_way() else newest)
+        return newest - window, newest
+
+    def _under_way(self) -> bool:
+        return any(run.view.run.ended is None for run in self.runs)
+
+    def action_axis(self) -> None:
+        self.by = "tick" if self.by == "step" else "step"
+        self.paint()
+
+    def action_metrics(self, by: int) -> None:
+        self.pages += by
+        self.paint()
+
+    def action_zoom(self, by: int) -> None:
+        self.zoom = max(0, min(len(WINDOWS) - 1, self.zoom + by))
+        self.paint()
+
+    def action_light(self) -> None:
+        self.theme = "textual-dark" if self.theme == "textual-light" else "textual-light"
+
+    def action_save(self) -> None:
+        folder = self._folders[0].path if self._folders else Path.cwd()
+        try:
+            path = self.save_screenshot(f"overlay-{datetime.now():%m%d-%H%M%S}.svg", str(folder))
+        except OSError as error:
+            self.notify(f"not saved: {error.strerror} ({folder})", severity="error")
+            return
+        self.notify(f"saved {path}")
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen([b for b in self.BINDINGS if isinstance(b, Binding)]))

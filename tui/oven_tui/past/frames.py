@@ -1,0 +1,65 @@
+"""Frames between the process that folds a log and the one that shows it: a length, and a pickle of one of these."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from dataclasses import dataclass
+from typing import BinaryIO, TypeAlias
+
+from oven_tui.model.monitor_view import MonitorView
+from oven_tui.past.fold import Fold
+
+LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What can be shown at once; nothing of it was checked."""
+
+    view: MonitorView
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Share of the log that was checked and folded, 0 to 1."""
+
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A fold on the way, for going back to: packed, since only few are looked at."""
+
+    seq: int
+    tick: int
+    step: int
+    """The furthest step up to here."""
+    decisions: int
+    """Decisions up to here."""
+    packed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """All of the log, checked; from the cache or anew."""
+
+    fold: Fold
+    cached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Why the log could not be read to its end. What was read before it came as Whole."""
+
+    reason: str
+
+
+Frame: TypeAlias = Preview | Progress | Checkpoint | Whole | Failed
+
+
+def write(out: BinaryIO, frame: Frame) -> None:
+    """Raises BrokenPipeError when nobody reads any more."""
+    data = pickle.dumps(frame, 5)
+    out.write(LENGTH.pack(len(data)) + data)
+    out.flush()

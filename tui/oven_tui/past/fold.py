@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from oven_controller.protocol.messages import Decision
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.log_sources import LogFile
 from oven_controller.security.signing import Keyring
@@ -29,6 +31,13 @@ class Fold:
         return self.view.run.seq
 
 
+class Decided(NamedTuple):
+    """Where a decision stands."""
+
+    seq: int
+    tick: int
+
+
 @dataclass
 class Folding:
     """Folds a run's log to its end. Iterate over it: it yields after every LOOK_EVENTS events and at the end."""
@@ -36,6 +45,8 @@ class Folding:
     folder: RunFolder
     begin: Fold | None = None
     growing: bool = False
+    decided: list[Decided] = field(default_factory=list)
+    """The decisions that it passed; who reads them may clear them."""
     digest: hashlib.blake2b = field(default_factory=hashlib.blake2b)
     """Of the bytes before `begin` when it begins, and of all that was folded when it ends."""
 
@@ -46,8 +57,10 @@ class Folding:
         )
         verify, feed = fold.keyring.verify, fold.view.feed
         try:
-            for number, event in enumerate(log, 1):
-                feed(verify(event))
+            for number, event in enumerate(map(verify, log), 1):
+                feed(event)
+                if isinstance(event.body, Decision):
+                    self.decided.append(Decided(event.seq, fold.view.run.tick))
                 if number % LOOK_EVENTS == 0:
                     fold.offset = log.offset
                     yield fold

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, TypeAlias
 
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.past.fold import Fold
+from oven_tui.past.fold import Decided, Fold
 
 LENGTH = struct.Struct("<I")
 
@@ -35,8 +35,8 @@ class Checkpoint:
     tick: int
     step: int
     """The furthest step up to here."""
-    decisions: int
-    """Decisions up to here."""
+    decided: tuple[Decided, ...]
+    """The decisions since the checkpoint before."""
     packed: bytes
 
 
@@ -46,6 +46,8 @@ class Whole:
 
     fold: Fold
     cached: bool
+    decided: tuple[Decided, ...] = ()
+    """The decisions since the last checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,13 +53,13 @@ class Reading:
         try:
             self._size = max(1, self._folder.export.stat().st_size)
             kept = None if self._checkpoints else cache.load(self._folder)
-            if kept is None and not self._checkpoints:
+            if kept is None:
                 write(self._out, Preview(preview(self._folder)))
             begin, digest = kept or (None, None)
             whole = begin is not None and begin.offset == self._size
             folding = Folding(self._folder, begin, self._growing, *([digest] if digest is not None else []))
             fold = self._folded(folding)
-            write(self._out, Whole(fold, cached=whole))
+            write(self._out, Whole(fold, whole, tuple(folding.decided)))
             if not whole and not self._checkpoints:
                 cache.save(self._folder, fold, folding.digest)
         except BrokenPipeError:
@@ -78,14 +78,14 @@ class Reading:
                 if self._checkpoints and fold.offset >= due:
                     due = fold.offset + every
                     packed = zlib.compress(pickle.dumps(fold, 5), 1)
-                    taken = run.adopted + run.rejected + run.withheld
-                    write(self._out, Checkpoint(fold.seq, run.tick, furthest, taken, packed))
+                    write(self._out, Checkpoint(fold.seq, run.tick, furthest, tuple(folding.decided), packed))
+                    folding.decided.clear()
                 if time.monotonic() - self._told > PROGRESS_S:
                     self._told = time.monotonic()
                     write(self._out, Progress(min(1.0, fold.offset / self._size)))
         except OvenError:
             if fold is not None and fold.seq:
-                write(self._out, Whole(fold, cached=False))
+                write(self._out, Whole(fold, False, tuple(folding.decided)))
             raise
         assert fold is not None
         return fold

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Container
 from textual.widgets import Footer
 
 from oven_controller.protocol.events import Event
 from oven_controller.runs.folder import RunFolder
+from oven_tui.bindings import bindings
 from oven_tui.model import braille_chart, overlay
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.overlay import Axis, By, Overlaid
@@ -35,17 +36,7 @@ class OverlayApp(App[None]):
     CSS_PATH = "styles.tcss"
     TITLE = "Oven Controller: overlay"
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,escape", "quit", "Close", id="quit", tooltip="Close the overlay; the runs continue"),
-        Binding("x", "axis", "Step/tick", id="axis", tooltip="The x-axis: steps, or ticks"),
-        Binding("m", "metrics(1)", "Metrics", id="metrics", tooltip="The next metrics"),
-        Binding("M", "metrics(-1)", "Metrics back", show=False, id="metrics.back", tooltip="The metrics before"),
-        Binding("plus,equals_sign", "zoom(1)", "Zoom", show=False, id="zoom.in", tooltip="Fewer, newer steps"),
-        Binding("minus", "zoom(-1)", "Zoom out", show=False, id="zoom.out", tooltip="More steps"),
-        Binding("s", "save", "SVG", id="save", tooltip="Save a picture (SVG) into the first run's folder"),
-        Binding("ctrl+t", "light", "Theme", show=False, id="light", tooltip="Light or dark"),
-        Binding("question_mark", "help", "Help", id="help", key_display="?", tooltip="This help"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("overlay")
 
     def __init__(
         self, names: Sequence[str], folders: Sequence[RunFolder] = (), *, light: bool = False, by: By = "step"
@@ -159,4 +150,4 @@ class OverlayApp(App[None]):
         self.notify(f"saved {path}")
 
     def action_help(self) -> None:
-        self.push_screen(HelpScreen([b for b in self.BINDINGS if isinstance(b, Binding)]))
+        self.push_screen(HelpScreen(("overlay",)))

@@ -6,10 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import ClassVar
 
 from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
 from textual.widgets import Footer, Input
 
 from oven_controller.errors import OvenError
@@ -49,13 +47,6 @@ class RunsApp(App[Choice]):
     CSS_PATH = "styles.tcss"
     TITLE = "Oven Controller: runs"
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "Close", id="quit", tooltip="Close the list; no run is touched"),
-        Binding("slash", "filter", "Filter", id="filter", tooltip="Filter the runs"),
-        Binding("escape", "unfilter", "All", show=False, id="unfilter", tooltip="Clear the filter, then the marks"),
-        Binding("ctrl+t", "light", "Theme", show=False, id="light", tooltip="Light or dark"),
-        Binding("question_mark", "help", "Help", id="help", key_display="?", tooltip="This help"),
-    ]
 
     def __init__(self, rows: RunRows, *, light: bool = False, cursor: str = "", marked: Sequence[str] = ()) -> None:
         """`cursor` and `marked`: where somebody left it."""
@@ -156,7 +147,7 @@ class RunsApp(App[Choice]):
         self.theme = "textual-dark" if self.theme == "textual-light" else "textual-light"
 
     def action_help(self) -> None:
-        self.push_screen(HelpScreen([b for b in (*self.BINDINGS, *RunList.BINDINGS) if isinstance(b, Binding)]))
+        self.push_screen(HelpScreen(("runs",)))
 
 
 def _about(found: RunRow, now: datetime) -> list[Run]:

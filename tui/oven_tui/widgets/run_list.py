@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import ClassVar
 
 from rich.cells import cell_len
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.events import Click
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -15,6 +15,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from oven_controller.log.run_row import RunRow
+from oven_tui.bindings import bindings
 from oven_tui.model.cell_text import glyph, row
 from oven_tui.model.run_table import heading, line, matching
 from oven_tui.widgets.base import PAINTS, Painted
@@ -25,17 +26,7 @@ MARKED = 4
 
 class RunList(Painted, ScrollView, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "Up", show=False, id="runs.up", tooltip="The run above"),
-        Binding("down,j", "move(1)", "Down", show=False, id="runs.down", tooltip="The run below"),
-        Binding("pageup", "page(-1)", "Page up", show=False, id="runs.pageup", tooltip="A screenful up"),
-        Binding("pagedown", "page(1)", "Page down", show=False, id="runs.pagedown", tooltip="A screenful down"),
-        Binding("home,g", "move(-100000)", "First", show=False, id="runs.first", tooltip="The newest run"),
-        Binding("end,G", "move(100000)", "Last", show=False, id="runs.last", tooltip="The oldest run"),
-        Binding("enter", "open", "Open", id="runs.open", tooltip="Open the run; if runs are marked, overlay them"),
-        Binding("space", "mark", "Mark", id="runs.mark", tooltip="Mark the run for an overlay: two to four"),
-        Binding("p", "play", "Play", id="runs.play", tooltip="Play the run from its log"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("runs")
 
     class Chosen(Message):
         """Runs to open: one, or several over each other."""

@@ -65,3 +65,16 @@ def write(out: BinaryIO, frame: Frame) -> None:
     data = pickle.dumps(frame, 5)
     out.write(LENGTH.pack(len(data)) + data)
     out.flush()
+
+
+def read(source: BinaryIO) -> Frame | None:
+    """The next one; None at the end, and where the last one was cut."""
+    head = source.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(head)
+    data = source.read(length)
+    if len(data) < length:
+        return None
+    frame: Frame = pickle.loads(data)
+    return frame

@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
-from textual.widgets import Footer, Input
+from textual.filter import LineFilter
+from textual.widgets import Footer
 
+from oven_tui.appearance import OWN_THEMES, THEMES, Appearance
 from oven_tui.bindings import CommandPalette, bindings
-from oven_tui.model import braille_chart
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.agents import Agents
 from oven_tui.widgets.base import Panel
-from oven_tui.widgets.chart import Axis, Chart
+from oven_tui.widgets.charts import Charts
 from oven_tui.widgets.decision_list import Decisions
+from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.header import About, Header
 
 if TYPE_CHECKING:
@@ -38,11 +40,8 @@ PANELS: Final[tuple[MakePanel, ...]] = (Agents, Decisions)
 widget's: `DEFAULT_CSS` of its class, or styles.tcss."""
 PAINT_S = 0.15
 """Least time between two paints: at most seven a second."""
-CHARTS = 4
 WIDE, TALL = 150, 32
 """Cells from which on the lists stand beside the charts, and the charts take half of the height."""
-WINDOWS = (None, 1000, 300, 100, 30)
-"""Ticks shown: all, or the newest."""
 
 
 class MonitorApp(App[None]):
@@ -57,7 +56,7 @@ class MonitorApp(App[None]):
         about: About,
         folder: RunFolder | None = None,
         *,
-        light: bool = False,
+        appearance: Appearance | None = None,
         panels: Sequence[MakePanel] = PANELS,
     ) -> None:
         """`folder` None: nothing is read, and somebody else calls `take` (tests)."""
@@ -68,29 +67,30 @@ class MonitorApp(App[None]):
         self.shown = self.view
         """What the widgets draw: the view, or a copy of it from when it was frozen."""
         self.about = about
-        self.pages = 0
-        self.zoom = 0
+        self.charts = Charts(self.view)
         self._folder = folder
         self._panels: list[Panel] = []
         self._panel_kinds = panels
         self._painted = 0.0
         self._due = False
-        self._theme = "textual-light" if light else "textual-dark"
+        self._appearance = appearance or Appearance()
 
     def compose(self) -> ComposeResult:
         yield Header(self.about, self.shown)
         with Container(id="board"):
-            with Container(id="charts"):
-                for place in range(CHARTS):
-                    yield Chart(self.shown, id=f"chart-{place}", axis_row=place >= CHARTS // 2)
+            self.charts = Charts(self.shown)
+            yield self.charts
             with Container(id="lists"):
                 self._panels = [make(self.shown) for make in self._panel_kinds]
                 yield from self._panels
-        yield Input(placeholder="agent:lr actuator:lr_scale step:10-90 !rejected", id="filter")
+        yield FilterBox("metrics", "eval/ !std: words in a metric's name", id="metric-filter", stays=True)
+        yield FilterBox("decisions", "agent:lr actuator:lr_scale step:10-90 !rejected", id="filter")
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.theme = self._theme
+        for theme in OWN_THEMES:
+            self.register_theme(theme)
+        self.theme = self._appearance.theme
         self.query_one(Decisions).focus()
         if self._folder is not None:
             self.call_after_refresh(self._read)
@@ -144,14 +144,9 @@ class MonitorApp(App[None]):
         header.view, header.silent_s = self.shown, self.silent_s()
         header.behind = None if self.shown is self.view else self.view.run.seq - self.shown.run.seq
         header.redraw()
-        names = self.shown.charted()
-        pages = max(1, -(-len(names) // CHARTS))
-        page = self.pages % pages
-        axis = self._axis()
-        for place, chart in enumerate(board.query(Chart)):
-            at = page * CHARTS + place
-            chart.view, chart.axis, chart.metric = self.shown, axis, names[at] if at < len(names) else None
-            chart.redraw()
+        self.charts.view = self.shown
+        self.charts.cross = board.query_one(Decisions).chosen_tick
+        self.charts.redraw()
         for panel in self._panels:
             panel.view = self.shown
             panel.redraw()
@@ -159,11 +154,11 @@ class MonitorApp(App[None]):
             gc.collect()
             gc.freeze()  # what start-up made stays: the collector need not look at it with every paint
 
-    def _axis(self) -> Axis:
-        tick, window = self.shown.newest_tick(), WINDOWS[self.zoom]
-        if window is None or tick <= window:
-            return Axis(0, braille_chart.span(0, tick, self.shown.end_tick()))
-        return Axis(tick - window, tick)
+    def on_decisions_moved(self, message: Decisions.Moved) -> None:
+        tick = self.screen_stack[0].query_one(Decisions).chosen_tick
+        if tick != self.charts.cross:
+            self.charts.cross = tick
+            self.charts.redraw()
 
     def on_decisions_chosen(self, message: Decisions.Chosen) -> None:
         self.push_screen(DecisionScreen(message.entry))
@@ -178,36 +173,45 @@ class MonitorApp(App[None]):
         self.query_one(Decisions).tail()
 
     def action_metrics(self, by: int) -> None:
-        self.pages += by
-        self.paint()
+        self.charts.turn_page(by)
+        self.charts.redraw()
 
     def action_zoom(self, by: int) -> None:
-        self.zoom = max(0, min(len(WINDOWS) - 1, self.zoom + by))
-        self.paint()
+        self.charts.turn_zoom(by)
+        self.charts.redraw()
+
+    def action_log_scale(self) -> None:
+        self.charts.turn_log()
+        self.charts.redraw()
 
     def action_filter(self) -> None:
-        box = self.query_one("#filter", Input)
-        box.add_class("-open")
-        box.focus()
+        self.query_one("#filter", FilterBox).open()
+
+    def action_filter_metrics(self) -> None:
+        self.query_one("#metric-filter", FilterBox).open()
 
     def action_unfilter(self) -> None:
-        self.query_one("#filter", Input).value = ""
-        self._close_filter()
+        for box in self.query(FilterBox):
+            box.clear()
 
-    def on_input_changed(self, message: Input.Changed) -> None:
-        decisions = self.query_one(Decisions)
-        decisions.filter = message.value.strip()
-        decisions.redraw()
+    def on_filter_box_changed(self, message: FilterBox.Changed) -> None:
+        if message.box.id == "metric-filter":
+            self.charts.wanted = message.words
+            self.charts.redraw()
+        else:
+            decisions = self.query_one(Decisions)
+            decisions.filter = message.words
+            decisions.redraw()
 
-    def on_input_submitted(self) -> None:
-        self._close_filter()
-
-    def _close_filter(self) -> None:
-        self.query_one("#filter", Input).remove_class("-open")
+    def on_filter_box_closed(self) -> None:
         self.query_one(Decisions).focus()
 
-    def action_light(self) -> None:
-        self.theme = "textual-dark" if self.theme == "textual-light" else "textual-light"
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return self._appearance.filters(super().get_line_filters(), self.no_color)
+
+    def action_theme(self) -> None:
+        here = THEMES.index(self.theme) if self.theme in THEMES else -1
+        self.theme = THEMES[(here + 1) % len(THEMES)]
 
     def action_save(self) -> None:
         folder = self._folder.path if self._folder is not None else Path.cwd()

@@ -33,7 +33,13 @@ def show(
     run_folder: Annotated[
         Path | None, typer.Argument(metavar="folder", envvar="OVEN_RUN_DIR", help="the run's folder")
     ] = None,
-    light: Annotated[bool, typer.Option("--light", help="a light theme")] = False,
+    light: Annotated[bool, typer.Option("--light", envvar="OVEN_LIGHT", help="a light theme")] = False,
+    colour_blind: Annotated[
+        bool, typer.Option("--colour-blind", envvar="OVEN_COLOUR_BLIND", help="colours for the colour-blind")
+    ] = False,
+    ascii_only: Annotated[
+        bool | None, typer.Option("--ascii/--no-ascii", envvar="OVEN_ASCII", help="no signs beyond ASCII")
+    ] = None,
 ) -> None:
     """The monitor of one run."""
     if run_folder is None:
@@ -43,6 +49,7 @@ def show(
     folder = RunFolder(run_folder)
     try:
         from oven_tui.app import MonitorApp
+        from oven_tui.appearance import Appearance, needs_ascii
         from oven_tui.widgets.header import About
     except ImportError as error:
         raise ConfigError(
@@ -55,7 +62,8 @@ def show(
             f"`oven-controller log {folder.run} --follow`, or `oven-controller status {folder.run}`"
         )
     info = folder.info()
-    app = MonitorApp(About(folder.run, info.recipe, info.start, info.drill), folder, light=light)
+    appearance = Appearance(light, colour_blind, needs_ascii() if ascii_only is None else ascii_only)
+    app = MonitorApp(About(folder.run, info.recipe, info.start, info.drill), folder, appearance=appearance)
 
     async def run() -> None:
         call_at_end(app.exit, signal.SIGHUP)  # Textual would leave the terminal as it is

@@ -16,7 +16,24 @@ def register(app: typer.Typer) -> None:
 def monitor(
     run: RunName = None,
     run_: SameRun = None,
-    light: Annotated[bool, typer.Option("--light", help="A light theme (ctrl+t changes it).")] = False,
+    light: Annotated[
+        bool, typer.Option("--light", envvar="OVEN_LIGHT", help="A light theme (ctrl+t changes it).")
+    ] = False,
+    colour_blind: Annotated[
+        bool,
+        typer.Option(
+            "--colour-blind", envvar="OVEN_COLOUR_BLIND", help="Colours that hold apart for the colour-blind, too."
+        ),
+    ] = False,
+    ascii_only: Annotated[
+        bool | None,
+        typer.Option(
+            "--ascii/--no-ascii",
+            envvar="OVEN_ASCII",
+            help="No braille, frames or signs beyond ASCII [default: as the terminal's locale says].",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Watch a run: curves, agents, decisions and their ballots. It only reads; closing it leaves the run as it is.
 
@@ -27,4 +44,6 @@ def monitor(
 
     folder = Home().find(one_run(run, run_))
     process = plugins.load("processes", "process", "monitor")
-    raise typer.Exit(int(process([str(folder.path), *(["--light"] if light else [])])))
+    looks = [*(["--light"] if light else []), *(["--colour-blind"] if colour_blind else [])]
+    looks += [] if ascii_only is None else ["--ascii" if ascii_only else "--no-ascii"]
+    raise typer.Exit(int(process([str(folder.path), *looks])))

@@ -43,7 +43,7 @@ def plain(value: Any) -> Any:
     if type(value).__module__.startswith("oven_"):
         if hasattr(value, "buckets"):
             value.buckets  # noqa: B018 (what waits is put where it belongs)
-        return type(value).__name__, plain(dict(sorted(vars(value).items())))
+        return type(value).__name__, plain({k: v for k, v in sorted(vars(value).items()) if k != "_drawn"})
     return repr(float(value) if isinstance(value, int) and not isinstance(value, bool) else value)
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 BUCKETS = 1024
@@ -32,16 +33,25 @@ class Bucket:
 
     def add(self, value: float, smooth: float) -> None:
         if math.isfinite(value):
-            self.low, self.high, self.last = min(self.low, value), max(self.high, value), value
-            self.smooth = smooth
+            if value < self.low:
+                self.low = value
+            if value > self.high:
+                self.high = value
+            self.last, self.smooth = value, smooth
         else:
             self.broken += 1
 
     def merge(self, later: Bucket) -> None:
-        self.low, self.high = min(self.low, later.low), max(self.high, later.high)
+        if later.low < self.low:
+            self.low = later.low
+        if later.high > self.high:
+            self.high = later.high
         self.broken += later.broken
         if later.low <= later.high:
             self.last, self.smooth = later.last, later.smooth
+
+    def column(self, x: int) -> Column:
+        return Column(x, self.low, self.high, self.last, self.smooth, self.broken)
 
 
 class Column(NamedTuple):
@@ -53,6 +63,19 @@ class Column(NamedTuple):
     last: float
     smooth: float
     broken: int
+
+
+@dataclass(slots=True)
+class _Drawn:
+    """Columns that buckets made which no longer change: a chart asks for the same ticks again with every paint."""
+
+    asked: tuple[int, int, int, int]
+    """First and last tick, width, ticks of a bucket."""
+    taken: int = 0
+    """Buckets that are in it."""
+    done: list[Column] = field(default_factory=list)
+    newest: Bucket | None = None
+    """The column that the next bucket may still be a part of; its key is its place."""
 
 
 class Series:
@@ -70,6 +93,7 @@ class Series:
         self._span = 1
         self._buckets: list[Bucket] = []
         self._recent: deque[tuple[int, float, float]] = deque(maxlen=RECENT)
+        self._drawn: _Drawn | None = None
 
     def add(self, tick: int, value: float) -> None:
         """A tick below the last one counts as the last one: the x-axis never goes back."""
@@ -130,16 +154,53 @@ class Series:
         """The ticks `first` to `last` on `width` columns, without the empty ones."""
         if width < 1 or last < first:
             return []
+        self._take()
+        if not self._recent:
+            return []
+        if self._recent[0][0] < first or self.count <= RECENT:
+            return self._exact(first, last, width)
+        asked = (first, last, width, self._span)
+        if self._drawn is None or self._drawn.asked != asked or self._drawn.taken >= len(self._buckets):
+            self._drawn = _Drawn(asked)
+        drawn = self._drawn
+        for bucket in self._buckets[drawn.taken : -1]:
+            drawn.newest = self._put(drawn.newest, bucket, drawn.done, asked)
+        drawn.taken = len(self._buckets) - 1
+        made = list(drawn.done)
+        end = self._put(replace(drawn.newest) if drawn.newest else None, self._buckets[-1], made, asked)
+        return [*made, end.column(end.key)] if end else made
+
+    def _put(
+        self, column: Bucket | None, bucket: Bucket, done: list[Column], asked: tuple[int, int, int, int]
+    ) -> Bucket | None:
+        """The column under way with one more bucket in it, if that is among the ticks; a new one where it is beyond."""
+        first, last, width, span = asked
+        tick = bucket.key * span
+        if tick > last or tick + span <= first:
+            return column
+        x = min(width - 1, int((max(tick, first) - first) * (width / (last - first + 1))))
+        if column is not None and column.key == x:
+            column.merge(bucket)
+            return column
+        if column is not None:
+            done.append(column.column(column.key))
+        return replace(bucket, key=x)
+
+    def _exact(self, first: int, last: int, width: int) -> list[Column]:
+        """Where the recent points reach back far enough."""
         scale = width / (last - first + 1)
-        found: list[Bucket] = []
-        for bucket in self.between(first, last):
-            x = min(width - 1, int((max(bucket.key, first) - first) * scale))
-            if found and found[-1].key == x:
-                found[-1].merge(bucket)
-            else:
-                bucket.key = x
-                found.append(bucket)
-        return [Column(b.key, b.low, b.high, b.last, b.smooth, b.broken) for b in found]
+        made: list[Column] = []
+        column: Bucket | None = None
+        for tick, value, smooth in self._recent:
+            if not first <= tick <= last:
+                continue
+            x = min(width - 1, int((tick - first) * scale))
+            if column is None or column.key != x:
+                if column is not None:
+                    made.append(column.column(column.key))
+                column = Bucket(x)
+            column.add(value, smooth)
+        return [*made, column.column(column.key)] if column else made
 
     def between(self, first: int, last: int) -> list[Bucket]:
         """Copies of the buckets whose keys are ticks: exact ones where the recent points reach back far enough."""
@@ -160,19 +221,16 @@ class Series:
 
     def at(self, tick: int) -> float:
         """The last value measured up to a tick, to the width of a bucket; NaN before the first."""
-        found = math.nan
-        for bucket in self.buckets:
-            if bucket.key * self._span > tick:
-                break
-            found = bucket.last if math.isfinite(bucket.last) else found
-        return found
+        buckets = self.buckets
+        upto = bisect_right(buckets, tick, key=lambda bucket: bucket.key * self._span)
+        return next((bucket.last for bucket in reversed(buckets[:upto]) if math.isfinite(bucket.last)), math.nan)
 
     def copy(self) -> Series:
         """One that stays as it is while this one continues."""
         self._take()
         made = Series()
         vars(made).update(vars(self))
-        made._waiting = []
+        made._waiting, made._drawn = [], None
         made._recent = self._recent.copy()
         made._buckets = [Bucket(b.key, b.low, b.high, b.last, b.smooth, b.broken) for b in self._buckets]
         return made
@@ -188,7 +246,7 @@ class Series:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.count, self.last, self.last_tick, self._smooth, self._span, counts, values, ticks, recent = state
-        self._waiting = []
+        self._waiting, self._drawn = [], None
         self._buckets = [
             Bucket(key, low, high, last, smooth, broken)
             for key, broken, low, high, last, smooth in zip(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.support.trial_log import two_trials
 from oven_controller.importing.rows import Row
 from oven_controller.importing.writer import Rows
 from oven_controller.importing.writer import write as write_imported
+from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.runs.log_sources import exported
@@ -47,27 +49,31 @@ def plain(value: Any) -> Any:
     return repr(float(value) if isinstance(value, int) and not isinstance(value, bool) else value)
 
 
+@cache
+def verified(path: Path) -> list[Event]:
+    return list(map(Keyring().verify, exported(RunFolder(path))))
+
+
 def live(folder: RunFolder, seq: int) -> MonitorView:
     """The view of a live monitor that has read so far."""
-    view, keyring = MonitorView(), Keyring(folder.pin())
-    for event in exported(folder):
-        if event.seq > seq:
-            break
-        view.feed(keyring.verify(event))
+    view = MonitorView()
+    for event in verified(folder.path)[:seq]:
+        view.feed(event)
     return view
 
 
-def reading(folder: RunFolder, checkpoints: int = 0) -> list[Frame]:
+@cache
+def reading(path: Path, checkpoints: int = 0) -> list[Frame]:
     """The frames of the process that reads a log, made here."""
     out = io.BytesIO()
-    Reading(folder, out, False, checkpoints).run()
+    Reading(RunFolder(path), out, False, checkpoints).run()
     out.seek(0)
     return list(iter(lambda: read(out), None))
 
 
 def played(folder: RunFolder) -> Player:
     player = Player(folder)
-    for frame in reading(folder, 12):
+    for frame in reading(folder.path, 12):
         player.take(frame)
     return player
 
@@ -95,12 +101,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunF
 
 GOES = st.lists(
     st.tuples(st.sampled_from(["step", "tick", "seq", "decision", "end", "play", "forward"]), st.integers(-3, 500)),
-    max_size=8,
+    max_size=5,
 )
 
 
 @pytest.mark.parametrize("name", ["recorded", "trials", "imported"])
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(goes=GOES)
 def test_wherever_it_goes_it_shows_what_the_live_monitor_showed(
     folders: dict[str, RunFolder], name: str, goes: list[tuple[str, int]]
@@ -151,7 +157,7 @@ def test_it_plays_at_the_pace_of_the_log_times_its_speed(folders: dict[str, RunF
 
 
 def test_checkpoints_hold_the_decisions_and_the_end_is_whole(folders: dict[str, RunFolder]) -> None:
-    frames = reading(folders["recorded"], 12)
+    frames = reading(folders["recorded"].path, 12)
     assert sum(isinstance(frame, Checkpoint) for frame in frames) > 8
     whole = frames[-1]
     assert isinstance(whole, Whole) and plain(whole.fold.view) == plain(live(folders["recorded"], 10**9))

@@ -10,7 +10,8 @@ from oven_controller.runs.folder import Home, RunFolder
 
 
 def write_run(home: Home, run: str, events: Iterable[Event], **info: object) -> RunFolder:
-    """The run's folder, with these events under its name and numbered anew; unsigned, as the events are. `info`: fields of run.json."""
+    """The run's folder, with these events under its name and numbered anew; unsigned, as the events are. `info`: fields
+    of run.json."""
     folder = home.create(run, "grpo")
     with folder.export.open("w") as out:
         for seq, event in enumerate(events, 1):

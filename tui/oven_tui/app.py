@@ -12,17 +12,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
-from textual.filter import LineFilter
 from textual.widgets import Footer
 
-from oven_tui.appearance import OWN_THEMES, THEMES, Appearance
+from oven_tui.appearance import Appearance
 from oven_tui.bindings import CommandPalette, bindings
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import HelpScreen
+from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.agents import Agents
 from oven_tui.widgets.base import Panel
 from oven_tui.widgets.charts import Charts
@@ -44,8 +44,7 @@ WIDE, TALL = 150, 32
 """Cells from which on the lists stand beside the charts, and the charts take half of the height."""
 
 
-class MonitorApp(App[None]):
-    CSS_PATH = "styles.tcss"
+class MonitorApp(ThemedApp[None]):
     TITLE = "Oven Controller"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = bindings("monitor")
@@ -60,7 +59,7 @@ class MonitorApp(App[None]):
         panels: Sequence[MakePanel] = PANELS,
     ) -> None:
         """`folder` None: nothing is read, and somebody else calls `take` (tests)."""
-        super().__init__()
+        super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
         self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall")]
         self.view = MonitorView()
@@ -73,7 +72,6 @@ class MonitorApp(App[None]):
         self._panel_kinds = panels
         self._painted = 0.0
         self._due = False
-        self._appearance = appearance or Appearance()
 
     def compose(self) -> ComposeResult:
         yield Header(self.about, self.shown)
@@ -88,9 +86,7 @@ class MonitorApp(App[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        for theme in OWN_THEMES:
-            self.register_theme(theme)
-        self.theme = self._appearance.theme
+        self.dress()
         self.query_one(Decisions).focus()
         if self._folder is not None:
             self.call_after_refresh(self._read)
@@ -205,13 +201,6 @@ class MonitorApp(App[None]):
 
     def on_filter_box_closed(self) -> None:
         self.query_one(Decisions).focus()
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        return self._appearance.filters(super().get_line_filters(), self.no_color)
-
-    def action_theme(self) -> None:
-        here = THEMES.index(self.theme) if self.theme in THEMES else -1
-        self.theme = THEMES[(here + 1) % len(THEMES)]
 
     def action_save(self) -> None:
         folder = self._folder.path if self._folder is not None else Path.cwd()

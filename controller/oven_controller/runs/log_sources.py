@@ -55,8 +55,8 @@ class LogFile:
         growing: bool = False,
         each: Callable[[bytes], object] | None = None,
     ) -> None:
-        """`offset` and `seq`: behind which byte and event to begin. `growing`: somebody writes it, so a last line without
-        its end is not there yet. `each` is given every line as it is."""
+        """`offset` and `seq`: behind which byte and event to begin. `growing`: it is being written, so a last line
+        without its end is not there yet. `each` is given every line as it is."""
         self.offset = offset
         """Bytes read so far, to the end of a line."""
         self.seq = seq

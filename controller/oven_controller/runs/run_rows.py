@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
 
 from oven_controller.errors import OvenError, reason
 from oven_controller.files import write_atomic
@@ -94,9 +96,8 @@ class RunRows:
         try:
             if kept is None or tuple(kept["at"]) != _at(folder.export):
                 return None
-            known = {field.name for field in fields(RunRow)}
-            row = RunRow(**{k: tuple(v) if isinstance(v, list) else v for k, v in kept["row"].items() if k in known})
-        except (OSError, KeyError, TypeError):
+            row = TypeAdapter(RunRow).validate_python(kept["row"])
+        except (OSError, KeyError, TypeError, ValidationError):
             return None
         self._seen[folder.run] = _at(folder.export)
         return row

@@ -97,7 +97,8 @@ COMMANDS: Final = (
     Command("decisions.up", "decisions", "up,k", "move(-1)", "Up", "The decision before", "Decisions", listed=False),
     Command("decisions.down", "decisions", "down,j", "move(1)", "Down", "The next decision", "Decisions", listed=False),
     Command(
-        "decisions.half_up", "decisions", "ctrl+u", "half(-1)", "Half a page up", "Half a screenful back", "Decisions",
+        "decisions.half_up", "decisions", "ctrl+u", "half(-1)", "Half a page up", "Half a screenful back",
+        "Decisions",
         listed=False,
     ),
     Command(
@@ -116,7 +117,10 @@ COMMANDS: Final = (
         "decisions.first", "decisions", "home,g", "first", "First decision", "The first decision", "Decisions",
         listed=False,
     ),
-    Command("runs.open", "runs", "enter", "open", "Open", "Open the run; where runs are marked, overlay them", "Runs", "Open"),
+    Command(
+        "runs.open", "runs", "enter", "open", "Open", "Open the run; where runs are marked, overlay them",
+        "Runs", "Open",
+    ),
     Command("runs.mark", "runs", "space", "mark", "Mark", "Mark the run for an overlay: two to four", "Runs", "Mark"),
     Command("runs.play", "runs", "p", "play", "Play", "Play the run from its log", "Runs", "Play"),
     Command("runs.filter", "runs", "slash", "filter", "Filter runs", "Filter the runs", "Runs", "Filter"),
@@ -129,7 +133,9 @@ COMMANDS: Final = (
     ),
     Command("runs.first", "runs", "home,g", "move(-100000)", "First run", "The newest run", "Runs", listed=False),
     Command("runs.last", "runs", "end,G", "move(100000)", "Last run", "The oldest run", "Runs", listed=False),
-    Command("runs.light", "runs", "ctrl+t", "light", "Light or dark theme", "Light or dark", "Runs"),
+    Command(
+        "runs.theme", "runs", "ctrl+t", "theme", "Next theme", "Dark, light, and both for the colour-blind", "Runs",
+    ),
     Command("runs.help", "runs", "question_mark", "help", "Help", "This help", "Runs", "Help"),
     Command("runs.quit", "runs", "q", "quit", "Close the list", "Close the list; no run is touched", "Runs", "Close"),
     Command("overlay.axis", "overlay", "x", "axis", "Steps or ticks", "The x-axis: steps, or ticks", "Overlay", "Axis"),
@@ -141,21 +147,38 @@ COMMANDS: Final = (
         "overlay.save", "overlay", "s", "save", "Save a picture", "Save a picture (SVG) into the first run's folder",
         "Overlay", "SVG",
     ),
-    Command("overlay.light", "overlay", "ctrl+t", "light", "Light or dark theme", "Light or dark", "Overlay"),
+    Command(
+        "overlay.theme", "overlay", "ctrl+t", "theme", "Next theme",
+        "Dark, light, and both for the colour-blind", "Overlay",
+    ),
     Command("overlay.help", "overlay", "question_mark", "help", "Help", "This help", "Overlay", "Help"),
     Command(
         "overlay.quit", "overlay", "q,escape", "quit", "Close", "Close the overlay; the runs continue", "Overlay",
         "Close",
     ),
     Command("player.pause", "player", "space", "pause", "Play or pause", "Play, or pause", "Playing", "Play/pause"),
-    Command("player.faster", "player", "greater_than_sign,full_stop", "speed(1)", "Faster", "Twice as fast", "Playing", "Faster"),
+    Command(
+        "player.faster", "player", "greater_than_sign,full_stop", "speed(1)", "Faster", "Twice as fast",
+        "Playing", "Faster",
+    ),
     Command("player.slower", "player", "less_than_sign,comma", "speed(-1)", "Slower", "Half as fast", "Playing"),
     Command("player.next_step", "player", "right,l", "step(1)", "Next step", "On to the next step", "Playing"),
     Command("player.last_step", "player", "left,h", "step(-1)", "Step before", "Back to the step before", "Playing"),
-    Command("player.next_decision", "player", "n", "decision(1)", "Next decision", "On to the next decision", "Playing", "Decision"),
-    Command("player.last_decision", "player", "N", "decision(-1)", "Decision before", "Back to the decision before", "Playing"),
-    Command("player.on", "player", "right_square_bracket", "tenth(1)", "A tenth on", "A tenth of the run on", "Playing"),
-    Command("player.back", "player", "left_square_bracket", "tenth(-1)", "A tenth back", "A tenth of the run back", "Playing"),
+    Command(
+        "player.next_decision", "player", "n", "decision(1)", "Next decision", "On to the next decision",
+        "Playing", "Decision",
+    ),
+    Command(
+        "player.last_decision", "player", "N", "decision(-1)", "Decision before",
+        "Back to the decision before", "Playing",
+    ),
+    Command(
+        "player.on", "player", "right_square_bracket", "tenth(1)", "A tenth on", "A tenth of the run on", "Playing",
+    ),
+    Command(
+        "player.back", "player", "left_square_bracket", "tenth(-1)", "A tenth back", "A tenth of the run back",
+        "Playing",
+    ),
     Command("player.seek", "player", "t", "seek", "Go to a step", "Go to a step, by its number", "Playing", "Go to"),
     Command("player.start", "player", "0", "start", "To the start", "To the start of the log", "Playing"),
     Command("player.end", "player", "end,dollar_sign", "end", "To the end", "To the end of the log", "Playing"),

@@ -1,4 +1,4 @@
-"""The fold of a log.jsonl: every signature checked, every event fed to a view, from the beginning or from a cached fold."""
+"""The fold of a log.jsonl, from its beginning or a cached fold: signatures checked, events fed to a view."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ class Folding:
 
     def __iter__(self) -> Iterator[Fold]:
         fold = self.begin or Fold(MonitorView(), Keyring(self.folder.pin()))
-        log = LogFile(
-            self.folder, offset=fold.offset, seq=fold.seq, growing=self.growing, each=self.digest.update
-        )
+        log = LogFile(self.folder, offset=fold.offset, seq=fold.seq, growing=self.growing, each=self.digest.update)
         verify, feed = fold.keyring.verify, fold.view.feed
         try:
             for number, event in enumerate(map(verify, log), 1):

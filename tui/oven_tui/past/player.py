@@ -1,7 +1,7 @@
 """The player of a recorded run: the same fold as the live monitor's, at any event of the log.
 
-A view at an event is the fold of all events up to it, whichever way one came there: going back takes the newest checkpoint
-before the place and folds on from it. Without a clock of its own: who plays says how much time has passed.
+A view at an event is the fold of all events up to it, whichever way one came there: going back takes the newest
+checkpoint before the place and folds on from it. It has no clock: the caller says how much time has passed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 
 PIECE = 500
 """Events folded between two looks at the keys: about 50 ms."""
 LONGEST_GAP_S = 30.0
-"""Of the log's own time without an event that is waited for; what is longer (a night between two incarnations) is cut."""
+"""Longest wait for an event, in the log's own time: a night between two incarnations is cut to it."""
 
 
 class Player:
@@ -46,6 +46,7 @@ class Player:
         """Whether all of the log was read."""
         self.clock: datetime | None = None
         """Where playing is in the log's own time."""
+        self._ahead: Event | None = None
         self._go_on(Fold(MonitorView(), Keyring(folder.pin())))
 
     def take(self, frame: Frame) -> None:
@@ -160,7 +161,7 @@ class Player:
         self.fold = fold
         self._log = LogFile(self._folder, offset=fold.offset, seq=fold.seq, growing=True)
         self._events = iter(self._log)
-        self._ahead: Event | None = None
+        self._ahead = None
 
     def _peek(self) -> Event | None:
         if self._ahead is None:

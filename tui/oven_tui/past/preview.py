@@ -56,5 +56,3 @@ def _lines(folder: RunFolder) -> Iterator[bytes]:
             yield from [line for line in lines if _MARK in line[:600]][:OBSERVATIONS]
         file.seek(last)
         yield from file.read().splitlines()[1 if last else 0 :]
-
-

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import os
 import pickle
 import sys
@@ -55,9 +56,9 @@ class Reading:
             kept = None if self._checkpoints else cache.load(self._folder)
             if kept is None:
                 write(self._out, Preview(preview(self._folder)))
-            begin, digest = kept or (None, None)
+            begin, digest = kept or (None, hashlib.blake2b())
             whole = begin is not None and begin.offset == self._size
-            folding = Folding(self._folder, begin, self._growing, *([digest] if digest is not None else []))
+            folding = Folding(self._folder, begin, growing=self._growing, digest=digest)
             fold = self._folded(folding)
             write(self._out, Whole(fold, whole, tuple(folding.decided)))
             if not whole and not self._checkpoints:

@@ -21,7 +21,7 @@ class PlayBar(Lines):
 
     def rows(self, width: int, height: int) -> list[list[Run]]:
         player = self.player
-        seq, tick, step = player.last
+        seq, tick, _ = player.last
         run = player.view.run
         glyph, kind = ("▶", "good") if self.playing else ("‖", "warn")
         if not self.playing and player.at_end:

@@ -108,7 +108,7 @@ class RunList(Painted, ScrollView, can_focus=True):
 
     def on_click(self, event: Click) -> None:
         place = event.get_content_offset(self)
-        if place is not None and 0 < place.y and place.y - 1 + self.scroll_offset.y < len(self._rows):
+        if place is not None and place.y > 0 and place.y - 1 + self.scroll_offset.y < len(self._rows):
             self.move_to(place.y - 1 + self.scroll_offset.y)
             if event.chain == 2:
                 self.action_open()

@@ -8,17 +8,19 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.widgets import Footer, Input
+from textual.widgets import Footer
 
 from oven_controller.errors import OvenError
 from oven_controller.runs.folder import RunFolder
 from oven_tui.app import MonitorApp
+from oven_tui.appearance import Appearance
 from oven_tui.bindings import bindings
 from oven_tui.past.frames import Failed
 from oven_tui.past.player import SPEEDS, Player
 from oven_tui.screens.help import BOARD, HelpScreen
 from oven_tui.widgets.header import About
 from oven_tui.widgets.play_bar import PlayBar
+from oven_tui.widgets.seek_box import SeekBox
 
 CHECKPOINTS = 128
 """Of a long log: going back in one of a million events folds 8,000 at most."""
@@ -29,9 +31,11 @@ TURN_S = 0.1
 class PlayApp(MonitorApp):
     BINDINGS: ClassVar[list[BindingType]] = bindings("player")
 
-    def __init__(self, about: About, folder: RunFolder, *, light: bool = False, speed: float = 1.0) -> None:
+    def __init__(
+        self, about: About, folder: RunFolder, *, appearance: Appearance | None = None, speed: float = 1.0
+    ) -> None:
         """`speed`: times the run's own pace; the nearest of SPEEDS is taken."""
-        super().__init__(about, light=light)
+        super().__init__(about, appearance=appearance)
         self.player = Player(folder)
         self.player.speed = min(SPEEDS, key=lambda known: abs(known - speed))
         self.playing = True
@@ -43,7 +47,7 @@ class PlayApp(MonitorApp):
     def compose(self) -> ComposeResult:
         for widget in super().compose():
             if isinstance(widget, Footer):
-                yield Input(placeholder="step", id="seek", type="integer")
+                yield SeekBox()
                 yield PlayBar(self.player)
             yield widget
 
@@ -137,23 +141,10 @@ class PlayApp(MonitorApp):
         self._go(self.player.to_end())
 
     def action_seek(self) -> None:
-        box = self.query_one("#seek", Input)
-        box.value = ""
-        box.add_class("-open")
-        box.focus()
+        self.query_one(SeekBox).open()
 
-    def on_input_changed(self, message: Input.Changed) -> None:
-        if message.input.id != "seek":
-            super().on_input_changed(message)
-
-    def on_input_submitted(self, message: Input.Submitted) -> None:
-        if message.input.id == "seek" and message.value.isdigit():
-            self._go(self.player.to_step(int(message.value)))
-        self._close_filter()
-
-    def _close_filter(self) -> None:
-        self.query_one("#seek", Input).remove_class("-open")
-        super()._close_filter()
+    def on_seek_box_asked(self, message: SeekBox.Asked) -> None:
+        self._go(self.player.to_step(message.step))
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen((*BOARD, "player")))

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from oven_controller.log.run_summary import text
-from oven_tui.model import overlay
+from oven_tui.model import overlaid_runs as overlay
 from oven_tui.model.braille_chart import Bounds, Mark, Run, label
 from oven_tui.model.cell_text import clip, fit, row
-from oven_tui.model.overlay import Axis, By, Overlaid
+from oven_tui.model.overlaid_runs import Axis, By, Overlaid
 from oven_tui.widgets.base import Lines
 
 GUTTER = 7
@@ -102,7 +102,7 @@ class Legend(Lines):
         view, (sign, colour) = found.view, found.sign
         run = view.run
         link, detail = self.links.get(found.name, ("connecting", ""))
-        state = view.state(self.silent_s.get(found.name, 0.0))
+        state: str = view.state(self.silent_s.get(found.name, 0.0))
         if link == "down" and state != "ended":
             state = "stack is down"
         elif run.ended is not None:

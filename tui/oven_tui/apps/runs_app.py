@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from textual.app import App, ComposeResult
-from textual.widgets import Footer, Input
+from textual.app import ComposeResult
+from textual.widgets import Footer
 
 from oven_controller.errors import OvenError
 from oven_controller.log.run_row import RunRow
 from oven_controller.runs.run_rows import RunRows
+from oven_tui.appearance import Appearance
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import ago, row
 from oven_tui.screens.help import HelpScreen
+from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.base import Lines
+from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.run_list import RunList
 
 LOOK_S = 2.0
@@ -43,28 +46,28 @@ class Summary(Lines):
         return [row(width, self.left, self.right)]
 
 
-class RunsApp(App[Choice]):
-    CSS_PATH = "styles.tcss"
+class RunsApp(ThemedApp[Choice]):
     TITLE = "Oven Controller: runs"
     ENABLE_COMMAND_PALETTE = False
 
-    def __init__(self, rows: RunRows, *, light: bool = False, cursor: str = "", marked: Sequence[str] = ()) -> None:
+    def __init__(
+        self, rows: RunRows, *, appearance: Appearance | None = None, cursor: str = "", marked: Sequence[str] = ()
+    ) -> None:
         """`cursor` and `marked`: where somebody left it."""
-        super().__init__()
+        super().__init__(appearance)
         self._source = rows
         self._cursor = cursor
         self._marked = marked
-        self._theme = "textual-light" if light else "textual-dark"
 
     def compose(self) -> ComposeResult:
         yield Summary(id="runs-summary")
         yield RunList()
         yield Summary(id="run-detail")
-        yield Input(placeholder="state:live recipe:grpo run:name !failed", id="filter")
+        yield FilterBox("runs", "state:live recipe:grpo run:name !failed", id="filter")
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.theme = self._theme
+        self.dress()
         self._source.look()
         runs = self.query_one(RunList)
         runs.marked = list(self._marked)
@@ -119,32 +122,21 @@ class RunsApp(App[Choice]):
         return self.query_one(RunList).marked
 
     def action_filter(self) -> None:
-        box = self.query_one("#filter", Input)
-        box.add_class("-open")
-        box.focus()
+        self.query_one(FilterBox).open()
 
     def action_unfilter(self) -> None:
-        runs, box = self.query_one(RunList), self.query_one("#filter", Input)
-        if not box.value and not box.has_class("-open"):
+        runs, box = self.query_one(RunList), self.query_one(FilterBox)
+        if not runs.filter and not box.has_class("-open"):
             runs.marked = []
-        box.value = ""
-        self._close_filter()
-
-    def on_input_changed(self, message: Input.Changed) -> None:
-        self.query_one(RunList).filter = message.value.strip()
+        box.clear()
         self._show()
 
-    def on_input_submitted(self) -> None:
-        self._close_filter()
+    def on_filter_box_changed(self, message: FilterBox.Changed) -> None:
+        self.query_one(RunList).filter = message.words
+        self._show()
 
-    def _close_filter(self) -> None:
-        self.query_one("#filter", Input).remove_class("-open")
-        runs = self.query_one(RunList)
-        runs.focus()
-        runs.refresh()
-
-    def action_light(self) -> None:
-        self.theme = "textual-dark" if self.theme == "textual-light" else "textual-light"
+    def on_filter_box_closed(self) -> None:
+        self.query_one(RunList).focus()
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen(("runs",)))

@@ -54,8 +54,8 @@ class Axis:
         return self._steps[max(0, at)]
 
     def columns(self, view: MonitorView, metric: str, first: int, last: int, width: int) -> list[Column]:
-        """A metric over the places `first` to `last`, on `width` columns. Steps that a rollback took back are left out by
-        step: what came after stands at their place."""
+        """A metric over the places `first` to `last`, on `width` columns. By step, those that a rollback took back are
+        left out: what came after stands at their place."""
         series = view.series.get(metric)
         if series is None or width < 1 or last < first:
             return []

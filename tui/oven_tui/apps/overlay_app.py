@@ -9,19 +9,22 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
 from textual.widgets import Footer
 
 from oven_controller.protocol.events import Event
 from oven_controller.runs.folder import RunFolder
+from oven_tui.appearance import Appearance
 from oven_tui.bindings import bindings
-from oven_tui.model import braille_chart, overlay
+from oven_tui.model import braille_chart
+from oven_tui.model import overlaid_runs as overlay
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.model.overlay import Axis, By, Overlaid
+from oven_tui.model.overlaid_runs import Axis, By, Overlaid
 from oven_tui.screens.help import HelpScreen
-from oven_tui.widgets.overlay import Legend, OverlayChart
+from oven_tui.themed_app import ThemedApp
+from oven_tui.widgets.overlay_chart import Legend, OverlayChart
 
 PAINT_S = 0.25
 """Least time between two paints: two to four runs at once are painted more seldom than one."""
@@ -32,24 +35,27 @@ WINDOWS = (None, 1000, 300, 100, 30)
 """Steps or ticks shown: all, or the newest."""
 
 
-class OverlayApp(App[None]):
-    CSS_PATH = "styles.tcss"
+class OverlayApp(ThemedApp[None]):
     TITLE = "Oven Controller: overlay"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = bindings("overlay")
 
     def __init__(
-        self, names: Sequence[str], folders: Sequence[RunFolder] = (), *, light: bool = False, by: By = "step"
+        self,
+        names: Sequence[str],
+        folders: Sequence[RunFolder] = (),
+        *,
+        appearance: Appearance | None = None,
+        by: By = "step",
     ) -> None:
         """Without `folders` nothing is read, and somebody else calls `take`."""
-        super().__init__()
+        super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
         self.runs = [Overlaid(name, place, MonitorView()) for place, name in enumerate(names)]
         self.by = by
         self.pages = self.zoom = 0
         self._folders = folders
         self._painted, self._due = 0.0, False
-        self._theme = "textual-light" if light else "textual-dark"
 
     def compose(self) -> ComposeResult:
         yield Legend(self.runs)
@@ -59,7 +65,7 @@ class OverlayApp(App[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.theme = self._theme
+        self.dress()
         self.query_one(Legend).styles.height = len(self.runs)
         if self._folders:
             self.call_after_refresh(self._read)
@@ -99,8 +105,8 @@ class OverlayApp(App[None]):
         self._due, self._painted = False, time.monotonic()
         now = datetime.now(UTC)
         for run in self.runs:
-            last = run.view.run.last_time
-            legend.silent_s[run.name] = max(0.0, (now - last).total_seconds()) if last else 0.0
+            heard = run.view.run.last_time
+            legend.silent_s[run.name] = max(0.0, (now - heard).total_seconds()) if heard else 0.0
         legend.redraw()
         names = overlay.charted(self.runs)
         across = 2 if self.size.width >= WIDE else 1
@@ -136,9 +142,6 @@ class OverlayApp(App[None]):
     def action_zoom(self, by: int) -> None:
         self.zoom = max(0, min(len(WINDOWS) - 1, self.zoom + by))
         self.paint()
-
-    def action_light(self) -> None:
-        self.theme = "textual-dark" if self.theme == "textual-light" else "textual-light"
 
     def action_save(self) -> None:
         folder = self._folders[0].path if self._folders else Path.cwd()

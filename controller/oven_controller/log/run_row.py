@@ -87,7 +87,7 @@ class RunRow:
             found.append("nothing heard of it")
         if self.status == "running":
             found += [f"advice waits: approve {id_}" for id_ in self.advised]
-        if self.target and self.now is None and self.step:
+        if self.target and self.now is None and self.step and self.whole:
             found.append(f"{self.target} is not a number")
         if self.malformed:
             found.append(f"{self.malformed} malformed")

@@ -53,7 +53,8 @@ class LogDigest:
         self._offset = 0
         self._lines: deque[bytes] = deque(maxlen=NEWEST)
         self._waiting = b""  # the newest observation, if it was not fed
-        self._wanted = b""  # the held-out metric whose first value was not seen yet
+        self._evaluated = b""  # the newest one with the held-out metric, if it was not fed
+        self._held_out_name, self._held_out = "", b""  # that metric, and as it stands in a line
 
     def advance(self) -> bool:
         """Take up to SLICE_BYTES more. Returns whether more is left. Raises OSError where there is no file."""
@@ -91,14 +92,20 @@ class LogDigest:
         if kind == _OBSERVATION:
             self._lines.append(line)
             self._waiting = line
-            if not self.first or (self._wanted and self._wanted in line):
+            if self._held_out and self._held_out in line:
+                self._evaluated = line
+                if self._held_out_name not in self.first:
+                    self._feed_waiting()
+            elif not self.first:
                 self._feed_waiting()
             return
         self._feed_waiting()
         self._feed(line)
 
     def _feed_waiting(self) -> None:
-        line, self._waiting = self._waiting, b""
+        evaluated, line, self._evaluated, self._waiting = self._evaluated, self._waiting, b"", b""
+        if evaluated and evaluated is not line:
+            self._feed(evaluated)
         if line:
             self._feed(line)
 
@@ -110,8 +117,8 @@ class LogDigest:
         self.summary.feed(event)
         for name, value in self.summary.metrics.items():
             self.first.setdefault(name, value)
-        held_out = self.summary.held_out()[:1]
-        self._wanted = f'"{held_out[0]}":'.encode() if held_out and held_out[0] not in self.first else b""
+        self._held_out_name = next(iter(self.summary.held_out()), "")
+        self._held_out = f'"{self._held_out_name}":'.encode() if self._held_out_name else b""
 
     @property
     def observation(self) -> Observation | None:

@@ -186,15 +186,8 @@ SHOWN = (MonitorApp, Decisions, DecisionScreen, HelpScreen, RunList, OverlayApp,
 
 
 def test_a_key_has_one_meaning_where_it_is_heard() -> None:
-    for over in (
-        ("monitor", "decisions"),
-        ("monitor", "paper"),
-        ("monitor", "help"),
-        ("", "runs"),
-        ("", "overlay"),
-        ("", "player"),
-    ):
-        keys = [key for command in COMMANDS if command.scope in over[1:] for key in command.key_names()]
+    for scope in ("decisions", "paper", "help", "runs", "overlay", "player"):
+        keys = [key for command in COMMANDS if command.scope == scope for key in command.key_names()]
         assert len(keys) == len(set(keys))
     board = [key for command in COMMANDS if command.scope in ("monitor", "decisions") for key in command.key_names()]
     assert len(board) == len(set(board)) and len(BY_ID) == len(COMMANDS)

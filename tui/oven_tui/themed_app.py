@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from textual.app import App
@@ -16,7 +17,7 @@ Result = TypeVar("Result")
 class ThemedApp(App[Result]):
     """Call `dress` when it is mounted."""
 
-    CSS_PATH = "styles.tcss"
+    CSS_PATH = Path(__file__).with_name("styles.tcss")
 
     def __init__(self, appearance: Appearance | None = None) -> None:
         super().__init__()

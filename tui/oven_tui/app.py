@@ -32,7 +32,7 @@ from oven_tui.widgets.header import About, Header
 
 if TYPE_CHECKING:
     from oven_controller.protocol.events import Event
-    from oven_controller.runs.folder import RunFolder
+    from oven_controller.runs.run_access import RunAccess
 
 MakePanel: TypeAlias = Callable[[MonitorView], Panel]
 PANELS: Final[tuple[MakePanel, ...]] = (Agents, Decisions)
@@ -53,12 +53,12 @@ class MonitorApp(ThemedApp[None]):
     def __init__(
         self,
         about: About,
-        folder: RunFolder | None = None,
+        access: RunAccess | None = None,
         *,
         appearance: Appearance | None = None,
         panels: Sequence[MakePanel] = PANELS,
     ) -> None:
-        """`folder` None: nothing is read, and somebody else calls `take` (tests)."""
+        """`access` None: nothing is read, and somebody else calls `take` (tests)."""
         super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
         self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall")]
@@ -67,7 +67,7 @@ class MonitorApp(ThemedApp[None]):
         """What the widgets draw: the view, or a copy of it from when it was frozen."""
         self.about = about
         self.charts = Charts(self.view)
-        self._folder = folder
+        self._access = access
         self._panels: list[Panel] = []
         self._panel_kinds = panels
         self._painted = 0.0
@@ -88,15 +88,15 @@ class MonitorApp(ThemedApp[None]):
     def on_mount(self) -> None:
         self.dress()
         self.query_one(Decisions).focus()
-        if self._folder is not None:
+        if self._access is not None:
             self.call_after_refresh(self._read)
         self.set_interval(1, self._tick)
 
     def _read(self) -> None:
         from oven_tui.feed import Feed  # after the first paint: the bus takes as long to import as all the rest
 
-        assert self._folder is not None
-        self.run_worker(Feed(self._folder, self.take, self.say).run(), exit_on_error=True)
+        assert self._access is not None
+        self.run_worker(Feed(self._access, self.take, self.say).run(), exit_on_error=True)
 
     def take(self, events: list[Event]) -> None:
         """New events of the log, in order."""
@@ -203,7 +203,7 @@ class MonitorApp(ThemedApp[None]):
         self.query_one(Decisions).focus()
 
     def action_save(self) -> None:
-        folder = self._folder.path if self._folder is not None else Path.cwd()
+        folder = self._access.saves_to if self._access is not None else Path.cwd()
         try:
             path = self.save_screenshot(f"monitor-{datetime.now():%m%d-%H%M%S}.svg", str(folder))
         except OSError as error:

@@ -40,11 +40,13 @@ PANELS: Final[tuple[MakePanel, ...]] = (Agents, Decisions)
 widget's: `DEFAULT_CSS` of its class, or styles.tcss."""
 PAINT_S = 0.15
 """Least time between two paints: at most seven a second."""
+TO_RUNS: Final = "runs"
+"""What it returns when the list of runs is asked for."""
 WIDE, TALL = 150, 32
 """Cells from which on the lists stand beside the charts, and the charts take half of the height."""
 
 
-class MonitorApp(ThemedApp[None]):
+class MonitorApp(ThemedApp[str]):
     TITLE = "Oven Controller"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = bindings("monitor")
@@ -96,12 +98,19 @@ class MonitorApp(ThemedApp[None]):
         from oven_tui.feed import Feed  # after the first paint: the bus takes as long to import as all the rest
 
         assert self._access is not None
-        self.run_worker(Feed(self._access, self.take, self.say).run(), exit_on_error=True)
+        self.run_worker(Feed(self._access, self.take, self.say, self.show_view).run(), exit_on_error=True)
 
     def take(self, events: list[Event]) -> None:
         """New events of the log, in order."""
         for event in events:
             self.view.feed(event)
+        self._soon()
+
+    def show_view(self, view: MonitorView) -> None:
+        """Another view from now on: a preview of a long log, or all of it; what is frozen stays."""
+        frozen = self.shown is not self.view
+        self.view = view
+        self.shown = self.shown if frozen else view
         self._soon()
 
     def say(self, link: str, detail: str) -> None:
@@ -210,6 +219,9 @@ class MonitorApp(ThemedApp[None]):
             self.notify(f"not saved: {error.strerror} ({folder})", severity="error")
             return
         self.notify(f"saved {path}")
+
+    def action_runs(self) -> None:
+        self.exit(TO_RUNS)
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen())

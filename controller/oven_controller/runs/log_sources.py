@@ -109,6 +109,21 @@ class LogFile:
         return "move it away, and the store is read instead" if self._folder.stored() else "restore it from a copy"
 
 
+def offset_behind(folder: RunFolder, events: int) -> int:
+    """Where in the run's log.jsonl so many events end, an event being a line; the file's end where it has fewer."""
+    left, at = events, 0
+    with folder.export.open("rb", buffering=0) as file:
+        while left > 0 and (piece := file.read(1 << 20)):
+            if (lines := piece.count(b"\n")) < left:
+                left, at = left - lines, at + len(piece)
+                continue
+            place = -1
+            for _ in range(left):
+                place = piece.index(b"\n", place + 1)
+            return at + place + 1
+    return at
+
+
 def _damage(line: bytes, number: int, error: Exception) -> str:
     """What is wrong with a line that is none."""
     if number == 1 and line.startswith(b"\x1f\x8b"):

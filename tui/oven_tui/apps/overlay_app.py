@@ -15,7 +15,7 @@ from textual.containers import Container
 from textual.widgets import Footer
 
 from oven_controller.protocol.events import Event
-from oven_controller.runs.folder import RunFolder
+from oven_controller.runs.run_access import RunAccess
 from oven_tui.appearance import Appearance
 from oven_tui.bindings import bindings
 from oven_tui.model import braille_chart
@@ -42,19 +42,20 @@ class OverlayApp(ThemedApp[None]):
 
     def __init__(
         self,
-        names: Sequence[str],
-        folders: Sequence[RunFolder] = (),
+        accesses: Sequence[RunAccess],
         *,
+        names: Sequence[str] = (),
         appearance: Appearance | None = None,
         by: By = "step",
     ) -> None:
-        """Without `folders` nothing is read, and somebody else calls `take`."""
+        """`names`: of runs that somebody else reads and hands to `take` (tests), in the place of accesses."""
         super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
+        names = names or [access.run for access in accesses]
         self.runs = [Overlaid(name, place, MonitorView()) for place, name in enumerate(names)]
         self.by = by
         self.pages = self.zoom = 0
-        self._folders = folders
+        self._accesses = accesses
         self._painted, self._due = 0.0, False
 
     def compose(self) -> ComposeResult:
@@ -67,21 +68,26 @@ class OverlayApp(ThemedApp[None]):
     def on_mount(self) -> None:
         self.dress()
         self.query_one(Legend).styles.height = len(self.runs)
-        if self._folders:
+        if self._accesses:
             self.call_after_refresh(self._read)
         self.set_interval(1, self.paint)
 
     def _read(self) -> None:
         from oven_tui.feed import Feed  # after the first paint, as in the monitor
 
-        for place, folder in enumerate(self._folders):
-            feed = Feed(folder, partial(self.take, place), partial(self.say, place))
-            self.run_worker(feed.run(), exit_on_error=True)
+        for place, access in enumerate(self._accesses):
+            told = (partial(self.take, place), partial(self.say, place), partial(self.show_view, place))
+            self.run_worker(Feed(access, *told).run(), exit_on_error=True)
 
     def take(self, place: int, events: list[Event]) -> None:
         """New events of a run's log, in order."""
         for event in events:
             self.runs[place].view.feed(event)
+        self._soon()
+
+    def show_view(self, place: int, view: MonitorView) -> None:
+        """Another view of a run from now on: a preview of a long log, or all of it."""
+        self.runs[place].view = view
         self._soon()
 
     def say(self, place: int, link: str, detail: str) -> None:
@@ -144,7 +150,7 @@ class OverlayApp(ThemedApp[None]):
         self.paint()
 
     def action_save(self) -> None:
-        folder = self._folders[0].path if self._folders else Path.cwd()
+        folder = self._accesses[0].saves_to if self._accesses else Path.cwd()
         try:
             path = self.save_screenshot(f"overlay-{datetime.now():%m%d-%H%M%S}.svg", str(folder))
         except OSError as error:

@@ -32,6 +32,8 @@ class Choice:
 
     runs: tuple[str, ...]
     play: bool = False
+    marked: tuple[str, ...] = ()
+    """What is marked, for when the list is shown again."""
 
 
 class Summary(Lines):
@@ -114,12 +116,7 @@ class RunsApp(ThemedApp[Choice]):
 
     def on_run_list_chosen(self, message: RunList.Chosen) -> None:
         self._source.save()
-        self.exit(Choice(tuple(message.runs), message.play))
-
-    @property
-    def marked(self) -> list[str]:
-        """The runs that are marked for an overlay."""
-        return self.query_one(RunList).marked
+        self.exit(Choice(tuple(message.runs), message.play, tuple(self.query_one(RunList).marked)))
 
     def action_filter(self) -> None:
         self.query_one(FilterBox).open()

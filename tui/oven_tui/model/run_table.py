@@ -37,7 +37,7 @@ class Column(NamedTuple):
     """Cells of the terminal from which on it is shown."""
 
 
-STATE, STEP, TARGET, DECISIONS = 13, 14, 28, 11
+STATE, STEP, TARGET, DECISIONS = 13, 14, 29, 9
 COLUMNS = (
     Column("state", STATE, 0),
     Column("run", NAME, 0),
@@ -112,7 +112,8 @@ def steps(found: RunRow) -> str:
         return "–"
     if not found.max_steps:
         return str(found.step)
-    return f"{found.step}/{found.max_steps} {found.progress:>4.0%}"
+    whole = f"{found.step}/{found.max_steps}"
+    return f"{whole} {found.progress:.0%}" if len(whole) + 5 <= STEP else whole
 
 
 def target(found: RunRow) -> str:

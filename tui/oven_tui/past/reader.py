@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import pickle
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from oven_controller.runs.folder import RunFolder
 from oven_tui.past.frames import LENGTH, Failed, Frame
@@ -23,7 +23,7 @@ def is_long(folder: RunFolder) -> bool:
         return False
 
 
-async def frames(folder: RunFolder, *, growing: bool = False, checkpoints: int = 0) -> AsyncIterator[Frame]:
+async def frames(folder: RunFolder, *, growing: bool = False, checkpoints: int = 0) -> AsyncGenerator[Frame]:
     """Those of one reading, to its end. The process ends with the iteration."""
     command = [sys.executable, "-P", "-m", "oven_tui.past.process", str(folder.path)]
     command += ["--growing"] if growing else []

@@ -48,7 +48,7 @@ class Header(Lines):
 
     def _state(self) -> list[Run]:
         state = self.view.state(self.silent_s)
-        if self.link[0] == "down" and state != "ended":
+        if self.link[0] in ("down", "checking past") and state != "ended":
             return [("■ stack is down", "bad")]
         glyph, kind = STATES.get(state, ("○", "dim"))
         if state == "ended" and self.view.run.ended:
@@ -70,6 +70,7 @@ class Header(Lines):
             "no mesh": "no mesh: nothing is decided",
             "unreadable": f"log not readable: {detail}",
             "checking": f"preview; checking the log {detail}",
+            "checking past": f"preview; checking the log {detail}",
         }.get(name, name)
         return [(words[: max(20, self.content_size.width // 2)], "warn"), (" ", "blank")]
 

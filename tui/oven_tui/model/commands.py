@@ -68,7 +68,7 @@ COMMANDS: Final = (
     Command(
         "save", "monitor", "s", "save", "Save a picture", "Save a picture (SVG) into the run's folder", footer="SVG"
     ),
-    Command("list", "monitor", "R", "runs", "All runs", "The list of runs", footer="Runs"),
+    Command("list", "monitor", "R", "runs", "All runs", "The list of runs"),
     Command("metrics", "monitor", "m", "metrics(1)", "Next metrics", "The next four metrics", "Charts", "Metrics"),
     Command("metrics.back", "monitor", "M", "metrics(-1)", "Metrics before", "The four metrics before", "Charts"),
     Command(

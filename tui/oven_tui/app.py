@@ -40,13 +40,11 @@ PANELS: Final[tuple[MakePanel, ...]] = (Agents, Decisions)
 widget's: `DEFAULT_CSS` of its class, or styles.tcss."""
 PAINT_S = 0.15
 """Least time between two paints: at most seven a second."""
-TO_RUNS: Final = "runs"
-"""What it returns when the list of runs is asked for."""
 WIDE, TALL = 150, 32
 """Cells from which on the lists stand beside the charts, and the charts take half of the height."""
 
 
-class MonitorApp(ThemedApp[str]):
+class MonitorApp(ThemedApp[None]):
     TITLE = "Oven Controller"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = bindings("monitor")
@@ -68,6 +66,8 @@ class MonitorApp(ThemedApp[str]):
         self.shown = self.view
         """What the widgets draw: the view, or a copy of it from when it was frozen."""
         self.about = about
+        self.wants_runs = False
+        """Whether it was closed to see the list of runs."""
         self.charts = Charts(self.view)
         self._access = access
         self._panels: list[Panel] = []
@@ -221,7 +221,8 @@ class MonitorApp(ThemedApp[str]):
         self.notify(f"saved {path}")
 
     def action_runs(self) -> None:
-        self.exit(TO_RUNS)
+        self.wants_runs = True
+        self.exit()
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen())

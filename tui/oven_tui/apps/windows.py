@@ -13,7 +13,7 @@ from oven_controller.runs.local_run import LocalRun
 from oven_controller.runs.run_access import RunAccess
 from oven_controller.runs.run_finder import local_folder
 from oven_controller.runs.run_rows import RunRows
-from oven_tui.app import TO_RUNS, MonitorApp
+from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
 from oven_tui.apps.overlay_app import OverlayApp
 from oven_tui.apps.play_app import PlayApp
@@ -72,9 +72,9 @@ class Windows:
             app: MonitorApp = PlayApp(about, folder, appearance=self._appearance, speed=self._speed)
         else:
             app = MonitorApp(about, access, appearance=self._appearance)
-        wanted = await self._show(app)
+        await self._show(app)
         self.last_view = app.view
-        return bool(wanted == TO_RUNS)
+        return app.wants_runs
 
     async def _choose(self) -> Choice | None:
         self._rows = self._rows or RunRows(self._found_home())

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from tests.support.monitor_log import recorded
@@ -18,19 +19,22 @@ from textual.widgets import Footer
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision
 from oven_tui.app import MonitorApp
+from oven_tui.apps.overlay_app import OverlayApp
+from oven_tui.apps.play_app import PlayApp
 from oven_tui.bindings import key_words
-from oven_tui.model.commands import BY_ID, COMMANDS, PAGES
+from oven_tui.model.commands import BY_ID, COMMANDS, Scope
 from oven_tui.model.decisions import Decided
 from oven_tui.screens.choice import ChoiceScreen
 from oven_tui.screens.confirm import ConfirmScreen
 from oven_tui.screens.decision_detail import DecisionScreen
-from oven_tui.screens.help import HelpScreen
+from oven_tui.screens.help import BOARD, HelpScreen
 from oven_tui.screens.knob import KnobScreen
 from oven_tui.screens.paper import PaperScreen
 from oven_tui.widgets.chart import Chart
 from oven_tui.widgets.charts import CHARTS
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header
+from oven_tui.widgets.run_list import RunList
 
 EVENTS = recorded()
 ABOUT = About("demo", "grpo", "drill:lr-low", "everything was made slow")
@@ -183,8 +187,12 @@ async def test_the_filter() -> None:
         await until(pilot, lambda: "shown by" not in screen_text(app))
 
 
+BOARDS = (MonitorApp, Decisions, RunList, OverlayApp, PlayApp)
+SHOWN = (*BOARDS, PaperScreen, HelpScreen, ConfirmScreen, ChoiceScreen, KnobScreen)
+
+
 def test_a_key_has_one_meaning_where_it_is_heard() -> None:
-    for scopes in (("monitor", "decisions"), ("paper", "help"), *((page,) for page in PAGES)):
+    for scopes in (("monitor", "decisions"), ("paper", "help"), *((scope,) for scope in get_args(Scope))):
         keys = [key for command in COMMANDS if command.scope in scopes for key in command.key_names()]
         assert len(keys) == len(set(keys))
     assert len(BY_ID) == len(COMMANDS)
@@ -196,9 +204,9 @@ async def test_help_has_every_command_of_the_table_and_the_classes_have_its_bind
         await until(pilot, lambda: isinstance(app.screen, HelpScreen) and "Filter the decisions" in screen_text(app))
         text = screen_text(app)
         for command in COMMANDS:
-            assert command.scope in PAGES or (command.help in text and key_words(command) in text)
-        kinds = (MonitorApp, Decisions, PaperScreen, HelpScreen, ConfirmScreen, ChoiceScreen, KnobScreen)
-        assert {b.id for kind in kinds for b in kind.BINDINGS if isinstance(b, Binding)} == set(BY_ID)
+            assert command.scope not in BOARD or (command.help in text and key_words(command) in text)
+        bindings = [b for kind in SHOWN for b in kind.BINDINGS]
+        assert {b.id for b in bindings if isinstance(b, Binding)} == set(BY_ID)
 
 
 @pytest.mark.parametrize("key", ["colon", "ctrl+p"])

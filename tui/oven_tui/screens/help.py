@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -14,7 +15,7 @@ from textual.widgets import Static
 
 from oven_tui.bindings import bindings, key_line, key_words
 from oven_tui.model.cell_text import FATES
-from oven_tui.model.commands import COMMANDS, GROUPS, PAGES
+from oven_tui.model.commands import COMMANDS, GROUPS, Scope, of
 from oven_tui.screens.paper import PaperScreen
 
 SIGNS = (
@@ -25,9 +26,17 @@ SIGNS = (
     *((sign, f"decision {words}") for sign, words, _ in FATES.values()),
 )
 
+BOARD: Final[tuple[Scope, ...]] = ("monitor", "decisions")
+"""The monitor's own scopes."""
+
 
 class HelpScreen(PaperScreen):
     BINDINGS: ClassVar[list[BindingType]] = bindings("help")
+
+    def __init__(self, scopes: Sequence[Scope] = BOARD) -> None:
+        """`scopes`: whose commands are told; of a key that two of them have, the later one's."""
+        super().__init__()
+        self._scopes = scopes
 
     def compose(self) -> ComposeResult:
         signs = _grid()
@@ -39,16 +48,18 @@ class HelpScreen(PaperScreen):
         with VerticalScroll(id="paper") as paper:
             paper.border_title = "help"
             paper.border_subtitle = key_line("paper")
-            yield Static(Group(*_keys(), _head("Filter"), filters, _head("Signs"), signs))
+            yield Static(Group(*_keys(self._scopes), _head("Filter"), filters, _head("Signs"), signs))
 
 
-def _keys() -> list[RenderableType]:
-    """Every command of the table with its keys, under the heading of its group."""
+def _keys(scopes: Sequence[Scope]) -> list[RenderableType]:
+    """Every command of these scopes with its keys, under the heading of its group."""
     parts: list[RenderableType] = []
+    owner = {key: command for scope in scopes for command in of(scope) for key in command.key_names()}
+    heard = {command.id for command in owner.values()}
     for group in GROUPS:
         grid = _grid()
         for command in COMMANDS:
-            if command.group == group and command.scope not in PAGES:
+            if command.group == group and command.id in heard:
                 grid.add_row(Text(key_words(command), style="bold"), Text(command.help))
         if grid.row_count:
             parts += [_head(group), grid]

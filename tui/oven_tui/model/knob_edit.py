@@ -11,6 +11,8 @@ from oven_controller.protocol.messages import ActuatorSpec, Value
 
 PER_DECADE: Final = 20
 """Steps of a logarithmic scale by which a number grows tenfold: one is a factor of 1.12."""
+NEAR: Final = 0.05
+"""Of a step: a value so near to a mark stands on it, as one does that was rounded to DIGITS."""
 PER_RANGE: Final = 100
 """Steps of a linear scale between its bounds; without bounds one is PART of the value."""
 PART: Final = 0.05
@@ -114,7 +116,7 @@ class KnobEdit:
         if value is None:
             return self.moved
         if self.spec.scale == "log" and value > 0:
-            wanted = value * 10 ** (steps / PER_DECADE)
+            wanted = 10 ** ((_mark(value, steps) + steps) / PER_DECADE)
         elif low is not None and high is not None:
             wanted = value + steps * (high - low) / PER_RANGE
         else:
@@ -155,6 +157,15 @@ class KnobEdit:
                 return {name: 1 / len(self.spec.choices) for name in self.spec.choices}
             case _:
                 return None
+
+
+def _mark(value: float, steps: int) -> int:
+    """The mark of a logarithmic scale where a value stands; of one between two marks, that which lies behind it."""
+    place = PER_DECADE * math.log10(value)
+    near = round(place)
+    if abs(place - near) < NEAR:
+        return near
+    return math.floor(place) if steps > 0 else math.ceil(place)
 
 
 def _rounded(wanted: float, before: float, low: float | None, high: float | None) -> float:

@@ -161,7 +161,10 @@ class MonitorApp(App[None]):
             self.charts.redraw()
 
     def on_decisions_chosen(self, message: Decisions.Chosen) -> None:
-        self.push_screen(DecisionScreen(message.entry))
+        self.push_screen(DecisionScreen(message.entry, self.shown, self._where()))
+
+    def _where(self) -> list[str]:
+        return [str(self._folder.path)] if self._folder is not None else []
 
     def action_freeze(self) -> None:
         self.shown = self.view.frozen() if self.shown is self.view else self.view

@@ -20,6 +20,7 @@ from textual.widgets import Footer
 
 from oven_tui.appearance import OWN_THEMES, THEMES, Appearance
 from oven_tui.bindings import CommandPalette, bindings
+from oven_tui.model.console import Console
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import HelpScreen
@@ -33,6 +34,7 @@ from oven_tui.widgets.header import About, Header
 if TYPE_CHECKING:
     from oven_controller.protocol.events import Event
     from oven_controller.runs.folder import RunFolder
+    from oven_tui.process_logs import ProcessLogs
 
 MakePanel: TypeAlias = Callable[[MonitorView], Panel]
 PANELS: Final[tuple[MakePanel, ...]] = (Agents, Decisions)
@@ -69,6 +71,8 @@ class MonitorApp(App[None]):
         self.about = about
         self.charts = Charts(self.view)
         self._folder = folder
+        self._written = Console()
+        self._logs: ProcessLogs | None = None
         self._panels: list[Panel] = []
         self._panel_kinds = panels
         self._painted = 0.0
@@ -182,6 +186,14 @@ class MonitorApp(App[None]):
     def action_zoom(self, by: int) -> None:
         self.charts.turn_zoom(by)
         self.charts.redraw()
+
+    def action_console(self) -> None:
+        from oven_tui.process_logs import ProcessLogs
+        from oven_tui.screens.console import ConsoleScreen
+
+        if self._logs is None and self._folder is not None:
+            self._logs = ProcessLogs(self._folder.logs)
+        self.push_screen(ConsoleScreen(self._written, self._logs))
 
     def action_log_scale(self) -> None:
         self.charts.turn_log()

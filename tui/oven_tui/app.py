@@ -30,6 +30,7 @@ from oven_tui.widgets.charts import Charts
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.header import About, Header
+from oven_tui.widgets.machine import MachinePanel
 
 if TYPE_CHECKING:
     from oven_controller.protocol.events import Event
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from oven_tui.process_logs import ProcessLogs
 
 MakePanel: TypeAlias = Callable[[MonitorView], Panel]
-PANELS: Final[tuple[MakePanel, ...]] = (Agents, Decisions)
+PANELS: Final[tuple[MakePanel, ...]] = (MachinePanel, Agents, Decisions)
 """The panels beside the charts, in their order: a new one is a widget and an entry here. A panel's height is its
 widget's: `DEFAULT_CSS` of its class, or styles.tcss."""
 PAINT_S = 0.15

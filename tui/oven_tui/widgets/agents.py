@@ -16,8 +16,8 @@ from oven_tui.model.cell_text import fit, glyph, row
 from oven_tui.model.monitor_view import MonitorView, Standing
 from oven_tui.widgets.base import Lines, Panel
 
-NAME = 15
-CELL = 26
+NAME = 17
+CELL = 28
 MANY = 8
 """Above so many only agents that proposed or objected have their own row."""
 STANDINGS: dict[Standing, str] = {"live": "good", "silent": "bad", "left": "dim"}

@@ -23,6 +23,7 @@ from textual.pilot import Pilot
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision, Observation
 from oven_controller.runs.folder import RunFolder
+from oven_controller.runs.local_run import LocalRun
 from oven_controller.runs.log_sources import exported
 from oven_tui.app import MonitorApp
 from oven_tui.widgets.decision_list import Decisions
@@ -74,7 +75,9 @@ def drawn(row: Row, y: int, palette: Palette) -> str:
             else:
                 rule = palette.of(f"fill:{ink};font-weight:bold" if bold else f"fill:{ink}")
                 long = cell_len(text) * CELL
-                parts.append(f'<text class="{rule}" x="{left}" y="{top + 12}" textLength="{long}">{escape(text)}</text>')
+                parts.append(
+                    f'<text class="{rule}" x="{left}" y="{top + 12}" textLength="{long}">{escape(text)}</text>'
+                )
         x += width
     return "".join(parts)
 
@@ -175,16 +178,26 @@ def _until(events: Sequence[Event], tick: int) -> int:
 
 
 class _Recorded(MonitorApp):
+    """It is given the events, and reads nothing by itself."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        info = folder.info()
+        super().__init__(About(folder.run, info.recipe, info.start, info.drill))
+        self._of = LocalRun(folder)
+
     def silent_s(self) -> float:
         return 0.0  # the clock is no part of the picture
 
+    def _where(self) -> list[str]:
+        return self._of.arguments()
+
 
 async def record(folder: RunFolder) -> None:
-    events, info = list(exported(folder)), folder.info()
+    events = list(exported(folder))
     last = max(event.body.tick for event in events if isinstance(event.body, Observation))
     decided = [e.body.tick for e in events if isinstance(e.body, Decision) and e.body.verdict == "adopted"]
     stops = sorted({*range(1, last, TICKS_A_FRAME), *decided, *(tick + 1 for tick in decided), last + 1})
-    app = _Recorded(About(folder.run, info.recipe, info.start, info.drill))
+    app = _Recorded(folder)
     frames: list[Frame] = []
     taken = 0
     docs = Path(__file__).parent
@@ -196,19 +209,16 @@ async def record(folder: RunFolder) -> None:
             taken = upto
             app.paint()
             frames.append(await _settled(app, pilot))
-            if stop >= last * 2 // 3 and not (docs / "monitor.svg").with_suffix(".done").exists():
-                pass
         middle = len(frames) * 2 // 3
         (docs / "monitor.svg").write_text(still(frames[middle], SIZE))
         app.query_one(Decisions).focus()
-        app._where = lambda: [str(folder.path)]  # type: ignore[method-assign]
         await pilot.press("g", "j", "enter")
         async with asyncio.timeout(60):
             while getattr(app.screen, "_answer", None) is None:
                 await pilot.pause(0.05)
         ballot = await _settled(app, pilot)
         (docs / "ballot.svg").write_text(still(ballot, SIZE))
-        frames += [ballot] * 1
+        frames.append(ballot)
     seconds = [FRAME_S] * (len(frames) - 2) + [2 * FRAME_S, LAST_S]
     text = moving(frames, seconds, SIZE)
     if len(text) > LIMIT_BYTES:

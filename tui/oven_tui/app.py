@@ -18,6 +18,7 @@ from textual.containers import Container
 from textual.filter import LineFilter
 from textual.widgets import Footer
 
+from oven_controller.runs.local_run import LocalRun
 from oven_tui.appearance import OWN_THEMES, THEMES, Appearance
 from oven_tui.bindings import CommandPalette, bindings
 from oven_tui.model.console import Console
@@ -34,7 +35,7 @@ from oven_tui.widgets.machine import MachinePanel
 
 if TYPE_CHECKING:
     from oven_controller.protocol.events import Event
-    from oven_controller.runs.folder import RunFolder
+    from oven_controller.runs.run_access import RunAccess
     from oven_tui.process_logs import ProcessLogs
 
 MakePanel: TypeAlias = Callable[[MonitorView], Panel]
@@ -57,12 +58,12 @@ class MonitorApp(App[None]):
     def __init__(
         self,
         about: About,
-        folder: RunFolder | None = None,
+        access: RunAccess | None = None,
         *,
         appearance: Appearance | None = None,
         panels: Sequence[MakePanel] = PANELS,
     ) -> None:
-        """`folder` None: nothing is read, and somebody else calls `take` (tests)."""
+        """`access` None: nothing is read, and somebody else calls `take` (tests)."""
         super().__init__()
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
         self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall")]
@@ -71,7 +72,7 @@ class MonitorApp(App[None]):
         """What the widgets draw: the view, or a copy of it from when it was frozen."""
         self.about = about
         self.charts = Charts(self.view)
-        self._folder = folder
+        self._access = access
         self._written = Console()
         self._logs: ProcessLogs | None = None
         self._panels: list[Panel] = []
@@ -97,15 +98,15 @@ class MonitorApp(App[None]):
             self.register_theme(theme)
         self.theme = self._appearance.theme
         self.query_one(Decisions).focus()
-        if self._folder is not None:
+        if self._access is not None:
             self.call_after_refresh(self._read)
         self.set_interval(1, self._tick)
 
     def _read(self) -> None:
         from oven_tui.feed import Feed  # after the first paint: the bus takes as long to import as all the rest
 
-        assert self._folder is not None
-        self.run_worker(Feed(self._folder, self.take, self.say).run(), exit_on_error=True)
+        assert self._access is not None
+        self.run_worker(Feed(self._access, self.take, self.say).run(), exit_on_error=True)
 
     def take(self, events: list[Event]) -> None:
         """New events of the log, in order."""
@@ -169,7 +170,7 @@ class MonitorApp(App[None]):
         self.push_screen(DecisionScreen(message.entry, self.shown, self._where()))
 
     def _where(self) -> list[str]:
-        return [str(self._folder.path)] if self._folder is not None else []
+        return self._access.arguments() if self._access is not None else []
 
     def action_freeze(self) -> None:
         self.shown = self.view.frozen() if self.shown is self.view else self.view
@@ -192,8 +193,8 @@ class MonitorApp(App[None]):
         from oven_tui.process_logs import ProcessLogs
         from oven_tui.screens.console import ConsoleScreen
 
-        if self._logs is None and self._folder is not None:
-            self._logs = ProcessLogs(self._folder.logs)
+        if self._logs is None and isinstance(self._access, LocalRun):
+            self._logs = ProcessLogs(self._access.folder.logs)
         self.push_screen(ConsoleScreen(self._written, self._logs))
 
     def action_log_scale(self) -> None:
@@ -230,7 +231,7 @@ class MonitorApp(App[None]):
         self.theme = THEMES[(here + 1) % len(THEMES)]
 
     def action_save(self) -> None:
-        folder = self._folder.path if self._folder is not None else Path.cwd()
+        folder = self._access.saves_to if self._access is not None else Path.cwd()
         try:
             path = self.save_screenshot(f"monitor-{datetime.now():%m%d-%H%M%S}.svg", str(folder))
         except OSError as error:

@@ -20,6 +20,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.pilot import Pilot
 
+import oven_tui
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision, Observation
 from oven_controller.runs.folder import RunFolder
@@ -33,8 +34,10 @@ CELL, LINE = 8, 16
 """Pixels of a cell."""
 BASE, INK = "#121212", "#e0e0e0"
 SIZE: Final = (116, 34)
+TALL: Final = (116, 56)
+"""Cells of the board, and of a decision in full."""
 FRAME_S, LAST_S = 0.4, 4.0
-"""Seconds of a frame, and of the last one."""
+"""Seconds of a frame, and of each of the last two, which show a decision."""
 TICKS_A_FRAME: Final = 5
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 LIMIT_BYTES: Final = 1_500_000
@@ -180,6 +183,8 @@ def _until(events: Sequence[Event], tick: int) -> int:
 class _Recorded(MonitorApp):
     """It is given the events, and reads nothing by itself."""
 
+    CSS_PATH = Path(oven_tui.__file__).parent / "styles.tcss"
+
     def __init__(self, folder: RunFolder) -> None:
         info = folder.info()
         super().__init__(About(folder.run, info.recipe, info.start, info.drill))
@@ -189,7 +194,7 @@ class _Recorded(MonitorApp):
         return 0.0  # the clock is no part of the picture
 
     def _where(self) -> list[str]:
-        return self._of.arguments()
+        return self._of.arguments
 
 
 async def record(folder: RunFolder) -> None:
@@ -216,10 +221,13 @@ async def record(folder: RunFolder) -> None:
         async with asyncio.timeout(60):
             while getattr(app.screen, "_answer", None) is None:
                 await pilot.pause(0.05)
-        ballot = await _settled(app, pilot)
-        (docs / "ballot.svg").write_text(still(ballot, SIZE))
-        frames.append(ballot)
-    seconds = [FRAME_S] * (len(frames) - 2) + [2 * FRAME_S, LAST_S]
+        frames.append(await _settled(app, pilot))
+        await pilot.press("pagedown")
+        frames.append(await _settled(app, pilot))
+        await pilot.press("home")
+        await pilot.resize_terminal(*TALL)
+        (docs / "ballot.svg").write_text(still(await _settled(app, pilot), TALL))
+    seconds = [FRAME_S] * (len(frames) - 2) + [LAST_S, LAST_S]
     text = moving(frames, seconds, SIZE)
     if len(text) > LIMIT_BYTES:
         sys.exit(f"the animation has {len(text)} bytes, more than {LIMIT_BYTES}: raise TICKS_A_FRAME")

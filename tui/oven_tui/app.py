@@ -44,8 +44,9 @@ PANELS: Final[tuple[MakePanel, ...]] = (MachinePanel, Agents, Decisions)
 widget's: `DEFAULT_CSS` of its class, or styles.tcss."""
 PAINT_S = 0.15
 """Least time between two paints: at most seven a second."""
-WIDE, TALL = 150, 32
-"""Cells from which on the lists stand beside the charts, and the charts take half of the height."""
+WIDE, TALL, HIGH = 150, 32, 44
+"""Cells from which on the lists stand beside the charts, the charts take half of the height, and the agents have as
+much room as they want."""
 
 
 class MonitorApp(App[None]):
@@ -66,7 +67,7 @@ class MonitorApp(App[None]):
         """`access` None: nothing is read, and somebody else calls `take` (tests)."""
         super().__init__()
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
-        self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall")]
+        self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall"), (HIGH, "-high")]
         self.view = MonitorView()
         self.shown = self.view
         """What the widgets draw: the view, or a copy of it from when it was frozen."""
@@ -170,7 +171,7 @@ class MonitorApp(App[None]):
         self.push_screen(DecisionScreen(message.entry, self.shown, self._where()))
 
     def _where(self) -> list[str]:
-        return self._access.arguments() if self._access is not None else []
+        return self._access.arguments if self._access is not None else []
 
     def action_freeze(self) -> None:
         self.shown = self.view.frozen() if self.shown is self.view else self.view

@@ -44,14 +44,12 @@ class Machine:
 
     def rows(self, width: int) -> list[list[Run]]:
         """Nothing where nothing was measured."""
-        speed, parts, machine = self._speed(), self._parts(), self._machine()
-        rows = []
-        if speed and parts and cell_len("".join(text for text, _ in (*speed, *parts))) > width:
-            rows += [speed, parts]
-        elif speed or parts:
-            rows.append([*speed, *parts])
-        if machine:
-            rows.append(machine)
+        rows: list[list[Run]] = []
+        for part in (self._speed(), self._machine(), self._parts()):
+            if rows and cell_len("".join(text for text, _ in (*rows[-1], *part))) <= width:
+                rows[-1] += part
+            elif part:
+                rows.append(part)
         return rows
 
     def _speed(self) -> list[Run]:

@@ -34,7 +34,7 @@ CELL, LINE = 8, 16
 """Pixels of a cell."""
 BASE, INK = "#121212", "#e0e0e0"
 SIZE: Final = (116, 34)
-TALL: Final = (116, 56)
+TALL: Final = (116, 62)
 """Cells of the board, and of a decision in full."""
 FRAME_S, LAST_S = 0.4, 4.0
 """Seconds of a frame, and of each of the last two, which show a decision."""

@@ -20,7 +20,6 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.pilot import Pilot
 
-import oven_tui
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision, Observation
 from oven_controller.runs.folder import RunFolder
@@ -182,8 +181,6 @@ def _until(events: Sequence[Event], tick: int) -> int:
 
 class _Recorded(MonitorApp):
     """It is given the events, and reads nothing by itself."""
-
-    CSS_PATH = Path(oven_tui.__file__).parent / "styles.tcss"
 
     def __init__(self, folder: RunFolder) -> None:
         info = folder.info()

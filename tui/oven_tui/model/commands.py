@@ -136,6 +136,7 @@ COMMANDS: Final = (
         "console.back", "console_page", "escape,l,q", "back", "Back", "Show all lines again, then back to the run",
         "Console", "Back",
     ),
+    Command("console.help", "console_page", "question_mark", "help", "Help", "This help", "Console", "Help"),
     Command("console.up", "console", "up,k", "lines(-1)", "Up", "A line up", "Console", listed=False),
     Command("console.down", "console", "down,j", "lines(1)", "Down", "A line down", "Console", listed=False),
     Command(

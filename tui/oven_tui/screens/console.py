@@ -13,6 +13,7 @@ from textual.widgets import Footer, Static
 from oven_tui.bindings import bindings
 from oven_tui.model.console import ALL, Console
 from oven_tui.process_logs import ProcessLogs
+from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.console_lines import ConsoleLines
 from oven_tui.widgets.filter_box import FilterBox
 
@@ -68,6 +69,9 @@ class ConsoleScreen(ModalScreen[None]):
 
     def action_filter(self) -> None:
         self.query_one(FilterBox).open()
+
+    def action_help(self) -> None:
+        self.app.push_screen(HelpScreen(("console_page", "console")))
 
     def action_back(self) -> None:
         """Close an open filter first."""

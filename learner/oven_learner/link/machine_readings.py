@@ -71,9 +71,16 @@ class MachineReadings:
             log.info("no GPU is read: %s", error)
             return []
         count = int(self._nvml.nvmlDeviceGetCount())
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        wanted = range(count)
-        if visible is not None:
-            named = [int(part) for part in visible.split(",") if part.strip().isdigit()]
-            wanted = [index for index in named if index < count] if named or not visible.strip() else range(count)
-        return [(index, self._nvml.nvmlDeviceGetHandleByIndex(index)) for index in list(wanted)[:GPUS]]
+        wanted = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), count)
+        return [(index, self._nvml.nvmlDeviceGetHandleByIndex(index)) for index in wanted[:GPUS]]
+
+
+def visible_gpus(visible: str | None, count: int) -> list[int]:
+    """The numbers of those that CUDA_VISIBLE_DEVICES leaves of `count`; all where it is not set, or names them
+    otherwise than by number."""
+    if visible is None:
+        return list(range(count))
+    named = [part.strip() for part in visible.split(",") if part.strip()]
+    if not all(part.lstrip("-").isdigit() for part in named):
+        return list(range(count))
+    return [int(part) for part in named if 0 <= int(part) < count]

@@ -126,8 +126,8 @@ def _knobs(turned: Sequence[tuple[str, Value]], room: int) -> list[Run]:
         said = (f"  {name} ", text(value))
         more = len(turned) - place - 1
         if sum(map(cell_len, said)) + (len(f"  +{more}") if more else 0) > room:
-            more = f"  +{more + 1} knobs" if found else f"  {more + 1} knobs turned"
-            return [*found, (more if len(more) <= room else "", "dim")]
+            rest = f"  +{more + 1} knobs" if found else f"  {more + 1} knobs turned"
+            return [*found, (rest if len(rest) <= room else "", "dim")]
         found += [(said[0], "dim"), (said[1], "text")]
         room -= sum(map(cell_len, said))
     return found

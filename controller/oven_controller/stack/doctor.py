@@ -32,6 +32,7 @@ NEEDED_FOR = {
     "llm": "remote members of the reward committee",
     "otel": "traces (--otlp)",
     "import": "importing TensorBoard event files",
+    "mcp": "coding agents (oven-controller mcp)",
 }
 """What each extra is for; without it the rest continues."""
 

@@ -12,6 +12,7 @@ from mcp.types import ToolAnnotations
 from oven_controller.mcp_server.control_tools import ControlTools
 from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.reading_tools import ReadingTools
+from oven_controller.mcp_server.run_resources import add_resources
 from oven_controller.mcp_server.strict_tool import tool
 
 NAME: Final = "oven-controller"
@@ -53,4 +54,5 @@ def server(reach: Reach, control: bool) -> MCPServer[Any]:
         tools=tools,
         log_level="WARNING",
     )
+    add_resources(made, reading)
     return made

@@ -30,7 +30,8 @@ class GivenUpError(Exception):
 class Progress:
     """How far a tool has read a log. `hear` and `count` are called on its thread."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context | None) -> None:
+        """`context`: of the call; None: nobody is told."""
         self._context = context
         self._given_up = threading.Event()
         self._events = 0
@@ -49,7 +50,7 @@ class Progress:
         if self._given_up.is_set():
             raise GivenUpError
         now = time.monotonic()
-        if now - self._told < TOLD_EVERY_S:
+        if self._context is None or now - self._told < TOLD_EVERY_S:
             return
         self._told = now
         at = f", tick {tick}" if tick else ""
@@ -57,7 +58,7 @@ class Progress:
         anyio.from_thread.run(self._context.report_progress, float(events), None, message)
 
 
-async def on_thread(context: Context, work: Callable[[Progress], T]) -> T:
+async def on_thread(context: Context | None, work: Callable[[Progress], T]) -> T:
     """What the work returns. Its errors become the tool's: a sentence with the remedy, and no traceback."""
     progress = Progress(context)
     try:

@@ -27,6 +27,7 @@ from oven_controller.cli import (
     log,
     mcp,
     monitor,
+    notify,
     operator,
     replay,
     review,
@@ -39,7 +40,7 @@ from oven_controller.terminal_text import clean
 
 PANELS = {
     "Start and end": ("up", "run", "down"),
-    "Watch": ("runs", "status", "monitor", "log", "mcp"),
+    "Watch": ("runs", "status", "monitor", "log", "notify", "mcp"),
     "Overrule": (
         "hold",
         "resume",
@@ -108,6 +109,7 @@ for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, 
     group.register(app)
 app.add_typer(agent.app, name="agent")
 app.add_typer(judge.app, name="judge")
+app.add_typer(notify.app, name="notify")
 
 
 def run(argv: Sequence[str] | None = None) -> None:

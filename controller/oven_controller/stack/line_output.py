@@ -21,7 +21,7 @@ from oven_controller.protocol.messages import (
     RunEnded,
     RunStarted,
 )
-from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand, OperatorKey
 from oven_controller.protocol.trial_messages import TrialEnded, TrialStarted
 from oven_controller.settings.resolution import Resolved
 from oven_controller.terminal_text import clean
@@ -113,6 +113,8 @@ class Headless:
                 self._status(event, body, event.author in known)
             case OperatorCommand() as body:
                 self._say(event, f"operator {event.author}: {said(body)}")
+            case OperatorKey() as body:
+                self._say(event, f"operator {body.name}: the key {'counts' if body.key else 'counts no longer'}")
             case CommandAnswer() as body:
                 verdict = "done" if body.done else "refused"
                 self._say(event, f"answer   to {body.operator}: {body.action} {verdict}: {body.reason}")

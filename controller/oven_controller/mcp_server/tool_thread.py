@@ -3,9 +3,10 @@ cancels is given up at the next event."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 import anyio.from_thread
@@ -59,13 +60,21 @@ class Progress:
 
 
 async def on_thread(context: Context | None, work: Callable[[Progress], T]) -> T:
-    """What the work returns. Its errors become the tool's: a sentence with the remedy, and no traceback."""
+    """What the work returns. Raises ToolError, as `sentences` has it."""
     progress = Progress(context)
     try:
-        return await anyio.to_thread.run_sync(work, progress, abandon_on_cancel=True)
+        with sentences():
+            return await anyio.to_thread.run_sync(work, progress, abandon_on_cancel=True)
+    finally:
+        progress.give_up()
+
+
+@contextlib.contextmanager
+def sentences() -> Iterator[None]:
+    """Errors become the tool's: ToolError with a sentence that has the remedy, and no traceback."""
+    try:
+        yield
     except OvenError as error:
         raise ToolError("\n".join(map(clean, str(error).splitlines()))) from error
     except OSError as error:
         raise ToolError(clean(reason(error))) from error
-    finally:
-        progress.give_up()

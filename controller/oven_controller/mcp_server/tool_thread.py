@@ -32,7 +32,7 @@ class Progress:
     """How far a tool has read a log. `hear` and `count` are called on its thread."""
 
     def __init__(self, context: Context | None) -> None:
-        """`context`: of the call; None: nobody is told."""
+        """`context`: of the call; None: no one is told."""
         self._context = context
         self._given_up = threading.Event()
         self._events = 0

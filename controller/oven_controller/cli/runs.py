@@ -78,6 +78,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, at:
     from datetime import UTC, datetime
 
     from oven_controller.errors import OvenError
+    from oven_controller.log.open_advice import remaining, waiting
     from oven_controller.log.run_summary import RunSummary
     from oven_controller.runs.run_finder import find_run
     from oven_controller.stack.health import notes
@@ -118,7 +119,8 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, at:
             "withheld": view.withheld,
             "trying": {d.id: d.actuator for d in view.trying.values()},
             "not_kept": view.not_kept,
-            "advised": {d.id: d.actuator for d in view.advised.values() if not view.lapsed(d)},
+            "advised": {d.id: d.actuator for d in waiting(view)},
+            "lapses": {d.id: remaining(d, view.tick) for d in waiting(view)},
         },
         "trials": {
             "completed": view.trials.completed,
@@ -276,7 +278,8 @@ def _show_decisions(decisions: dict[str, Any], trials: dict[str, Any], prompts: 
         if line:
             say(f"  {line}")
     for decision, actuator in decisions["advised"].items():
-        say(f"  advised on {actuator}: `oven-controller approve {decision}`")
+        left = decisions["lapses"][decision]
+        say(f"  advised on {actuator}, lapses in {left}: `oven-controller approve {decision}`")
 
 
 def down(run: LiveRunName = None, run_: SameRun = None) -> None:

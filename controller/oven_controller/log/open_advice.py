@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from oven_controller.log.run_summary import RunSummary
 from oven_controller.protocol.messages import Decision
 
 AGAIN: Final = 0.25
@@ -26,3 +27,24 @@ def remaining(advised: Decision, tick: int, tick_s: float = 0.0) -> str:
     if seconds < 1:
         return ticks
     return f"{ticks} (about {seconds / 60:.0f} min)" if seconds >= 90 else f"{ticks} (about {seconds:.0f} s)"
+
+
+def waiting(view: RunSummary) -> list[Decision]:
+    """Advice that can be approved now, what lapses first at the front."""
+    return sorted((one for one in view.advised.values() if not view.lapsed(one)), key=lambda one: one.expires_at_tick)
+
+
+class Reminders:
+    """Advice that is to be said again, each once. Ask after each observation."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def due(self, view: RunSummary) -> list[Decision]:
+        """What is near its end now, and was not before."""
+        if not view.advised:
+            return []
+        open_now = waiting(view)
+        found = [one for one in open_now if one.id not in self._said and is_near_end(one, view.tick)]
+        self._said = (self._said & {one.id for one in open_now}) | {one.id for one in found}
+        return found

@@ -11,8 +11,8 @@ from datetime import datetime
 import psutil
 import pytest
 from tests.integration.conftest import WAIT_S, Stack, wait_for
-from tests.support.webhook_server import Posted, WebhookServer
 
+from oven_bench.performance.webhook_server import Posted, WebhookServer
 from oven_controller.runs.log_sources import exported
 
 pytestmark = pytest.mark.e2e

@@ -104,7 +104,7 @@ async def _notifier(folder: RunFolder, urls: Sequence[str]) -> AsyncIterator[psu
             own_command("notify"), env=os.environ | {"OVEN_RUN_DIR": str(folder.path)}, stdout=out, stderr=out
         )
     try:
-        await _until(lambda: cursor.written(folder.path) != before, "the notifier read the log")
+        await _until(lambda: cursor.written(folder.path) != before, "the notifier read the log", 60)
         yield psutil.Process(process.pid)
     finally:
         process.terminate()

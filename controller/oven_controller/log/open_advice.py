@@ -8,8 +8,8 @@ from oven_controller.log.run_summary import RunSummary
 from oven_controller.protocol.messages import Decision
 
 AGAIN: Final = 0.25
-"""Share of the ticks for an approval that is left when it is said again: late enough that nobody hears twice of what
-they are looking at, and early enough to act."""
+"""Share of the ticks for an approval that is left when it is said again: late enough not to repeat what a person
+is looking at, and early enough to act."""
 
 
 def is_near_end(advised: Decision, tick: int) -> bool:

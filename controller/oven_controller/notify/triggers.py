@@ -31,7 +31,7 @@ FAILED: Final = ("rejected", "expired", "unknown")
 WAITING: Final = 256
 """Decisions that are remembered until their receipt; a run has few at a time."""
 QUIET_S: Final = 600.0
-"""Seconds without a word from the learner before it is missed, at least: a long evaluation or checkpoint is not."""
+"""Seconds of silence after which the learner is missed, at least: an evaluation or a checkpoint may take minutes."""
 QUIET_STEPS: Final = 20
 """And so many times the usual time between two observations."""
 PACE: Final = 50
@@ -173,7 +173,7 @@ class Triggers:
             title = f"not done: {change_of(made)} ({body.status})"
             said = f"{at} what {who} wanted, {change_of(made)}, did not take effect ({body.status}){why}."
             return [self._about(event.seq, event.time, "applied", "warning", key, title, said)]
-        if body.status != "applied":
+        if body.status != "applied" or self._is_aside(body.actuator):
             return []
         if body.actuator in (ROLLBACK, UNDO):
             title = "rolled back" if body.actuator == ROLLBACK else "rollback taken back"
@@ -183,6 +183,12 @@ class Triggers:
         change = f"{body.actuator} {text(body.before)} → {text(body.after)}"
         said = f"{at} {change}, as {who} wanted{because(made)}"
         return [self._about(event.seq, event.time, "applied", "info", key, f"applied: {change}", said)]
+
+    def _is_aside(self, actuator: str) -> bool:
+        """Whether it neither sets anything nor moves the weights: a measurement, a copy; and a hold is told as one."""
+        specs = self.view.started.actuators if self.view.started is not None else ()
+        effect = next((spec.effect for spec in specs if spec.name == actuator), "setting")
+        return effect not in ("setting", "moves_weights")
 
     def _held(self, event: Event) -> Notice:
         command = f"oven-controller resume {self._run}"

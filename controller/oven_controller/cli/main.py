@@ -25,6 +25,7 @@ from oven_controller.cli import (
     judge,
     kg,
     log,
+    mcp,
     monitor,
     notify,
     operator,
@@ -39,7 +40,7 @@ from oven_controller.terminal_text import clean
 
 PANELS = {
     "Start and end": ("up", "run", "down"),
-    "Watch": ("runs", "status", "monitor", "log", "notify"),
+    "Watch": ("runs", "status", "monitor", "log", "notify", "mcp"),
     "Overrule": (
         "hold",
         "resume",
@@ -85,7 +86,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-reading = (log, decisions, explain, replay, review, backtest, calibration, importing)
+reading = (log, mcp, decisions, explain, replay, review, backtest, calibration, importing)
 
 
 def _version(wanted: bool) -> None:

@@ -1,7 +1,7 @@
 """Settings of notifications: to whom messages go, about what, and from which severity on.
 
-An address is a secret: anyone who has a webhook's can post to it. So a dump of these settings (config.json, `config show`,
-a dry run) has its scheme and host and no more, and an error names the setting and not the value.
+An address is a secret: anyone who has a webhook's can post to it. So a dump of these settings (config.json, `config
+show`, a dry run) has its scheme and host and no more, and an error names the setting and not the value.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from oven_controller.protocol.messages import (
     RunEnded,
     RunStarted,
 )
-from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand, OperatorKey
 from oven_controller.protocol.trial_messages import TrialEnded, TrialStarted
 from oven_controller.settings.resolution import Resolved
 from oven_controller.terminal_text import clean
@@ -101,11 +101,6 @@ class Headless:
                 self._say(event, f"learner  {body.recipe}, {' or '.join(until) or 'no end set'}; knobs: {knobs}")
             case Observation() as body:
                 self._observation(event, body)
-                for advice in self._reminders.due(self.view):
-                    left = remaining(advice, self.view.tick)
-                    self._say(
-                        event, f"advice   on {advice.actuator} lapses in {left}: `oven-controller approve {advice.id}`"
-                    )
             case Decision() as body:
                 was = text(before.get(body.actuator, body.before))
                 self._say(event, f"decision {body.actuator} {was} → {text(body.value)} {body.verdict}: {body.reason}")
@@ -120,6 +115,8 @@ class Headless:
                 self._status(event, body, event.author in known)
             case OperatorCommand() as body:
                 self._say(event, f"operator {event.author}: {said(body)}")
+            case OperatorKey() as body:
+                self._say(event, f"operator {body.name}: the key {'counts' if body.key else 'counts no longer'}")
             case CommandAnswer() as body:
                 verdict = "done" if body.done else "refused"
                 self._say(event, f"answer   to {body.operator}: {body.action} {verdict}: {body.reason}")
@@ -173,6 +170,9 @@ class Headless:
             self.numbering.take(event.body)
 
     def _observation(self, event: Event, body: Observation) -> None:
+        for advice in self._reminders.due(self.view):
+            left = remaining(advice, self.view.tick)
+            self._say(event, f"advice   on {advice.actuator} lapses in {left}: `oven-controller approve {advice.id}`")
         started = self.view.started
         most = started.horizon.max_steps if started else None
         every = max(LEAST_STEPS, most // LINES_A_RUN) if most else EVERY_STEPS

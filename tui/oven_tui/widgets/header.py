@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
+from oven_controller.log.open_advice import is_near_end, remaining, waiting
 from oven_controller.log.run_summary import text
 from oven_controller.protocol.messages import Value
 from oven_tui.model.braille_chart import Run
@@ -112,8 +113,11 @@ class Header(Lines):
         )
         turned = [(name, value) for name, value in run.knobs.items() if name in initial and value != initial[name]]
         right: list[Run] = []
+        if (advised := waiting(run)) and is_near_end(advised[0], run.tick):
+            left_over = remaining(advised[0], run.tick, self.view.pace_s)
+            right = [(f"  ? {advised[0].actuator} lapses in {left_over}", "warn")]
         if run.malformed or self.view.left_out:
-            right = [(f"  {run.malformed} malformed", "warn")] if run.malformed else []
+            right += [(f"  {run.malformed} malformed", "warn")] if run.malformed else []
             right += [(f"  {self.view.left_out} left out", "warn")] if self.view.left_out else []
         room = width - sum(cell_len(words) for words, _ in (*left, *right))
         return row(width, [*left, *_knobs(turned, room)], right)

@@ -26,12 +26,14 @@ from oven_tui.model.commands import BY_ID, COMMANDS, Scope
 from oven_tui.model.decisions import Decided
 from oven_tui.screens.choice import ChoiceScreen
 from oven_tui.screens.confirm import ConfirmScreen
+from oven_tui.screens.console import ConsoleScreen
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import BOARD, HelpScreen
 from oven_tui.screens.knob import KnobScreen
 from oven_tui.screens.paper import PaperScreen
 from oven_tui.widgets.chart import Chart
 from oven_tui.widgets.charts import CHARTS
+from oven_tui.widgets.console_lines import ConsoleLines
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header
 from oven_tui.widgets.run_list import RunList
@@ -187,8 +189,8 @@ async def test_the_filter() -> None:
         await until(pilot, lambda: "shown by" not in screen_text(app))
 
 
-BOARDS = (MonitorApp, Decisions, RunList, OverlayApp, PlayApp)
-SHOWN = (*BOARDS, PaperScreen, HelpScreen, ConfirmScreen, ChoiceScreen, KnobScreen)
+BOARDS = (MonitorApp, Decisions, ConsoleLines, RunList, OverlayApp, PlayApp)
+SHOWN = (*BOARDS, ConsoleScreen, PaperScreen, HelpScreen, ConfirmScreen, ChoiceScreen, KnobScreen)
 
 
 def test_a_key_has_one_meaning_where_it_is_heard() -> None:

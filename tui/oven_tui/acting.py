@@ -265,7 +265,7 @@ class Acting(_Base):
         self.set_timer(STANDS_S, lambda: self.query_one(Decisions).leave(result.command.id))
 
     def _moved(self, _result: CommandResult) -> None:
-        """Drawn at once: whoever waits for a receipt looks at the row."""
+        """Drawn at once: the person who waits for a receipt looks at the row."""
         self.view.given.moved()
         self.paint()
 

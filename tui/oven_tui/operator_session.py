@@ -63,7 +63,7 @@ class OperatorSession:
 
     async def send(self, result: CommandResult, changed: Callable[[CommandResult], object]) -> None:
         """Give the command of `result`, which is filled as the log says what becomes of it, and `changed` called. What
-        goes wrong on the way stands in it, too."""
+        goes wrong on the way is in it, too."""
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self._ready.wait()

@@ -86,7 +86,7 @@ class CommandResult:
         return f"{self.command.action}: {self.outcome() if self.whole else self._lacking()}"
 
     def outcome(self) -> str:
-        """What came of it, once it is whole."""
+        """The outcome, once the result is whole."""
         action, answer, receipt = self.command.action, self.answer, self.receipt
         if answer is not None and not answer.done:
             return f"refused: {answer.reason}"

@@ -118,7 +118,7 @@ class OperatorClient:
                     await one.news.wait()
 
     async def _step_s(self, logged: int) -> float:
-        """The length of the newest step before an event of the log, in seconds; 0 where nobody says."""
+        """The length of the newest step before an event of the log, in seconds; 0 where it is not known."""
         try:
             events = await history(self.bus, self._run, max(0, logged - PACE_EVENTS))
         except BusError:
@@ -143,7 +143,7 @@ class OperatorClient:
 
 
 async def carried_out(access: RunAccess, command: OperatorCommand, limit_s: float | None = None) -> CommandResult:
-    """Log one command over a connection of its own, and wait for what becomes of it. Raises RefusedError where the key
+    """Log one command over its own connection, and wait for what becomes of it. Raises RefusedError where the key
     may not command, BusError when the command does not get into the log in time."""
     async with OperatorClient.connected(access) as client:
         return await client.carry_out(command, limit_s)

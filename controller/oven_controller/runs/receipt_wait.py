@@ -13,7 +13,7 @@ SETTLE_S: Final = 1.0
 STILL_S: Final = 60.0
 """Without a step, in seconds: a run that is held or stuck, or whose learner is gone, ends none."""
 STEPS_LONG: Final = 3.0
-"""Of the newest step's length, where that is known and more than STILL_S: a long step is no stuck run."""
+"""Of the newest step's length, where that is known and more than STILL_S: a run with long steps is not stuck."""
 
 
 class ReceiptWait:

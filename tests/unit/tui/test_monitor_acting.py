@@ -68,7 +68,7 @@ def test_what_is_typed_counts_and_says_what_is_wrong_with_it() -> None:
     assert all(map(edit.type, "2e1")) and edit.value == 20.0
     assert not edit.type("h") and not edit.type("enter")
     edit.type("-")
-    with pytest.raises(ValueError, match="is no number"):
+    with pytest.raises(ValueError, match="is not a number"):
         _ = edit.value
     edit.rub_out()
     edit.move(1)

@@ -89,7 +89,7 @@ def _veto(view: MonitorView, of: str) -> str:
         )
     entry = advice(view, of)
     if entry is None:
-        return f"{of} is neither open nor advised any more; the mesh says what became of it."
+        return f"{of} is neither open nor advised any more; the mesh will say why."
     decision = entry.decision
     return (
         f"The advice {changed(decision.actuator, decision.before, decision.value)} cannot be approved any more; "

@@ -48,10 +48,10 @@ class KnobEdit:
         try:
             found = float(self.typed)
         except ValueError:
-            raise ValueError(f"{self.typed!r} is no number") from None
+            raise ValueError(f"{self.typed!r} is not a number") from None
         if self.spec.kind == "simplex":
             if not 0 <= found <= 1:
-                raise ValueError(f"{self.typed!r} is no share: a share lies between 0 and 1")
+                raise ValueError(f"{self.typed!r} is not a share: a share lies between 0 and 1")
             now = shares(self.moved)
             return self._shifted(now, found - now[self.spec.choices[self.component]])
         return found

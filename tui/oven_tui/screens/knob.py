@@ -23,7 +23,7 @@ from oven_tui.model.cell_text import fit
 from oven_tui.model.knob_edit import KnobEdit
 
 AGAIN_S = 0.5
-"""How often the answers are looked up anew, in seconds: the run goes on meanwhile."""
+"""How often the answers are looked up anew, in seconds: the run continues meanwhile."""
 BAR = 48
 """Cells of the scale between the bounds."""
 

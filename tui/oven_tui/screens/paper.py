@@ -14,7 +14,7 @@ LINES = 3
 
 
 class PaperScreen(ModalScreen[None]):
-    """Its content stands in a scrolling container with the id `paper`."""
+    """Its content is in a scrolling container with the id `paper`."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("paper")
 

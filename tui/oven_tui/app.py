@@ -12,17 +12,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
-from textual.filter import LineFilter
 from textual.widgets import Footer
 
-from oven_tui.appearance import OWN_THEMES, THEMES, Appearance
+from oven_tui.appearance import Appearance
 from oven_tui.bindings import CommandPalette, bindings
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import HelpScreen
+from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.agents import Agents
 from oven_tui.widgets.base import Panel
 from oven_tui.widgets.charts import Charts
@@ -44,8 +44,7 @@ WIDE, TALL = 150, 32
 """Cells from which on the lists stand beside the charts, and the charts take half of the height."""
 
 
-class MonitorApp(App[None]):
-    CSS_PATH = "styles.tcss"
+class MonitorApp(ThemedApp[None]):
     TITLE = "Oven Controller"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = bindings("monitor")
@@ -60,20 +59,21 @@ class MonitorApp(App[None]):
         panels: Sequence[MakePanel] = PANELS,
     ) -> None:
         """`access` None: nothing is read, and somebody else calls `take` (tests)."""
-        super().__init__()
+        super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
         self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall")]
         self.view = MonitorView()
         self.shown = self.view
         """What the widgets draw: the view, or a copy of it from when it was frozen."""
         self.about = about
+        self.wants_runs = False
+        """Whether it was closed to see the list of runs."""
         self.charts = Charts(self.view)
         self._access = access
         self._panels: list[Panel] = []
         self._panel_kinds = panels
         self._painted = 0.0
         self._due = False
-        self._appearance = appearance or Appearance()
 
     def compose(self) -> ComposeResult:
         yield Header(self.about, self.shown)
@@ -88,9 +88,7 @@ class MonitorApp(App[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        for theme in OWN_THEMES:
-            self.register_theme(theme)
-        self.theme = self._appearance.theme
+        self.dress()
         self.query_one(Decisions).focus()
         if self._access is not None:
             self.call_after_refresh(self._read)
@@ -100,12 +98,19 @@ class MonitorApp(App[None]):
         from oven_tui.feed import Feed  # after the first paint: the bus takes as long to import as all the rest
 
         assert self._access is not None
-        self.run_worker(Feed(self._access, self.take, self.say).run(), exit_on_error=True)
+        self.run_worker(Feed(self._access, self.take, self.say, self.show_view).run(), exit_on_error=True)
 
     def take(self, events: list[Event]) -> None:
         """New events of the log, in order."""
         for event in events:
             self.view.feed(event)
+        self._soon()
+
+    def show_view(self, view: MonitorView) -> None:
+        """Another view from now on: a preview of a long log, or all of it; what is frozen stays."""
+        frozen = self.shown is not self.view
+        self.view = view
+        self.shown = self.shown if frozen else view
         self._soon()
 
     def say(self, link: str, detail: str) -> None:
@@ -206,13 +211,6 @@ class MonitorApp(App[None]):
     def on_filter_box_closed(self) -> None:
         self.query_one(Decisions).focus()
 
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        return self._appearance.filters(super().get_line_filters(), self.no_color)
-
-    def action_theme(self) -> None:
-        here = THEMES.index(self.theme) if self.theme in THEMES else -1
-        self.theme = THEMES[(here + 1) % len(THEMES)]
-
     def action_save(self) -> None:
         folder = self._access.saves_to if self._access is not None else Path.cwd()
         try:
@@ -221,6 +219,10 @@ class MonitorApp(App[None]):
             self.notify(f"not saved: {error.strerror} ({folder})", severity="error")
             return
         self.notify(f"saved {path}")
+
+    def action_runs(self) -> None:
+        self.wants_runs = True
+        self.exit()
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen())

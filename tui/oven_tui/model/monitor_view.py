@@ -70,6 +70,8 @@ class MonitorView:
         """Agent → its weight after the last outcome; absent before the first."""
         self.faults: deque[str] = deque(maxlen=20)
         self.left_out = 0
+        self.preview = False
+        """Whether it is of samples of a long log, unchecked: then what it counts is wrong."""
         self.pace_s = 0.0
         """Seconds between observations, as a moving average."""
         self.version = 0

@@ -84,7 +84,10 @@ class Agents(Lines, Panel):
         left: list[Run] = [(f"{sign} ", colour), (fit(name, NAME - 1) + " ", "text")]
         state, kind = _state(agent, standing)
         left.append((fit(state, 9), kind))
-        left.append((f"{agent.proposals:>4}  {agent.against:>4}  {agent.backed:>6}  ", "text"))
+        counts = (f"{agent.proposals:>4}", f"{agent.against:>4}", f"{agent.backed:>6}")
+        if self.view.preview:  # they are of a few samples
+            counts = ("   …", "   …", "     …")
+        left.append(("  ".join(counts) + "  ", "text"))
         left.append(self._reputation(name))
         if agent.cannot_fire:
             left.append((f"cannot fire: {agent.cannot_fire}", "warn"))

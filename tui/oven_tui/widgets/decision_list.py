@@ -66,9 +66,10 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         run = self.view.run
         not_kept = f", {run.not_kept} tried and not kept" if run.not_kept else ""
         shown = f", {len(rows)} shown by {self.filter!r}" if self.filter else ""
-        self.border_title = (
-            f"decisions: {run.adopted} adopted, {run.rejected} rejected{not_kept}, {len(self.view.open)} open{shown}"
-        )
+        counts = f"{run.adopted} adopted, {run.rejected} rejected{not_kept}"
+        if self.view.preview:
+            counts = "the newest; those before are being read"
+        self.border_title = f"decisions: {counts}, {len(self.view.open)} open{shown}"
         self._keep_cursor_visible()
         self.refresh()
 

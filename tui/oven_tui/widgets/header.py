@@ -48,7 +48,7 @@ class Header(Lines):
 
     def _state(self) -> list[Run]:
         state = self.view.state(self.silent_s)
-        if self.link[0] == "down" and state != "ended":
+        if self.link[0] in ("down", "checking past") and state != "ended":
             return [("■ stack is down", "bad")]
         glyph, kind = STATES.get(state, ("○", "dim"))
         if state == "ended" and self.view.run.ended:
@@ -66,7 +66,12 @@ class Header(Lines):
         name, detail = self.link
         if name in ("connected", "down"):
             return []
-        words = {"no mesh": "no mesh: nothing is decided", "unreadable": f"log not readable: {detail}"}.get(name, name)
+        words = {
+            "no mesh": "no mesh: nothing is decided",
+            "unreadable": f"log not readable: {detail}",
+            "checking": f"preview; checking the log {detail}",
+            "checking past": f"preview; checking the log {detail}",
+        }.get(name, name)
         return [(words[: max(20, self.content_size.width // 2)], "warn"), (" ", "blank")]
 
     def _how_far(self, width: int) -> list[Run]:
@@ -96,7 +101,8 @@ class Header(Lines):
                 (f" ({now - start:+.3f})  ", "text"),
             ]
         not_kept = f", {run.not_kept} tried and not kept" if run.not_kept else ""
-        left.append((f"{run.adopted} adopted, {run.rejected} rejected{not_kept}", "text"))
+        counts = f"{run.adopted} adopted, {run.rejected} rejected{not_kept}"
+        left.append((counts, "text") if not self.view.preview else ("its decisions are being read", "dim"))
         initial = (
             {spec.name: spec.value for spec in run.started.actuators if spec.kind != "action"} if run.started else {}
         )

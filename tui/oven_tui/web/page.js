@@ -1,0 +1,1 @@
+document.getElementById("again").addEventListener("click", () => window.location.reload());

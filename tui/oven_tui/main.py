@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import termios
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,7 +87,7 @@ def show(
 
     async def shown() -> None:
         call_at_end(windows.exit, signal.SIGHUP)  # Textual would leave the terminal as it is
-        looking = asyncio.create_task(_end_with_the_server(windows.exit) if in_browser else _end_when_hung_up())
+        looking = asyncio.create_task(_end_with_the_server() if in_browser else _end_when_hung_up())
         await windows.run(play=play)
         looking.cancel()
 
@@ -145,12 +145,13 @@ def _serve(accesses: Sequence[RunAccess], argv: Sequence[str], port: int) -> Non
     serve(rest, ", ".join(access.run for access in accesses), port)
 
 
-async def _end_with_the_server(end: Callable[[], object]) -> None:
-    """Its server ends it, and one that was killed cannot."""
+async def _end_with_the_server() -> None:
+    """Its server ends it, and one that was killed cannot. Nothing that it draws reaches anyone then, and Textual would
+    wait for that."""
     parent = os.getppid()
     while os.getppid() == parent:
         await asyncio.sleep(LOOK_S)
-    end()
+    os._exit(0)
 
 
 async def _end_when_hung_up() -> None:

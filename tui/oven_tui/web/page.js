@@ -1,1 +1,0 @@
-document.getElementById("again").addEventListener("click", () => window.location.reload());

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import sys
 import termios
@@ -148,8 +149,9 @@ def _serve(accesses: Sequence[RunAccess], argv: Sequence[str], port: int) -> Non
 async def _end_with_the_server() -> None:
     """Its server ends it, and one that was killed cannot. Nothing that it draws reaches anyone then, and Textual would
     wait for that."""
-    parent = os.getppid()
-    while os.getppid() == parent:
+    stdin = select.poll()
+    stdin.register(0, 0)  # a pipe without a writer is told of all the same
+    while not stdin.poll(0):
         await asyncio.sleep(LOOK_S)
     os._exit(0)
 

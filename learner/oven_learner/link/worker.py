@@ -28,6 +28,7 @@ from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import LogWriter
 from oven_learner.link.outage_log import OutageLog
 from oven_learner.link.pipes import Flag, Inlet, Outlet, packed
+from oven_learner.link.samples import SamplePublisher
 
 log = logging.getLogger("oven.learner")
 
@@ -66,7 +67,9 @@ class Worker:
         contexts, outages, run = tracing.Contexts(), OutageLog(), config.run
         self._writer = LogWriter(run, config.secret, contexts, outages)
         self._reader = LogReader(run, Keyring(config.pin), config.secret, contexts, self._hand_over)
-        self._session = BusSession(config.url, run, config.credentials, self._writer, self._reader, outages)
+        self._samples = SamplePublisher(run)
+        besides = (self._samples.run,)
+        self._session = BusSession(config.url, run, config.credentials, self._writer, self._reader, outages, besides)
         self._opened = self._given_up = self._alone = False
         self._sending: asyncio.Task[None] | None = None
         self._arrived: asyncio.Event | None = None
@@ -167,6 +170,8 @@ class Worker:
         elif isinstance(said, tuple):
             self._taken, self._writer.lost, *atoms = said
             self._writer.put(PendingObservation(*atoms), droppable=True)
+        elif isinstance(said, dict):
+            self._samples.put(said)
         elif said == BEGIN:
             self._reader.begin()
         elif isinstance(said, Closing):

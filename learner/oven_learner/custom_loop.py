@@ -31,8 +31,8 @@ from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.held_out_evaluation import Evaluation, Measured
 from oven_learner.client.idle_client import idle_client
 from oven_learner.client.loop_client import LoopClient
-from oven_learner.link.base import Link
 from oven_learner.link.find_controller import Connection, Mode, seek
+from oven_learner.link.link_interface import Link
 from oven_learner.optim.lr_scale import USER_BOUNDS, LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback
 from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots

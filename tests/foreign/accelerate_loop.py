@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import oven_learner as oven
 from oven_bench.foreign.case import Case, Result, command_line
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 
 LENGTH = 32
 """Bytes of a row, and one more that is only predicted."""

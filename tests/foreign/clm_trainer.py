@@ -23,7 +23,7 @@ from transformers import (
 
 import oven_learner as oven
 from oven_bench.foreign.case import Case, Result, command_line
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 
 BLOCK = 64
 """Tokens of a row; one token is one byte."""

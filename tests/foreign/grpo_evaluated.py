@@ -26,7 +26,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 import oven_learner as oven
 from oven_bench.foreign.case import Case, Result, command_line
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 
 LETTERS = string.ascii_lowercase
 VOCABULARY = ("<pad>", "<eos>", *LETTERS)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import oven_learner as oven
 from oven_bench.foreign.case import Case, Result, command_line
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 
 CONTEXT = 64
 LAYERS = 2

@@ -22,7 +22,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 import oven_learner as oven
 from oven_bench.foreign.case import Case, Result, command_line
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 
 if TYPE_CHECKING:
     from tests.foreign.grpo_evaluated import new_model, reinforce, texts, tokenizer

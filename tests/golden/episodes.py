@@ -18,7 +18,7 @@ from oven_bench.gym.fault import Fault
 from oven_bench.gym.runner import Ground
 from oven_bench.gym.trainee_factory import make
 from oven_controller.protocol.events import Event
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 
 ARM = "mesh+kg"
 SEED = 1

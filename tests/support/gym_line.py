@@ -16,7 +16,7 @@ from oven_bench.gym.seeded_draws import generator, integer, uniform
 from oven_bench.gym.task_table import Kind
 from oven_controller.protocol.messages import MetricSpec, Observation, RunStarted
 from oven_learner.actuators import Actuators
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 
 RATE, WORST = 0.05, 10.0
 

@@ -23,7 +23,7 @@ from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 
 RUN = "r"
 T = TypeVar("T")

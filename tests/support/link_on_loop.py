@@ -13,8 +13,8 @@ from oven_controller.protocol.messages import LogMessage
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring
 from oven_controller.telemetry import tracing
-from oven_learner.link.base import Make
 from oven_learner.link.bus_session import BusSession
+from oven_learner.link.link_interface import Make
 from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import LogWriter
 from oven_learner.link.outage_log import OutageLog

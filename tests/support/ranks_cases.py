@@ -15,7 +15,7 @@ from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_learner.actuators import Actuators
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.client import OvenClient
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback

@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Container
 from textual.widgets import Footer, Input
 
+from oven_tui.bindings import CommandPalette, bindings
 from oven_tui.model import braille_chart
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.decision_detail import DecisionScreen
@@ -48,20 +49,8 @@ class MonitorApp(App[None]):
     CSS_PATH = "styles.tcss"
     TITLE = "Oven Controller"
     ENABLE_COMMAND_PALETTE = True
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "Close the monitor", id="quit", tooltip="Close the monitor; the run continues"),
-        Binding("space", "freeze", "Freeze", id="freeze", tooltip="Freeze what is shown; data keeps arriving"),
-        Binding("end,G", "tail", "Tail", show=False, id="tail", tooltip="Thaw, and follow the newest decision again"),
-        Binding("m", "metrics(1)", "Metrics", id="metrics", tooltip="The next four metrics"),
-        Binding("M", "metrics(-1)", "Metrics back", show=False, id="metrics.back", tooltip="The four metrics before"),
-        Binding("plus,equals_sign", "zoom(1)", "Zoom", show=False, id="zoom.in", tooltip="Charts: fewer, newer ticks"),
-        Binding("minus", "zoom(-1)", "Zoom out", show=False, id="zoom.out", tooltip="Charts: more ticks"),
-        Binding("slash", "filter", "Filter", id="filter", tooltip="Filter the decisions"),
-        Binding("escape", "unfilter", "All", show=False, id="unfilter", tooltip="Clear the filter"),
-        Binding("s", "save", "SVG", id="save", tooltip="Save a picture (SVG) into the run's folder"),
-        Binding("ctrl+t", "light", "Theme", show=False, id="light", tooltip="Light or dark"),
-        Binding("question_mark", "help", "Help", id="help", key_display="?", tooltip="This help"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("monitor")
+    COMMANDS: ClassVar[set[Any]] = {CommandPalette}
 
     def __init__(
         self,
@@ -230,4 +219,4 @@ class MonitorApp(App[None]):
         self.notify(f"saved {path}")
 
     def action_help(self) -> None:
-        self.push_screen(HelpScreen([b for b in (*self.BINDINGS, *Decisions.BINDINGS) if isinstance(b, Binding)]))
+        self.push_screen(HelpScreen())

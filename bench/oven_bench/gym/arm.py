@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from oven_bench.fixed_rules import Rule, RuleLink
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 
 
 class Arm(Protocol):

@@ -43,8 +43,8 @@ from oven_controller.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 
 if TYPE_CHECKING:
-    from oven_bench.gym.sorting.policy import Policy
     from oven_bench.gym.sorting.scoring import Completions
+    from oven_bench.gym.sorting.two_layer_policy import Policy
 
 Written = Literal[
     "development",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from oven_controller.protocol.messages import Decision, LearnerMessage, LogMessage, Receipt, RunStarted
 from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.protocol.trial_messages import TrialStarted
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 from oven_learner.link.resume_state import ResumeState
 
 

@@ -36,7 +36,7 @@ from oven_controller.security.signing import load_keys
 from oven_controller.server.embedded import KEYS, EmbeddedServer
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
-from oven_learner.link.base import Make
+from oven_learner.link.link_interface import Make
 from oven_learner.link.process_link import ProcessLink
 
 RUN = "bench"

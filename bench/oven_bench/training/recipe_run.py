@@ -17,7 +17,7 @@ from oven_bench.progress import progress
 from oven_bench.worker_pool import workers
 from oven_controller import plugins
 from oven_controller.errors import ProcessError
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 
 METRIC = {"grpo": "eval/accuracy", "pretrain": "eval/bits_per_byte"}
 """Recipe → what is held out."""

@@ -42,13 +42,13 @@ from oven_learner.client.run_start import (
     resume_values,
 )
 from oven_learner.client.trials import Trials
-from oven_learner.link.base import Link, Make, PendingObservation
+from oven_learner.link.link_interface import Link, Make, PendingObservation
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
 from oven_learner.link.spans import Answer
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.base import Rollback
-from oven_learner.trials.base import Branchable
+from oven_learner.rollback.kept_state import Rollback
+from oven_learner.trials.branchable import Branchable
 
 log = logging.getLogger("oven.learner")
 

@@ -15,7 +15,7 @@ from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.protocol.trial_messages import TrialStarted
 from oven_learner.client.hold_and_stop import LOCAL, has_unanswered_command
 from oven_learner.client.judge_offers import Offered
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 from oven_learner.ranks import Ranks
 
 log = logging.getLogger("oven.learner")

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from oven_controller.protocol.actions import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
 from oven_controller.protocol.messages import Value
 from oven_learner.actuators import Actuators
-from oven_learner.rollback.base import Rollback, Snapshot
+from oven_learner.rollback.kept_state import Rollback, Snapshot
 
 
 class Run(Protocol):

@@ -11,7 +11,7 @@ from oven_controller.protocol.messages import ActuatorSpec, Value
 from oven_controller.protocol.rules import Rules
 from oven_learner.actuators import DONE, Actuators, Applied, difference
 from oven_learner.client.hold_and_stop import OBEYED
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.ranks import Ranks
 

@@ -11,7 +11,7 @@ from oven_controller.protocol.messages import LearnerMessage
 from oven_controller.protocol.trial_messages import ArmReading, BranchObservation, TrialEnded, TrialStarted
 from oven_learner.actuators import Actuators, Applied
 from oven_learner.ranks import Ranks
-from oven_learner.trials.base import Branchable
+from oven_learner.trials.branchable import Branchable
 from oven_learner.trials.branches import Branches, Marked, Result
 
 log = logging.getLogger("oven.learner")

@@ -23,8 +23,8 @@ from oven_learner.hf import input_checks, knobs
 from oven_learner.hf.callback import Attachment, Options
 from oven_learner.hf.completion_samples import shows_completions
 from oven_learner.hf.verifier_drafts import give_drafts
-from oven_learner.link.base import Link
 from oven_learner.link.find_controller import Mode, seek
+from oven_learner.link.link_interface import Link
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.rewards.committee import Committee
 from oven_learner.teachers import Teachers

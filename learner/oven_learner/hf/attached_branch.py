@@ -12,7 +12,7 @@ from oven_learner.hf.step_hooks import StepHook
 
 
 class AttachedBranch:
-    """`Branchable` (oven_learner.trials.base) for one training. While a branch plays, the trainer neither logs,
+    """`Branchable` (oven_learner.trials.branchable) for one training. While a branch plays, the trainer neither logs,
     evaluates, saves nor ends; the gradient steps of a branch that is not kept count for nothing that goes by steps."""
 
     by_steps = False

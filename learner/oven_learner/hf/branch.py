@@ -46,8 +46,8 @@ class BranchState:
 
 
 class TrainerBranch:
-    """One trainer's, over all its trainings (oven_learner.trials.base.Branchable). Made before training begins; `begin`
-    is called when optimizer and scheduler exist."""
+    """One trainer's, over all its trainings (oven_learner.trials.branchable.Branchable). Made before training begins;
+    `begin` is called when optimizer and scheduler exist."""
 
     def __init__(
         self,

@@ -42,14 +42,14 @@ from oven_learner.hf.rollback import choose_rollback
 from oven_learner.hf.save_schedule import SaveSchedule, StepBudget
 from oven_learner.hf.step_hooks import ChannelMetrics, CommitteeScores, Gauges, StepEnd, StepHook, StepRate
 from oven_learner.hf.step_metrics import StepMetrics
-from oven_learner.link.base import Link
 from oven_learner.link.find_controller import Connection
+from oven_learner.link.link_interface import Link
 from oven_learner.optim.device_readback import Readback
 from oven_learner.optim.gauges import ABSENT_IF_NAN
 from oven_learner.optim.rate_readback import IN_A_TRAINER, RateReadback
 from oven_learner.ranks import Ranks, SilentLink
 from oven_learner.rewards.committee import Committee
-from oven_learner.rollback.base import Rollback
+from oven_learner.rollback.kept_state import Rollback
 from oven_learner.teachers import Teachers, announce_anchor
 from oven_learner.versions import installed
 

@@ -12,8 +12,8 @@ from oven_controller.runs import relaunch
 from oven_learner.hf import trainer_snapshot
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.base import Rollback
 from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
+from oven_learner.rollback.kept_state import Rollback
 from oven_learner.rollback.on_disk import OnDisk, Resumable
 
 

@@ -9,8 +9,8 @@ from transformers import TrainerControl, TrainerState
 from oven_learner.client.client import OvenClient
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.step_hooks import StepHook
-from oven_learner.rollback.base import Rollback
 from oven_learner.rollback.checkpoint_record import Record
+from oven_learner.rollback.kept_state import Rollback
 from oven_learner.rollback.on_disk import OnDisk, Resumable
 
 

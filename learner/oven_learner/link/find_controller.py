@@ -18,7 +18,7 @@ from oven_controller.security.signing import LEARNER, Signer, load_keys
 from oven_controller.settings.completions import CompletionsSettings
 from oven_controller.settings.model import ATTACHED, CommitteeSettings
 from oven_controller.telemetry import tracing
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 from oven_learner.link.process_link import POLL_S, ProcessLink
 
 log = logging.getLogger("oven.learner")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from oven_controller.protocol.messages import LogMessage
 from oven_controller.security.credentials import Credentials
 from oven_learner.link import pipes
-from oven_learner.link.base import Make, PendingObservation
+from oven_learner.link.link_interface import Make, PendingObservation
 
 GRACE_S = 1.0
 """For the worker to end by itself, once it was told to or the learner is gone."""

@@ -14,7 +14,7 @@ from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.protocol.trial_messages import TrialStarted
 from oven_controller.security.signing import Keyring
 from oven_controller.telemetry import tracing
-from oven_learner.link.base import message_id
+from oven_learner.link.link_interface import message_id
 from oven_learner.link.resume_state import ResumeState, check_signer, read_resume_state
 
 log = logging.getLogger("oven.learner")

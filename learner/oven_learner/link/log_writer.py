@@ -14,7 +14,7 @@ from oven_controller.protocol.names import Subjects
 from oven_controller.protocol.subjects import learner_subject, patterns_by
 from oven_controller.telemetry import tracing
 from oven_learner.link import spans
-from oven_learner.link.base import Make, message_id
+from oven_learner.link.link_interface import Make, message_id
 from oven_learner.link.outage_log import OutageLog
 from oven_learner.link.outbox import AT_ONCE, KEPT_BYTES, Outbox, QueuedMessage
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from oven_controller.bus.log import Entry
 from oven_controller.telemetry.span import Span
-from oven_learner.link.base import Make
+from oven_learner.link.link_interface import Make
 
 log = logging.getLogger("oven.learner")
 

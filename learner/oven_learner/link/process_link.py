@@ -30,7 +30,6 @@ from oven_controller.protocol.subjects import learner_subject
 from oven_controller.security.credentials import Credentials
 from oven_controller.telemetry import tracing
 from oven_learner.link import spool
-from oven_learner.link.base import Make, PendingObservation, message_id
 from oven_learner.link.frames import (
     BEGIN,
     GRACE_S,
@@ -42,6 +41,7 @@ from oven_learner.link.frames import (
     packed_observation,
     unpacked_observation,
 )
+from oven_learner.link.link_interface import Make, PendingObservation, message_id
 from oven_learner.link.outage_log import OutageLog
 from oven_learner.link.outbox import AT_ONCE, KEPT_BYTES, OVERHEAD_BYTES, UNMADE
 from oven_learner.link.pipes import Flag, Inlet, Outlet, packed

@@ -21,9 +21,9 @@ from oven_controller.runs.spool import Spool, append
 from oven_controller.security.signing import Keyring
 from oven_controller.telemetry import tracing
 from oven_learner.link import spool
-from oven_learner.link.base import PendingObservation
 from oven_learner.link.bus_session import BusSession
 from oven_learner.link.frames import BEGIN, GRACE_S, Closing, Frame, LogItem, Resumed, Status, WorkerConfig
+from oven_learner.link.link_interface import PendingObservation
 from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import LogWriter
 from oven_learner.link.outage_log import OutageLog

@@ -8,12 +8,12 @@ A policy is a torch module with `sample` and `step_log_probs` (policies/base.py)
 conditions that are texts. DiffusionPolicy needs the extra `diffusion`.
 """
 
-from oven_learner.policies.base import Policy, Samples
 from oven_learner.policies.causal import CausalPolicy
 from oven_learner.policies.diffusion import DiffusionPolicy, TemporalUNet
 from oven_learner.policies.gaussian import GaussianTrajectory, TrajectoryNetwork
-from oven_learner.policies.loading import load_policy
-from oven_learner.policies.teachers import PolicyTeachers
+from oven_learner.policies.policy import Policy, Samples
+from oven_learner.policies.policy_teachers import PolicyTeachers
+from oven_learner.policies.saved_policy import load_policy
 from oven_learner.policies.text_encoder import TextEncoder
 from oven_learner.policies.trainer import PolicyTrainer
 from oven_learner.policies.trainer_config import PolicyTrainerConfig

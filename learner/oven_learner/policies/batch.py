@@ -12,7 +12,7 @@ import torch
 from accelerate.utils import set_seed
 from torch import Tensor
 
-from oven_learner.policies.base import Samples
+from oven_learner.policies.policy import Samples
 from oven_learner.trials import random_state
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from oven_controller.errors import ConfigError
-from oven_learner.policies.base import Policy, Samples, on_weights
+from oven_learner.policies.policy import Policy, Samples, on_weights
 
 
 class CausalPolicy(Policy):

@@ -13,11 +13,11 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from oven_controller.errors import ConfigError, reason
 from oven_learner.client.loop_client import LoopClient
-from oven_learner.policies.base import Policy
 from oven_learner.policies.batch import Batch, batch_of
 from oven_learner.policies.conditions import ConditionSource
+from oven_learner.policies.policy import Policy
+from oven_learner.policies.policy_teachers import PolicyTeachers
 from oven_learner.policies.scoring import Scoring
-from oven_learner.policies.teachers import PolicyTeachers
 from oven_learner.policies.trainer_config import PolicyTrainerConfig
 from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.checkpoint_record import TRAINER_STATE, Record

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from oven_controller.errors import ConfigError
 from oven_learner.policies import policy_folder
-from oven_learner.policies.base import Policy, Samples, as_vectors, on_weights
 from oven_learner.policies.gaussian import normal_log_density
+from oven_learner.policies.policy import Policy, Samples, as_vectors, on_weights
 
 
 def diffusers() -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from oven_controller.errors import ConfigError
 from oven_learner.policies import policy_folder
-from oven_learner.policies.base import Policy, Samples, as_vectors, on_weights
+from oven_learner.policies.policy import Policy, Samples, as_vectors, on_weights
 
 LOG_DEVIATIONS = (-7.0, 2.0)
 """Bounds of the log standard deviation: from 0.001 to 7 units. A narrower spike float32 cannot follow."""

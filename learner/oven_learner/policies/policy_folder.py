@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from oven_controller.errors import ConfigError, reason
 from oven_controller.files import read_file, write_atomic
-from oven_learner.policies.base import Policy
+from oven_learner.policies.policy import Policy
 
 DESCRIPTION, WEIGHTS, SCHEDULER = "policy.json", "policy.safetensors", "scheduler"
 NETWORKS = ("TemporalUNet", "TrajectoryNetwork")

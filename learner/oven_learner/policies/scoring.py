@@ -15,7 +15,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.hf.missing_rewards import INFINITE, UNSCORED
-from oven_learner.policies.base import repeated
+from oven_learner.policies.policy import repeated
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.rule_members import RewardFunction
 

@@ -19,12 +19,12 @@ from oven_learner.client.held_out_evaluation import Measured, means
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.custom_loop import connect
 from oven_learner.policies import checkpoint, knobs
-from oven_learner.policies.base import Policy, check_policy, repeated
 from oven_learner.policies.batch import Batch, drawn
 from oven_learner.policies.conditions import ConditionSource, source_of
 from oven_learner.policies.objective import advantages, objective, row_weights
+from oven_learner.policies.policy import Policy, check_policy, repeated
+from oven_learner.policies.policy_teachers import AnyTeacher, PolicyTeachers
 from oven_learner.policies.scoring import KL, OF_SAMPLES, SKIPPED_STEPS, Scoring, prompt_of
-from oven_learner.policies.teachers import AnyTeacher, PolicyTeachers
 from oven_learner.policies.trainer_config import PolicyTrainerConfig
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.rule_members import RewardFunction

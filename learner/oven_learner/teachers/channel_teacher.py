@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from oven_controller.errors import TeacherRefusedError, reason
-from oven_learner.teachers import checks, loading, memory, quantization
+from oven_learner.teachers import checks, memory, model_and_tokenizer, quantization
 from oven_learner.teachers.config import TeacherConfig
 from oven_learner.teachers.placement import as_trainer_asks, chosen_form, place
 
@@ -24,10 +24,10 @@ def admit(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tuple[Any, 
     if tokenizer is not None:
         config = config.model_copy(update={"tokenizer": tokenizer})
     form = chosen_form(config, accelerator.device, limit)
-    words = loading.load_tokenizer(config)
+    words = model_and_tokenizer.load_tokenizer(config)
     if words is None:
         raise TeacherRefusedError("it has no tokenizer beside it; give one, Distillation(teacher=…, tokenizer=…)")
-    model = loading.load_model(config, form, accelerator.device)
+    model = model_and_tokenizer.load_model(config, form, accelerator.device)
     checks.check_own_weights(accelerator.unwrap_model(trainer.model), model)
     checks.check_size(model, 0, limit, form)
     rows, last = checks.rows(model), max(words.get_vocab().values())

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from oven_learner.teachers import loading, memory, quantization
+from oven_learner.teachers import memory, model_and_tokenizer, quantization
 from oven_learner.teachers.config import TeacherConfig
 from oven_learner.teachers.memory import Form
 from oven_learner.teachers.offload import offload
@@ -21,7 +21,7 @@ def chosen_form(config: TeacherConfig, device: torch.device, left: int, *, quant
         return "8 bits" if config.bits == 8 else "4 bits"
     if config.strategy != "hybrid":
         return config.strategy
-    footprint = loading.expected_footprint(config)
+    footprint = model_and_tokenizer.expected_footprint(config)
     free = memory.free_bytes(device)
     if config.model is not None:
         free += sum(tensor.nbytes for tensor in config.model.parameters() if tensor.device == device)  # there already

@@ -14,7 +14,7 @@ from typing import Any
 from accelerate.utils import is_peft_model
 
 from oven_controller.errors import ConfigError
-from oven_learner.teachers import checks, loading, memory, quantization
+from oven_learner.teachers import checks, memory, model_and_tokenizer, quantization
 from oven_learner.teachers.config import TeacherConfig
 from oven_learner.teachers.memory import Form
 from oven_learner.teachers.named_teachers import LIMIT_BYTES, Candidate, NamedTeachers
@@ -140,8 +140,8 @@ class Teachers(NamedTeachers[Any]):
         config = teacher if isinstance(teacher, TeacherConfig) else None
         if config is not None:
             form = chosen_form(config, device, self._limit - self._held)
-            tokenizer = loading.load_tokenizer(config)
-            teacher = loading.load_model(config, form, device, beside_training=beside_training)
+            tokenizer = model_and_tokenizer.load_tokenizer(config)
+            teacher = model_and_tokenizer.load_model(config, form, device, beside_training=beside_training)
         policy = trainer.accelerator.unwrap_model(trainer.model)
         checks.check_own_weights(policy, teacher)
         checks.check_size(teacher, self._held, self._limit, form)

@@ -22,7 +22,7 @@ from oven_controller.protocol.trial_messages import ArmReading, TrialStarted
 from oven_learner.actuators import DONE, Actuators, Applied, difference
 from oven_learner.ranks import Ranks
 from oven_learner.trials import comparison
-from oven_learner.trials.base import Branchable
+from oven_learner.trials.branchable import Branchable
 
 Status = Literal["completed", "interrupted", "refused"]
 LONGEST = 4

@@ -27,7 +27,7 @@ class LoopState:
 
 
 class LoopBranch:
-    """One loop's (oven_learner.trials.base.Branchable)."""
+    """One loop's (oven_learner.trials.branchable.Branchable)."""
 
     lagging: frozenset[str] = frozenset()
 

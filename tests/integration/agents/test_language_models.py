@@ -15,7 +15,7 @@ from tests.support.scripted_model import GOOD, KEY, ScriptedModel
 from oven_agents.backtest.command import main as backtest
 from oven_agents.language_models.author import Author
 from oven_agents.language_models.tuner import Tuner
-from oven_agents.review.command import main as review
+from oven_agents.review.review_command import main as review
 from oven_agents.runtime.companion import Surroundings
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.session import Session

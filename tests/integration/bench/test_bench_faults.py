@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.integration.conftest import PACKAGES, ROOT
 
-from oven_bench.performance.faults import measure
+from oven_bench.performance.swarm_faults import measure
 
 FAULTS = ("none", "agent_frozen", "agent_floods", "votes_oversized", "mesh_killed", "server_thawed")
 

@@ -18,12 +18,12 @@ from tests.unit.agents.test_backtest import Cutter, Lockstep, Unsure, backtest
 
 from oven_agents import Agent as Base
 from oven_agents import Notice, Vote, Window
-from oven_agents.review import command, html_page, text_report, votes_by_tick
+from oven_agents.review import html_page, review_command, text_report, votes_by_tick
 from oven_agents.review.chart import COLUMNS, chart
-from oven_agents.review.command import look
 from oven_agents.review.flagged_proposals import Flag, Series, flags, judge
 from oven_agents.review.open_loop_replay import OpenLoopReplay, Said
 from oven_agents.review.report import Report
+from oven_agents.review.review_command import look
 from oven_agents.runtime.loader import load, repeatable_agents
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_controller.cli.review import _changed
@@ -106,7 +106,7 @@ def test_agents_say_the_same_however_they_are_asked(
     assert len(before.flags) >= (1 if reward else 3)
     assert told(reviewed(source, inline=True)) == told(before)
     monkeypatch.setattr(votes_by_tick, "LEAST", 512)
-    monkeypatch.setattr(command, "BLOCKS", 1)
+    monkeypatch.setattr(review_command, "BLOCKS", 1)
     assert told(reviewed(source, processes=2)) == told(before)
 
 

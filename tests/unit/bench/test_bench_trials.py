@@ -17,7 +17,7 @@ from oven_bench.gym.trials import (
     bit_equality,
     command,
     coverage,
-    healthy_runs,
+    healthy_with_trials,
     null_trials,
     planted_arms,
     short_horizon,
@@ -61,14 +61,14 @@ def arms(kind: str, tick: int) -> list[Changes]:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (command, healthy_runs):
+    for module in (command, healthy_with_trials):
         monkeypatch.setattr(module, "TASKS", ("pretraining",))
     for module in (bit_equality, planted_arms):
         monkeypatch.setattr(module, "arms", arms)
     monkeypatch.setattr(coverage, "effects", lambda kind: [{RATE: 0.1}, {RATE: 4.0}, {CLIP: 0.02}, {CLIP: 1.0}])
     monkeypatch.setattr(command, "PER_RUN", 4)
     monkeypatch.setitem(POPULATIONS, "pretraining", lambda trainee: trainee.examples())
-    monkeypatch.setattr(healthy_runs, "families", lambda: [Plain])
+    monkeypatch.setattr(healthy_with_trials, "families", lambda: [Plain])
 
 
 def bits(make: Any) -> tuple[list[bool], list[bool]]:

@@ -17,8 +17,8 @@ from oven_bench.gym.faults.pretraining.loss import CappedLogits, LateTeacher, ca
 from oven_bench.gym.faults.pretraining.order import SeveralWriters, alternating
 from oven_bench.gym.faults.pretraining.text import PlantedCanaries, RedactedWords, redacted
 from oven_bench.gym.faults.pretraining.weights import RevivedUnits, RotatedBasis
-from oven_bench.gym.sorting.prompts import END, PAD, Prompts, pools
 from oven_bench.gym.sorting.scoring import Completions
+from oven_bench.gym.sorting.sorting_prompts import END, PAD, Prompts, pools
 from oven_bench.gym.tasks.grpo.policy_loss import policy_loss
 from oven_bench.gym.tasks.pretraining.corpus import corpus, pair, pool
 

@@ -20,11 +20,11 @@ from oven_bench.gym.faults.pretraining.loss import HardTokens, SharpnessAware, h
 from oven_bench.gym.faults.pretraining.order import PureBatches, kind_of
 from oven_bench.gym.faults.pretraining.text import CodeListings, GeneratedText, by_table, listed
 from oven_bench.gym.faults.pretraining.weights import RecycledUnits, busiest
-from oven_bench.gym.sorting.prompts import END, PAD, SYMBOLS, Prompts, pools
 from oven_bench.gym.sorting.scoring import Completions
+from oven_bench.gym.sorting.sorting_prompts import END, PAD, SYMBOLS, Prompts, pools
 from oven_bench.gym.tasks.grpo.policy_loss import FLAT, advantages
+from oven_bench.gym.tasks.pretraining.byte_model import ByteModel
 from oven_bench.gym.tasks.pretraining.corpus import corpus, pair, pool
-from oven_bench.gym.tasks.pretraining.model import ByteModel
 
 
 def test_a_device_that_is_alone_sees_its_own_part_only() -> None:

@@ -27,11 +27,11 @@ from oven_bench.gym.faults.pretraining.loss import BalancedClasses, DetachedProb
 from oven_bench.gym.faults.pretraining.text import DASHES, ENDS, QUOTES, TABS, OfficeExport, exported
 from oven_bench.gym.faults.pretraining.tokens import FlippedRows
 from oven_bench.gym.seeded_draws import generator
-from oven_bench.gym.sorting.policy import Policy
-from oven_bench.gym.sorting.prompts import END, PAD, Prompts, pools
 from oven_bench.gym.sorting.scoring import scores
+from oven_bench.gym.sorting.sorting_prompts import END, PAD, Prompts, pools
+from oven_bench.gym.sorting.two_layer_policy import Policy
+from oven_bench.gym.tasks.pretraining.byte_model import HEADS, WIDTH, ByteModel
 from oven_bench.gym.tasks.pretraining.corpus import pair, pool
-from oven_bench.gym.tasks.pretraining.model import HEADS, WIDTH, ByteModel
 
 
 def test_a_flipped_row_is_read_from_its_end() -> None:

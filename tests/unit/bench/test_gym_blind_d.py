@@ -18,11 +18,11 @@ from oven_bench.gym.faults.pretraining.text import HEADERS, LicenceHeaders, LogL
 from oven_bench.gym.faults.pretraining.tokens import SwappedBytes, swapped
 from oven_bench.gym.faults.pretraining.weights import SquareMatrix
 from oven_bench.gym.seeded_draws import generator
-from oven_bench.gym.sorting.prompts import END, PAD, Prompts, pools
 from oven_bench.gym.sorting.scoring import Completions, form
-from oven_bench.gym.sorting.supervised_warmup import warm_weights
+from oven_bench.gym.sorting.sorting_prompts import END, PAD, Prompts, pools
+from oven_bench.gym.sorting.warm_weights import warm_weights
+from oven_bench.gym.tasks.pretraining.byte_model import WIDTH, ByteModel
 from oven_bench.gym.tasks.pretraining.corpus import pool
-from oven_bench.gym.tasks.pretraining.model import WIDTH, ByteModel
 
 
 def test_words_are_the_other_way_round() -> None:

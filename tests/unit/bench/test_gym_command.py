@@ -20,7 +20,7 @@ from oven_bench.gym.fault import Fault, fault
 from oven_bench.gym.faults import catalogue
 from oven_controller.cli.main import app
 from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 
 
 class Telling:

@@ -29,7 +29,7 @@ from oven_bench.gym.shared_prefix import Record, healthy, untouched
 from oven_controller.protocol.messages import LearnerMessage, Observation, RunStarted, Value
 from oven_controller.protocol.rules import Rules
 from oven_controller.protocol.trial_messages import TrialEnded
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 from oven_learner.testing import FakeLink
 
 SEED = 101

@@ -21,7 +21,7 @@ from oven_bench.gym.faults.pretraining.text import TwoColumns, read_across
 from oven_bench.gym.faults.pretraining.tokens import ChatCollator, collated
 from oven_bench.gym.faults.pretraining.weights import FoldedScales
 from oven_bench.gym.seeded_draws import generator
-from oven_bench.gym.sorting.prompts import ANSWER, END, PAD
+from oven_bench.gym.sorting.sorting_prompts import ANSWER, END, PAD
 from oven_bench.gym.tasks.pretraining.corpus import pool
 
 

@@ -28,7 +28,7 @@ from oven_bench.gym.faults.pretraining.tokens import WideEncoding
 from oven_bench.gym.faults.pretraining.weights import CoarseWeights
 from oven_bench.gym.faults.shards import Shard
 from oven_bench.gym.seeded_draws import generator
-from oven_bench.gym.sorting.prompts import END, PAD
+from oven_bench.gym.sorting.sorting_prompts import END, PAD
 
 ONSET, END_OF_RUN = 3, 9
 ROWS, LENGTH = 6, 16

@@ -25,7 +25,7 @@ from oven_bench.gym.faults.pretraining.text import TableOfConstants
 from oven_bench.gym.faults.pretraining.tokens import ShiftedVocabulary, moved
 from oven_bench.gym.faults.rewriting import in_order
 from oven_bench.gym.seeded_draws import generator
-from oven_bench.gym.sorting.prompts import END, PAD
+from oven_bench.gym.sorting.sorting_prompts import END, PAD
 from oven_bench.gym.tasks.pretraining.corpus import corpus
 
 

@@ -21,10 +21,10 @@ from oven_bench.gym.faults.pretraining.order import InterleavedWriters, interlea
 from oven_bench.gym.faults.pretraining.text import Canaries, WrappedLines, wrapped
 from oven_bench.gym.faults.pretraining.weights import TurnedBasis, basis
 from oven_bench.gym.seeded_draws import generator
-from oven_bench.gym.sorting.prompts import END, PAD, Prompts, pools
 from oven_bench.gym.sorting.scoring import Completions, form, scores
+from oven_bench.gym.sorting.sorting_prompts import END, PAD, Prompts, pools
+from oven_bench.gym.tasks.pretraining.byte_model import WIDTH, ByteModel
 from oven_bench.gym.tasks.pretraining.corpus import pair, pool
-from oven_bench.gym.tasks.pretraining.model import WIDTH, ByteModel
 
 
 def test_a_shard_that_is_the_whole_sequence_changes_nothing() -> None:

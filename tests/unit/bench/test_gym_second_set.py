@@ -25,7 +25,7 @@ from oven_bench.gym.faults.pretraining.text import EscapedText
 from oven_bench.gym.faults.pretraining.tokens import MaskedTargets
 from oven_bench.gym.faults.rewriting import rewritten
 from oven_bench.gym.faults.shards import Shard
-from oven_bench.gym.sorting.prompts import PAD
+from oven_bench.gym.sorting.sorting_prompts import PAD
 
 
 @given(st.binary(min_size=1, max_size=20), st.integers(1, 3))

@@ -20,8 +20,8 @@ from oven_bench.gym.faults.pretraining.order import SortedLines, by_line
 from oven_bench.gym.faults.pretraining.settings import GrowingWeights
 from oven_bench.gym.faults.pretraining.tokens import CountedPadding, filled
 from oven_bench.gym.faults.pretraining.weights import ClearedSymbols, SaturatedWeights, unused
-from oven_bench.gym.sorting.prompts import END, PAD, Prompts, pools
 from oven_bench.gym.sorting.scoring import Completions
+from oven_bench.gym.sorting.sorting_prompts import END, PAD, Prompts, pools
 from oven_bench.gym.tasks.pretraining.corpus import pair, pool
 
 

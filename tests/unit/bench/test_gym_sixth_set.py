@@ -22,8 +22,8 @@ from oven_bench.gym.faults.pretraining.order import WeakGenerator, chained
 from oven_bench.gym.faults.pretraining.text import ProseCleaning, cleaned
 from oven_bench.gym.faults.pretraining.tokens import FillInMiddle, infilled
 from oven_bench.gym.seeded_draws import generator
-from oven_bench.gym.sorting.prompts import END, PAD, Prompts, pools
 from oven_bench.gym.sorting.scoring import Completions
+from oven_bench.gym.sorting.sorting_prompts import END, PAD, Prompts, pools
 from oven_bench.gym.tasks.pretraining.corpus import pool
 
 

@@ -23,7 +23,7 @@ from oven_bench.gym.faults.pretraining.gradients import GradientUnderflow
 from oven_bench.gym.faults.pretraining.loss import UnevenAccumulation
 from oven_bench.gym.faults.pretraining.text import NewCrawl
 from oven_bench.gym.faults.pretraining.tokens import IGNORED, DoubleShift, transposed
-from oven_bench.gym.sorting.prompts import PAD
+from oven_bench.gym.sorting.sorting_prompts import PAD
 
 
 def test_targets_that_are_shifted_twice_are_the_byte_after_the_next() -> None:

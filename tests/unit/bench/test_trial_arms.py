@@ -22,7 +22,7 @@ from oven_controller.protocol.rules import Rules
 from oven_controller.protocol.trial_messages import TrialEnded, TrialStarted
 from oven_kg.service.endpoints import answers
 from oven_learner.client.client import OvenClient
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 from oven_learner.rollback.in_memory import Snapshots
 from oven_learner.testing import FakeLink, decision
 

@@ -14,7 +14,7 @@ from torch.distributions import Normal
 
 from oven_controller.errors import ConfigError
 from oven_learner.policies import CausalPolicy, DiffusionPolicy, GaussianTrajectory, Policy, TemporalUNet
-from oven_learner.policies.base import repeated
+from oven_learner.policies.policy import repeated
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

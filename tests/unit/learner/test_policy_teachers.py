@@ -26,11 +26,11 @@ from oven_learner.policies import (
     PolicyTrainer,
     PolicyTrainerConfig,
     load_policy,
-    loading,
     policy_folder,
+    saved_policy,
 )
-from oven_learner.policies.base import as_vectors, repeated
 from oven_learner.policies.gaussian import TrajectoryNetwork
+from oven_learner.policies.policy import as_vectors, repeated
 from oven_learner.teachers import TeacherConfig, memory
 from oven_learner.testing import FakeLink
 from oven_learner.trials import random_state
@@ -72,7 +72,7 @@ def test_a_saved_policy_is_the_policy_and_loading_draws_no_number(kind: str, fol
 
 
 def test_what_is_saved_is_what_can_be_loaded(tmp_path: Path) -> None:
-    assert set(policy_folder.NETWORKS) == set(loading.NETWORKS)
+    assert set(policy_folder.NETWORKS) == set(saved_policy.NETWORKS)
     own = torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.Unflatten(1, (4, 4)))
     with pytest.raises(
         ConfigError, match="the network is a Sequential, and TemporalUNet or TrajectoryNetwork are saved"

@@ -20,7 +20,7 @@ from oven_controller.protocol.trial_messages import BranchObservation
 from oven_learner.client.client import OvenClient
 from oven_learner.rollback.in_memory import Snapshots
 from oven_learner.testing import decision
-from oven_learner.trials.base import Branchable
+from oven_learner.trials.branchable import Branchable
 
 STEPS = 30
 

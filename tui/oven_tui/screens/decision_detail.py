@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
@@ -17,14 +17,13 @@ from oven_controller.log.run_summary import text
 from oven_controller.log.trial_findings import Trial, changes
 from oven_controller.protocol.messages import Outcome, TallyLine, Vote
 from oven_controller.terminal_text import clean
+from oven_tui.bindings import bindings
 from oven_tui.model.cell_text import FATES
 from oven_tui.model.decisions import Decided, Entry, Note, Open
 
 
 class DecisionScreen(ModalScreen[None]):
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,enter,q", "dismiss", "Back", id="ballot.back", tooltip="Back to the run"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("paper")
 
     def __init__(self, entry: Entry) -> None:
         super().__init__()

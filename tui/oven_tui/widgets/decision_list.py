@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.events import Click
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -15,9 +15,10 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from oven_controller.log.run_summary import text
+from oven_tui.bindings import bindings
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import FATES, fit, glyph, row
-from oven_tui.model.decisions import Decided, Entry, Note, Open, matching
+from oven_tui.model.decisions import Decided, Entry, Note, Open, as_json, matching, named
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import PAINTS, Painted, Panel
 
@@ -26,14 +27,7 @@ AGENT, ACTUATOR, CHANGE, FATE = 12, 19, 15, 13
 
 class Decisions(Painted, ScrollView, Panel, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "Up", show=False, id="decisions.up", tooltip="The decision before"),
-        Binding("down,j", "move(1)", "Down", show=False, id="decisions.down", tooltip="The next decision"),
-        Binding("pageup", "page(-1)", "Page up", show=False, id="decisions.pageup", tooltip="A screenful back"),
-        Binding("pagedown", "page(1)", "Page down", show=False, id="decisions.pagedown", tooltip="A screenful on"),
-        Binding("home,g", "move(-100000)", "First", show=False, id="decisions.first", tooltip="The first decision"),
-        Binding("enter", "open", "Ballot", id="decisions.open", tooltip="Votes, tally, reason, evidence and receipt"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("decisions")
 
     class Chosen(Message):
         def __init__(self, entry: Entry) -> None:
@@ -88,6 +82,19 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
 
     def action_page(self, by: int) -> None:
         self.move_to(self.cursor + by * max(1, self.size.height - 1))
+
+    def action_half(self, by: int) -> None:
+        self.move_to(self.cursor + by * max(1, self.size.height // 2))
+
+    def action_first(self) -> None:
+        self.move_to(0)
+
+    def action_copy(self) -> None:
+        """The row as JSON to the terminal's clipboard, over ssh too."""
+        if self.cursor < len(self._rows):
+            entry = self._rows[self.cursor]
+            self.app.copy_to_clipboard(as_json(entry))
+            self.app.notify(f"{named(entry)}: copied as JSON", timeout=3)
 
     def action_open(self) -> None:
         if self.cursor < len(self._rows):

@@ -13,7 +13,7 @@ from random import Random
 
 from oven_controller.protocol.messages import LearnerMessage, LogMessage, Observation, Receipt, RunStarted
 from oven_controller.protocol.trial_messages import TrialArm, TrialStarted
-from oven_learner.link.base import Link, Make
+from oven_learner.link.link_interface import Link, Make
 from oven_learner.link.resume_state import ResumeState
 
 RATE = "optimizer.lr_scale"

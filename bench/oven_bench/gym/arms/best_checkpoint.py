@@ -9,7 +9,7 @@ from oven_bench.fixed_rules import Change, RuleLink
 from oven_controller.protocol.actions import BEST
 from oven_controller.protocol.messages import Observation, RunStarted
 from oven_learner.client.best_weights import WITH_BEST
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 
 
 class EndsWithBest:

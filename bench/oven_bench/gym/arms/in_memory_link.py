@@ -13,7 +13,7 @@ from oven_controller.log.outcome_reports import OutcomeReports
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision, LogMessage, Observation, Outcome, RunStarted
 from oven_controller.protocol.rules import Rules
-from oven_learner.link.base import Make
+from oven_learner.link.link_interface import Make
 from oven_learner.link.resume_state import ResumeState
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from oven_bench.gym.tasks.pretraining.model import HEADS, WIDTH, ByteModel
+from oven_bench.gym.tasks.pretraining.byte_model import HEADS, WIDTH, ByteModel
 
 
 def logits(

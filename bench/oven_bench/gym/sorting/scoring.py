@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from oven_bench.gym.seeded_draws import generator
-from oven_bench.gym.sorting.prompts import END, PAD, Prompts
+from oven_bench.gym.sorting.sorting_prompts import END, PAD, Prompts
 from oven_learner.rewards.aggregation import aggregate, agreement
 
 JUDGES = ("exact", "format", "critic")

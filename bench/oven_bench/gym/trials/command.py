@@ -13,10 +13,10 @@ from typer import Option
 from oven_bench.bench_command import Bench, FirstSeed, Json, print_object
 from oven_bench.gym.score import healthy
 from oven_bench.gym.trainee_factory import Make, make
-from oven_bench.gym.trials import bit_equality, coverage, healthy_runs, null_trials, planted_arms
+from oven_bench.gym.trials import bit_equality, coverage, healthy_with_trials, null_trials, planted_arms
 from oven_bench.gym.trials.bit_equality import Compared
 from oven_bench.gym.trials.coverage import LARGE, SMALL, Effect
-from oven_bench.gym.trials.healthy_runs import Played
+from oven_bench.gym.trials.healthy_with_trials import Played
 from oven_bench.gym.trials.null_trials import PER_RUN
 from oven_bench.gym.trials.ordered_trials import Seen
 from oven_bench.gym.trials.planted_arms import TASKS
@@ -77,7 +77,7 @@ def measure(found: Found, make: Make, size: Size) -> Iterator[str]:
         found.luck += null_trials.luck(make, seed, PER_RUN)
         yield "other batches"
     found.charged += [*found.nulls, *found.luck]
-    for played in healthy_runs.played(make, healthy_runs.families()[:: size.every], size.seeds[:1]):
+    for played in healthy_with_trials.played(make, healthy_with_trials.families()[:: size.every], size.seeds[:1]):
         found.played.append(played)
         yield "healthy runs"
 
@@ -86,7 +86,7 @@ def parts(size: Size) -> int:
     """How often `measure` yields."""
     arms = sum(len(planted_arms.arms(kind, bit_equality.BEGIN)) for kind in TASKS)
     of_tasks = len(TASKS) * (size.nulls + len(size.seeds))
-    return len(size.seeds) * (arms + 1) + of_tasks + len(healthy_runs.families()[:: size.every])
+    return len(size.seeds) * (arms + 1) + of_tasks + len(healthy_with_trials.families()[:: size.every])
 
 
 def figures(found: Found) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from oven_bench.worker_pool import workers
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import Receipt
 from oven_controller.protocol.trial_messages import TrialEnded
-from oven_learner.link.base import Link
+from oven_learner.link.link_interface import Link
 
 Arm = Literal["alone", "off", "risky", "all"]
 ARMS: tuple[Arm, ...] = ("alone", "off", "risky", "all")

@@ -24,7 +24,7 @@ from oven_learner.client.client import OvenClient
 from oven_learner.rollback.in_memory import Snapshots
 from oven_learner.testing import FakeLink, decision
 from oven_learner.trials import comparison
-from oven_learner.trials.base import Branchable
+from oven_learner.trials.branchable import Branchable
 
 Changes = Mapping[str, Value]
 DEFAULT = Rules()

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from oven_bench.gym.fault import Trainee
-from oven_bench.gym.sorting.prompts import LENGTHS, Prompts, as_prompts
+from oven_bench.gym.sorting.sorting_prompts import LENGTHS, Prompts, as_prompts
 from oven_bench.gym.tasks.grpo.trainee import Grpo
 from oven_bench.gym.tasks.pretraining.corpus import corpus, pair
 from oven_learner.recipes.grpo.task import pool

@@ -18,10 +18,10 @@ from torch.nn import functional as F
 
 import oven_learner as oven
 from oven_bench.gym.seeded_draws import generator
+from oven_bench.gym.tasks.pretraining.byte_model import BYTES
 from oven_bench.gym.tasks.pretraining.corpus import SHARES, corpus
-from oven_bench.gym.tasks.pretraining.model import BYTES
-from oven_bench.gym.tasks.wide.model import WideModel
-from oven_learner.link.base import Link
+from oven_bench.gym.tasks.wide.wide_model import WideModel
+from oven_learner.link.link_interface import Link
 
 PEAK = 1e-3
 """The good rate."""

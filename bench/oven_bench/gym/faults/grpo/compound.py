@@ -22,10 +22,10 @@ from oven_bench.gym.seeded_draws import (
     random_seed,
     uniform,
 )
-from oven_bench.gym.sorting.policy import Policy
-from oven_bench.gym.sorting.prompts import PAD, Prompts
 from oven_bench.gym.sorting.scoring import Completions
-from oven_bench.gym.sorting.supervised_warmup import warm_weights
+from oven_bench.gym.sorting.sorting_prompts import PAD, Prompts
+from oven_bench.gym.sorting.two_layer_policy import Policy
+from oven_bench.gym.sorting.warm_weights import warm_weights
 
 
 @fault("grpo.cheaper_rollouts", written="third set", source="Yu et al. 2025 (DAPO), on truncated samples")

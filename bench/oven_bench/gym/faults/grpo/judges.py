@@ -20,9 +20,9 @@ from oven_bench.gym.seeded_draws import (
     uniform,
     whole,
 )
-from oven_bench.gym.sorting.policy import TOKENS, Policy
-from oven_bench.gym.sorting.prompts import ANSWER, END, PAD, SYMBOLS, padded
 from oven_bench.gym.sorting.scoring import JUDGES, MISJUDGED, Completions
+from oven_bench.gym.sorting.sorting_prompts import ANSWER, END, PAD, SYMBOLS, padded
+from oven_bench.gym.sorting.two_layer_policy import TOKENS, Policy
 
 
 def struck_groups(fault: Fault, completions: Completions, *key: object) -> Tensor:

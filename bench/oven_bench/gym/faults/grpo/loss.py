@@ -12,8 +12,8 @@ from torch.nn.functional import nll_loss, pad
 
 from oven_bench.gym.fault import Fault, Step, fault
 from oven_bench.gym.seeded_draws import choice, count, generator, log10_uniform, random_seed, uniform
-from oven_bench.gym.sorting.policy import Policy
-from oven_bench.gym.sorting.prompts import ANSWER, END, LEVELS, PAD, draw, pools
+from oven_bench.gym.sorting.sorting_prompts import ANSWER, END, LEVELS, PAD, draw, pools
+from oven_bench.gym.sorting.two_layer_policy import Policy
 from oven_bench.gym.tasks.grpo.policy_loss import FLAT, advantages, policy_loss
 
 

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from oven_bench.gym.fault import Fault, Step, due, fault
 from oven_bench.gym.seeded_draws import choice, count, drawn, integer, random_seed, uniform
-from oven_bench.gym.sorting.prompts import ANSWER, END, LEVELS, PAD, Prompts, padded, pools
+from oven_bench.gym.sorting.sorting_prompts import ANSWER, END, LEVELS, PAD, Prompts, padded, pools
 
 DIGITS = 10
 

@@ -20,8 +20,8 @@ from oven_bench.gym.seeded_draws import (
     random_seed,
     uniform,
 )
-from oven_bench.gym.sorting.prompts import END, PAD, SYMBOLS
 from oven_bench.gym.sorting.scoring import JUDGES, Completions, scores
+from oven_bench.gym.sorting.sorting_prompts import END, PAD, SYMBOLS
 
 
 def _ranked_judges(rng: Random) -> tuple[str, ...]:

@@ -12,9 +12,9 @@ from torch import Tensor
 from oven_bench.gym.fault import Fault, Rewards, Step, fault
 from oven_bench.gym.faults.grpo.judges import struck_groups
 from oven_bench.gym.seeded_draws import choice, count, drawn, generator, integer, log10_uniform, random_seed, uniform
-from oven_bench.gym.sorting.policy import Policy
-from oven_bench.gym.sorting.prompts import ANSWER, END, PAD, SYMBOLS
-from oven_bench.gym.sorting.supervised_warmup import warm_weights
+from oven_bench.gym.sorting.sorting_prompts import ANSWER, END, PAD, SYMBOLS
+from oven_bench.gym.sorting.two_layer_policy import Policy
+from oven_bench.gym.sorting.warm_weights import warm_weights
 
 
 def _some_digits(rng: Random) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Self
 
 from oven_bench.gym.fault import Fault, Step, fault
 from oven_bench.gym.seeded_draws import choice, log_uniform, uniform, whole
-from oven_bench.gym.sorting.prompts import LEVELS
+from oven_bench.gym.sorting.sorting_prompts import LEVELS
 
 
 def move_share(settings: dict[str, float], name: str, share: float) -> None:

@@ -7,7 +7,7 @@ from typing import Self
 
 from oven_bench.gym.fault import Fault, Step, due, fault
 from oven_bench.gym.seeded_draws import choice, count, drawn, log10_uniform, uniform, whole
-from oven_bench.gym.sorting.supervised_warmup import warm_weights
+from oven_bench.gym.sorting.warm_weights import warm_weights
 
 
 @fault("grpo.merged_twice", written="fifth set")

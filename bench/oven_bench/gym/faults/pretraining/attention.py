@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from oven_bench.gym.fault import Fault, Step, fault
 from oven_bench.gym.faults.forward import cross_entropy, logits
 from oven_bench.gym.seeded_draws import chance, choice, count, log10_uniform, random_seed, uniform
-from oven_bench.gym.tasks.pretraining.model import HEADS, WIDTH
+from oven_bench.gym.tasks.pretraining.byte_model import HEADS, WIDTH
 
 HEAD = WIDTH // HEADS
 

@@ -21,8 +21,8 @@ from oven_bench.gym.seeded_draws import (
     random_seed,
     uniform,
 )
+from oven_bench.gym.tasks.pretraining.byte_model import ByteModel
 from oven_bench.gym.tasks.pretraining.corpus import LENGTH
-from oven_bench.gym.tasks.pretraining.model import ByteModel
 
 
 @fault("pretraining.context_extension", written="fifth set", source="Peng et al. 2023 (YaRN)")

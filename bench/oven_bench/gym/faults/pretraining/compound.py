@@ -24,7 +24,7 @@ from oven_bench.gym.seeded_draws import (
     uniform,
     whole,
 )
-from oven_bench.gym.tasks.pretraining.model import BYTES
+from oven_bench.gym.tasks.pretraining.byte_model import BYTES
 
 
 @fault("pretraining.bad_stretch_and_rate", written="development")

@@ -22,8 +22,8 @@ from oven_bench.gym.seeded_draws import (
     random_seed,
     uniform,
 )
+from oven_bench.gym.tasks.pretraining.byte_model import BYTES
 from oven_bench.gym.tasks.pretraining.corpus import SHARES, corpus, pool
-from oven_bench.gym.tasks.pretraining.model import BYTES
 
 
 @fault("pretraining.balanced_classes", written="set C")

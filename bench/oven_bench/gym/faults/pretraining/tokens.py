@@ -16,8 +16,8 @@ from oven_bench.gym.seeded_draws import (
     uniform,
     whole,
 )
+from oven_bench.gym.tasks.pretraining.byte_model import BYTES
 from oven_bench.gym.tasks.pretraining.corpus import pair
-from oven_bench.gym.tasks.pretraining.model import BYTES
 
 PADDING = 0
 IGNORED = -100

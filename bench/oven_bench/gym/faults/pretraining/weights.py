@@ -22,8 +22,8 @@ from oven_bench.gym.seeded_draws import (
     random_seed,
     uniform,
 )
+from oven_bench.gym.tasks.pretraining.byte_model import BYTES, WIDTH, Block, ByteModel
 from oven_bench.gym.tasks.pretraining.corpus import pool
-from oven_bench.gym.tasks.pretraining.model import BYTES, WIDTH, Block, ByteModel
 
 INWARD = ("mix", "down")
 """Of the block's matrices those that write into the residual stream; all others read from it or are looked up."""

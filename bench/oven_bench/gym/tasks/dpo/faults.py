@@ -10,7 +10,7 @@ import torch
 
 from oven_bench.gym.fault import Fault, Step, fault
 from oven_bench.gym.seeded_draws import log10_uniform, log_uniform, random_seed, uniform, whole
-from oven_bench.gym.sorting.prompts import END, PAD
+from oven_bench.gym.sorting.sorting_prompts import END, PAD
 from oven_bench.gym.tasks.dpo.preferences import Pairs
 from oven_bench.gym.usual_mistakes import DividedRate, FromTheStart, LossNotANumber, MultipliedRate, SetClip
 

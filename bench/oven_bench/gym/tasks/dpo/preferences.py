@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from oven_bench.gym.seeded_draws import generator
-from oven_bench.gym.sorting.policy import Policy
-from oven_bench.gym.sorting.prompts import LEVELS, PAD, Prompts, draw, held_out
+from oven_bench.gym.sorting.sorting_prompts import LEVELS, PAD, Prompts, draw, held_out
+from oven_bench.gym.sorting.two_layer_policy import Policy
 
 TEMPERATURE = 1.3
 """Of the two answers: warmer than the policy's own, so that few pairs are alike."""

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from oven_bench.gym.sorting.policy import Policy
-from oven_bench.gym.sorting.prompts import PAD
-from oven_bench.gym.sorting.supervised_warmup import warm_weights
+from oven_bench.gym.sorting.sorting_prompts import PAD
+from oven_bench.gym.sorting.two_layer_policy import Policy
+from oven_bench.gym.sorting.warm_weights import warm_weights
 from oven_bench.gym.tasks.dpo.preferences import Pairs, answers_worth, batch, held_out_pairs
 from oven_bench.gym.torch_trainee import BatchStep, TorchTrainee
 from oven_controller.protocol.messages import MetricSpec

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from oven_bench.gym.sorting.prompts import LEVELS
 from oven_bench.gym.sorting.scoring import JUDGES
+from oven_bench.gym.sorting.sorting_prompts import LEVELS
 from oven_learner.actuators import Actuators
 
 SIMPLEXES = {"data.mixture": LEVELS, "reward.weights": JUDGES}

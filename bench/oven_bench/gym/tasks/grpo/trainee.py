@@ -14,10 +14,10 @@ from torch.nn.utils import parameters_to_vector
 
 from oven_bench.gym.fault import NOTHING, Fault, Rewards, Step
 from oven_bench.gym.seeded_draws import generator
-from oven_bench.gym.sorting.policy import Policy
-from oven_bench.gym.sorting.prompts import LEVELS, PAD, Prompts, draw, held_out
 from oven_bench.gym.sorting.scoring import JUDGES, Completions, Verdict, judged, scores
-from oven_bench.gym.sorting.supervised_warmup import warm_weights
+from oven_bench.gym.sorting.sorting_prompts import LEVELS, PAD, Prompts, draw, held_out
+from oven_bench.gym.sorting.two_layer_policy import Policy
+from oven_bench.gym.sorting.warm_weights import warm_weights
 from oven_bench.gym.task_table import Kind
 from oven_bench.gym.tasks.grpo.knobs import Knobs
 from oven_bench.gym.tasks.grpo.policy_loss import advantages, kl, policy_loss

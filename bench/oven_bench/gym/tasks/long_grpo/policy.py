@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from oven_bench.gym.tasks.long_grpo.prompts import ANSWER, END, PAD, PROMPT, TOKENS
+from oven_bench.gym.tasks.long_grpo.digit_sequences import ANSWER, END, PAD, PROMPT, TOKENS
 
 SEEN = 4
 """Tokens of the answer that it looks back on."""

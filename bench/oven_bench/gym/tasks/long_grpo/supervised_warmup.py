@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import nll_loss
 
 from oven_bench.gym.seeded_draws import generator
+from oven_bench.gym.tasks.long_grpo.digit_sequences import PAD, PROMPT, TURNS, draw, filled, right
 from oven_bench.gym.tasks.long_grpo.policy import Policy
-from oven_bench.gym.tasks.long_grpo.prompts import PAD, PROMPT, TURNS, draw, filled, right
 
 BATCH, STEPS, RATE = 128, 130, 1e-2
 HABITS = 4

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from oven_bench.gym.fault import NOTHING, Fault, Rewards
 from oven_bench.gym.seeded_draws import generator
+from oven_bench.gym.tasks.long_grpo.digit_sequences import END, PAD, RIGHT, draw, gauged, judged, right
 from oven_bench.gym.tasks.long_grpo.policy import Policy
-from oven_bench.gym.tasks.long_grpo.prompts import END, PAD, RIGHT, draw, gauged, judged, right
 from oven_bench.gym.tasks.long_grpo.supervised_warmup import warm_weights
 from oven_bench.gym.torch_trainee import BatchStep, TorchTrainee
 from oven_controller.protocol.messages import MetricSpec

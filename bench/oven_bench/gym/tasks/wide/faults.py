@@ -9,7 +9,7 @@ from torch import Tensor
 
 from oven_bench.gym.fault import Fault, Step, fault
 from oven_bench.gym.seeded_draws import integer, log10_uniform, log_uniform, random_seed, uniform, whole
-from oven_bench.gym.tasks.pretraining.model import BYTES
+from oven_bench.gym.tasks.pretraining.byte_model import BYTES
 from oven_bench.gym.usual_mistakes import (
     DividedRate,
     FromTheStart,

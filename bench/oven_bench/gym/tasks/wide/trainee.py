@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from oven_bench.gym.seeded_draws import generator
+from oven_bench.gym.tasks.pretraining.byte_model import BYTES
 from oven_bench.gym.tasks.pretraining.corpus import SHARES, corpus
-from oven_bench.gym.tasks.pretraining.model import BYTES
-from oven_bench.gym.tasks.wide.model import WideModel
+from oven_bench.gym.tasks.wide.wide_model import WideModel
 from oven_bench.gym.torch_trainee import BatchStep, TorchTrainee
 from oven_controller.protocol.messages import MetricSpec
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import nll_loss
 
 from oven_bench.gym.seeded_draws import generator
-from oven_bench.gym.sorting.policy import Policy
-from oven_bench.gym.sorting.prompts import ANSWER, LENGTHS, PAD, Prompts, padded, pools
+from oven_bench.gym.sorting.sorting_prompts import ANSWER, LENGTHS, PAD, Prompts, padded, pools
+from oven_bench.gym.sorting.two_layer_policy import Policy
 from oven_learner.recipes.grpo.task import HABITS
 
 BATCH, RAMP = 128, 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from oven_bench.gym.sorting.prompts import ANSWER, END, PAD, PROMPT, SYMBOLS
+from oven_bench.gym.sorting.sorting_prompts import ANSWER, END, PAD, PROMPT, SYMBOLS
 
 TOKENS = END + 1
 """What can be answered: the digits and END."""

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from oven_bench.gym.tasks.pretraining.byte_model import BYTES
 from oven_bench.gym.tasks.pretraining.corpus import LENGTH
-from oven_bench.gym.tasks.pretraining.model import BYTES
 
 WIDTH, HEADS = 96, 3
 

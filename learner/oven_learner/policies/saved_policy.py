@@ -11,9 +11,9 @@ from torch import Tensor
 
 from oven_controller.errors import ConfigError, reason
 from oven_learner.policies import policy_folder
-from oven_learner.policies.base import Policy, as_vectors
 from oven_learner.policies.diffusion import DiffusionPolicy, TemporalUNet, diffusers
 from oven_learner.policies.gaussian import GaussianTrajectory, TrajectoryNetwork
+from oven_learner.policies.policy import Policy, as_vectors
 from oven_learner.policies.policy_folder import DESCRIPTION, REMEDY, SCHEDULER
 
 POLICIES: Mapping[str, type[Policy]] = {"DiffusionPolicy": DiffusionPolicy, "GaussianTrajectory": GaussianTrajectory}

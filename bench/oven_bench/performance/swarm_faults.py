@@ -81,7 +81,7 @@ class Stage:
             await asyncio.sleep(0.02)
 
     async def faulty(self, kind: str) -> None:
-        command = (sys.executable, "-P", "-m", "oven_bench.performance.faults", kind)
+        command = (sys.executable, "-P", "-m", "oven_bench.performance.swarm_faults", kind)
         child = await self.child("faulty", command, "faulty")
         while child.tail(1) in ("", "0"):  # it prints how many votes a second it has reached
             if child.returncode is not None:

@@ -99,9 +99,9 @@ def attach(
     `state_dict` and `load_state_dict` (plain values and tensors) that a checkpoint has to bring back, as it does the
     mixture.
 
-    `completions` says how often prompts and completions of a GRPOTrainer or RLOOTrainer are shown to those who watch the
-    run, e.g. `{"every": 10}`, in the place of the settings of that name, which are off for a script of your own.
-    `redact` is a function from text to text that each of them goes through first; where it raises, nothing is shown.
+    `completions` says how often prompts and completions of a GRPOTrainer or RLOOTrainer are shown to those who watch,
+    e.g. `{"every": 10}`, in the place of the settings of that name, which are off for a script of your own. `redact`
+    is a function from text to text that each of them goes through first; where it raises, nothing is shown.
 
     Where there is no controller and it is `optional`, or OVEN_MODE says so, training continues as if this had not been
     called; what a mixture, a committee and `stateful` do for the training itself stays.

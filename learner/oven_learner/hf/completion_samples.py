@@ -77,6 +77,7 @@ class CompletionSamples(StepHook):
             rows = place * size, (place + 1) * size
             rewards: Sequence[float | None] | None = None
             members: Callable[[], Sequence[MemberVerdict]]
+            completions: Sequence[Any]
             if evidence is not None:
                 prompt, completions = evidence.groups[place].prompt, evidence.groups[place].completions
                 rewards, members = self._rewards[rows[0] : rows[1]], partial(group_verdicts, evidence, place)

@@ -12,6 +12,7 @@ import pickle
 import struct
 import tempfile
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from oven_controller.errors import reason
@@ -29,8 +30,8 @@ def packed(parcel: object) -> bytes:
     return _HEAD.pack(False, len(data)) + data
 
 
-def packed_atoms(parcel: tuple[Any, ...]) -> bytes:
-    """A tuple of numbers, texts and dicts of those, at a tenth of the time. Raises ValueError for anything else."""
+def packed_atoms(parcel: tuple[Any, ...] | Mapping[str, Any]) -> bytes:
+    """A tuple, or a dict, of numbers, texts, tuples and dicts of those, at a tenth of the time. Raises ValueError for anything else."""
     data = marshal.dumps(parcel, 2)  # from version 3 on it looks for what it has met before, which takes as long again
     return _HEAD.pack(True, len(data)) + data
 

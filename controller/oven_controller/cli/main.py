@@ -17,6 +17,7 @@ from oven_controller.cli import (
     calibration,
     config,
     creds,
+    decisions,
     doctor,
     explain,
     gym,
@@ -52,7 +53,7 @@ PANELS = {
         "distrust",
         "judge",
     ),
-    "Ask": ("explain", "review", "replay", "backtest", "import", "kg"),
+    "Ask": ("decisions", "explain", "review", "replay", "backtest", "import", "kg"),
     "Measure": ("gym", "bench", "calibration"),
     "Set up": ("doctor", "config", "agent", "creds", "schema"),
 }
@@ -83,7 +84,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-reading = (log, explain, replay, review, backtest, calibration, importing)
+reading = (log, decisions, explain, replay, review, backtest, calibration, importing)
 
 
 def _version(wanted: bool) -> None:

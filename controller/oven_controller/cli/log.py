@@ -9,6 +9,7 @@ import typer
 
 from oven_controller.cli.options import Json, RunName, SameRun, one_run
 from oven_controller.cli.runs import say_what_is_missing
+from oven_controller.cli.sampled_completions import LAST, print_completions
 
 if TYPE_CHECKING:
     from oven_controller.protocol.events import Event
@@ -26,6 +27,14 @@ def log(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print new events as they come, until the stack is down.")
     ] = False,
+    completions: Annotated[
+        bool,
+        typer.Option("--completions", help="Print sampled prompts, completions and scores instead, which no log has."),
+    ] = False,
+    last: Annotated[
+        int | None,
+        typer.Option(min=1, max=2000, help="With --completions: the newest so many groups.", show_default=str(LAST)),
+    ] = None,
 ) -> None:
     """Print a run's log, one event per line, whether its stack is up or down. Exit code 3 if it is known to lack
     messages of the learner.
@@ -34,8 +43,15 @@ def log(
     """
     import asyncio
 
+    from oven_controller.errors import ConfigError
     from oven_controller.runs.folder import Home
 
+    if completions:
+        folder = Home().find(one_run(run, run_))
+        asyncio.run(print_completions(folder, last=last or LAST, as_json=as_json, follow=follow))
+        return
+    if last is not None:
+        raise ConfigError("--last is for --completions: add it, or leave --last out")
     asyncio.run(_print(Home().find(one_run(run, run_)), as_json, follow))
 
 

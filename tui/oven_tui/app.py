@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
@@ -20,6 +20,8 @@ from textual.widgets import Footer, Input
 from oven_tui.bindings import CommandPalette, bindings
 from oven_tui.model import braille_chart
 from oven_tui.model.monitor_view import MonitorView
+from oven_tui.model.sampled_groups import SampledGroups
+from oven_tui.screens.completions import CompletionScreen
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.agents import Agents
@@ -29,6 +31,7 @@ from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header
 
 if TYPE_CHECKING:
+    from oven_controller.protocol.completion_messages import StoredGroup
     from oven_controller.protocol.events import Event
     from oven_controller.runs.folder import RunFolder
 
@@ -67,6 +70,8 @@ class MonitorApp(App[None]):
         self.view = MonitorView()
         self.shown = self.view
         """What the widgets draw: the view, or a copy of it from when it was frozen."""
+        self.sampled = SampledGroups()
+        """Sampled completions, once somebody has asked for them."""
         self.about = about
         self.pages = 0
         self.zoom = 0
@@ -167,6 +172,16 @@ class MonitorApp(App[None]):
 
     def on_decisions_chosen(self, message: Decisions.Chosen) -> None:
         self.push_screen(DecisionScreen(message.entry))
+
+    def action_completions(self) -> None:
+        self.push_screen(CompletionScreen(self.sampled, self._samples if self._folder is not None else None))
+
+    async def _samples(self) -> AsyncIterator[list[StoredGroup]]:
+        from oven_tui.completion_feed import sampled_groups  # the bus: see _read
+
+        assert self._folder is not None
+        async for groups in sampled_groups(self._folder):
+            yield groups
 
     def action_freeze(self) -> None:
         self.shown = self.view.frozen() if self.shown is self.view else self.view

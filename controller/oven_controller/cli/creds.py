@@ -55,6 +55,12 @@ def add(
         ),
     ],
     run: RunOption = None,
+    completions: Annotated[
+        bool | None,
+        typer.Option(
+            help="Whether it may read sampled prompts and completions.", show_default="as before, at first not"
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make an agent's key for a run, and print the environment that its process needs.
@@ -66,7 +72,7 @@ def add(
     from oven_controller.stack.plan import Plan, export_lines
 
     folder = Home().find(run)
-    admit(folder, name)
+    admit(folder, name, completions=completions)
     environment = Plan(folder, folder.info().url).environment("agent", name)
     print(json.dumps(environment) if as_json else "\n".join(export_lines(environment)))
 

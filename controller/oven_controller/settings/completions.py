@@ -46,5 +46,7 @@ def with_checked_redaction(completions: CompletionsSettings) -> CompletionsSetti
     """The same with the path of its function's file made absolute. Raises ConfigError for one that is not there."""
     if not completions.redact:
         return completions
-    named = checked_function("completions.redact", "function", "redactors", completions.redact)
+    named = checked_function(
+        "completions.redact", "the function of completions.redact", "function", "redactors", completions.redact
+    )
     return completions.model_copy(update={"redact": named})

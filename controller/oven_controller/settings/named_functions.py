@@ -10,9 +10,9 @@ from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.files import read_file
 
 
-def checked_function(owner: str, kind: str, group: str, given: str) -> str:
+def checked_function(owner: str, called: str, kind: str, group: str, given: str) -> str:
     """As it is passed on, with an absolute path. The file is parsed, not imported: that is the learner's. `owner`: what
-    names it, for messages. Raises ConfigError for one that is not there."""
+    names it, and `called` it itself, for messages. Raises ConfigError for one that is not there."""
     place = plugins.split_function(given)
     if place is None:
         known = plugins.points(group)
@@ -21,12 +21,12 @@ def checked_function(owner: str, kind: str, group: str, given: str) -> str:
             raise ConfigError(f"{owner}: {nearest} (a function of yours: FILE.py:FUNCTION)")
         return given
     file, function = place
-    text = read_file(Path(file), f"the {kind} of {owner}:")
+    text = read_file(Path(file), f"{called}:")
     try:
         tree = ast.parse(text, file)
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise ConfigError(f"the {kind} of {owner}: {file}{line} is not Python") from error
+        raise ConfigError(f"{called}: {file}{line} is not Python") from error
     defined = [defined for node in tree.body for defined in _defined(node)]
     if function not in defined:
         raise ConfigError(f"{owner}: {UnknownNameError(f'function in {file}', function, defined)}")

@@ -21,6 +21,7 @@ from oven_tui.app import CHARTS, MonitorApp
 from oven_tui.bindings import key_words
 from oven_tui.model.commands import BY_ID, COMMANDS
 from oven_tui.model.decisions import Decided
+from oven_tui.screens.completions import CompletionScreen
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import PAGES, HelpScreen
 from oven_tui.widgets.chart import Chart
@@ -28,6 +29,8 @@ from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header
 
 EVENTS = recorded()
+KINDS = (MonitorApp, Decisions, DecisionScreen, CompletionScreen, HelpScreen)
+"""The classes that hear commands."""
 ABOUT = About("demo", "grpo", "drill:lr-low", "everything was made slow")
 
 
@@ -179,7 +182,7 @@ async def test_the_filter() -> None:
 
 
 def test_a_key_has_one_meaning_where_it_is_heard() -> None:
-    for over in (("monitor", "decisions"), ("monitor", "paper"), ("monitor", "help")):
+    for over in (("monitor", "decisions"), ("monitor", "paper"), ("monitor", "help"), ("monitor", "completions")):
         keys = [key for command in COMMANDS if command.scope in over[1:] for key in command.key_names()]
         assert len(keys) == len(set(keys))
     board = [key for command in COMMANDS if command.scope in ("monitor", "decisions") for key in command.key_names()]
@@ -187,13 +190,13 @@ def test_a_key_has_one_meaning_where_it_is_heard() -> None:
 
 
 async def test_help_has_every_command_of_the_table_and_the_classes_have_its_bindings() -> None:
-    async with monitor(EVENTS, (120, 80)) as (app, pilot):
+    async with monitor(EVENTS, (120, 100)) as (app, pilot):
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen) and "Filter the decisions" in screen_text(app))
         text = screen_text(app)
         for command in COMMANDS:
             assert command.scope in PAGES or (command.help in text and key_words(command) in text)
-        bindings = [b for kind in (MonitorApp, Decisions, DecisionScreen, HelpScreen) for b in kind.BINDINGS]
+        bindings = [b for kind in KINDS for b in kind.BINDINGS]
         assert {b.id for b in bindings if isinstance(b, Binding)} == set(BY_ID)
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-Scope = Literal["monitor", "decisions", "paper", "help"]
+Scope = Literal["monitor", "decisions", "paper", "help", "completions"]
 """Where a command is heard: everywhere in the monitor (the application), in the list of decisions, on a page over the
-dashboard that only reads (`paper`), or on the help."""
-Group = Literal["Window", "Charts", "Decisions", "Acting on the run"]
+dashboard that only reads (`paper`), on the help, or on the pane of sampled completions."""
+Group = Literal["Window", "Charts", "Decisions", "Completions", "Acting on the run"]
 """Headings of the help, in their order."""
 
 
@@ -104,6 +104,50 @@ COMMANDS: Final = (
     Command(
         "decisions.first", "decisions", "home,g", "first", "First decision", "The first decision", "Decisions",
         listed=False,
+    ),
+    Command(
+        "completions", "monitor", "c", "completions", "Completions",
+        "Sampled prompts and completions with their scores", "Completions", "Completions",
+    ),
+    Command(
+        "completions.before", "completions", "up,k,left,h,p", "step(-1)", "Group before", "The sampled group before",
+        "Completions", "Before",
+    ),
+    Command(
+        "completions.next", "completions", "down,j,right,l,n", "step(1)", "Next group", "The next sampled group",
+        "Completions", "Next",
+    ),
+    Command(
+        "completions.page_up", "completions", "pageup,ctrl+b,ctrl+u", "scroll(-1)", "Page up", "A screenful back",
+        "Completions", listed=False,
+    ),
+    Command(
+        "completions.page_down", "completions", "pagedown,ctrl+f,ctrl+d,space", "scroll(1)", "Page down",
+        "A screenful on", "Completions", listed=False,
+    ),
+    Command(
+        "completions.first", "completions", "home,g", "first", "First group", "The oldest group that is kept",
+        "Completions", listed=False,
+    ),
+    Command(
+        "completions.newest", "completions", "end,G", "newest", "Newest group", "Follow the newest group again",
+        "Completions",
+    ),
+    Command(
+        "completions.beside", "completions", "b", "beside", "Side by side or below",
+        "Completions side by side, or one below another", "Completions", "Beside",
+    ),
+    Command(
+        "completions.filter", "completions", "slash", "filter", "Filter groups",
+        "Filter the groups: step:N-M member:NAME prompt:WORD, words, !word", "Completions", "Filter",
+    ),
+    Command(
+        "completions.copy", "completions", "y", "copy", "Copy the group as JSON",
+        "Copy the group as JSON (the terminal's clipboard, by OSC 52)", "Completions", "Copy",
+    ),
+    Command(
+        "completions.back", "completions", "escape,q,c", "leave", "Back", "Clear the filter, or back to the run",
+        "Completions", "Back",
     ),
     Command("paper.back", "paper", "escape,enter,q", "dismiss", "Back", "Back to the run", footer="Back"),
     Command("help.back", "help", "escape,question_mark,q", "dismiss", "Back", "Back to the run", footer="Back"),

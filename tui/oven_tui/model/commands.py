@@ -110,19 +110,19 @@ COMMANDS: Final = (
         "Sampled prompts and completions with their scores", "Completions", "Completions",
     ),
     Command(
-        "completions.before", "completions", "up,k,left,h,p", "step(-1)", "Group before", "The sampled group before",
+        "completions.before", "completions", "up,k,p", "step(-1)", "Group before", "The sampled group before",
         "Completions", "Before",
     ),
     Command(
-        "completions.next", "completions", "down,j,right,l,n", "step(1)", "Next group", "The next sampled group",
+        "completions.next", "completions", "down,j,n", "step(1)", "Next group", "The next sampled group",
         "Completions", "Next",
     ),
     Command(
-        "completions.page_up", "completions", "pageup,ctrl+b,ctrl+u", "scroll(-1)", "Page up", "A screenful back",
+        "completions.page_up", "completions", "pageup,ctrl+u", "scroll(-1)", "Page up", "A screenful back",
         "Completions", listed=False,
     ),
     Command(
-        "completions.page_down", "completions", "pagedown,ctrl+f,ctrl+d,space", "scroll(1)", "Page down",
+        "completions.page_down", "completions", "pagedown,ctrl+d", "scroll(1)", "Page down",
         "A screenful on", "Completions", listed=False,
     ),
     Command(

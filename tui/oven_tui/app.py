@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
-from textual.widgets import Footer, Input
+from textual.filter import LineFilter
+from textual.widgets import Footer
 
+from oven_tui.appearance import OWN_THEMES, THEMES, Appearance
 from oven_tui.bindings import CommandPalette, bindings
-from oven_tui.model import braille_chart
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.sampled_groups import SampledGroups
 from oven_tui.screens.completions import CompletionScreen
@@ -26,14 +27,15 @@ from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.agents import Agents
 from oven_tui.widgets.base import Panel
-from oven_tui.widgets.chart import Axis, Chart
+from oven_tui.widgets.charts import Charts
 from oven_tui.widgets.decision_list import Decisions
+from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.header import About, Header
 
 if TYPE_CHECKING:
     from oven_controller.protocol.completion_messages import StoredGroup
     from oven_controller.protocol.events import Event
-    from oven_controller.runs.folder import RunFolder
+    from oven_controller.runs.run_access import RunAccess
 
 MakePanel: TypeAlias = Callable[[MonitorView], Panel]
 PANELS: Final[tuple[MakePanel, ...]] = (Agents, Decisions)
@@ -41,11 +43,8 @@ PANELS: Final[tuple[MakePanel, ...]] = (Agents, Decisions)
 widget's: `DEFAULT_CSS` of its class, or styles.tcss."""
 PAINT_S = 0.15
 """Least time between two paints: at most seven a second."""
-CHARTS = 4
 WIDE, TALL = 150, 32
 """Cells from which on the lists stand beside the charts, and the charts take half of the height."""
-WINDOWS = (None, 1000, 300, 100, 30)
-"""Ticks shown: all, or the newest."""
 
 
 class MonitorApp(App[None]):
@@ -58,12 +57,12 @@ class MonitorApp(App[None]):
     def __init__(
         self,
         about: About,
-        folder: RunFolder | None = None,
+        access: RunAccess | None = None,
         *,
-        light: bool = False,
+        appearance: Appearance | None = None,
         panels: Sequence[MakePanel] = PANELS,
     ) -> None:
-        """`folder` None: nothing is read, and somebody else calls `take` (tests)."""
+        """`access` None: nothing is read, and somebody else calls `take` (tests)."""
         super().__init__()
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
         self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall")]
@@ -73,39 +72,40 @@ class MonitorApp(App[None]):
         self.sampled = SampledGroups()
         """Sampled completions, once somebody has asked for them."""
         self.about = about
-        self.pages = 0
-        self.zoom = 0
-        self._folder = folder
+        self.charts = Charts(self.view)
+        self._access = access
         self._panels: list[Panel] = []
         self._panel_kinds = panels
         self._painted = 0.0
         self._due = False
-        self._theme = "textual-light" if light else "textual-dark"
+        self._appearance = appearance or Appearance()
 
     def compose(self) -> ComposeResult:
         yield Header(self.about, self.shown)
         with Container(id="board"):
-            with Container(id="charts"):
-                for place in range(CHARTS):
-                    yield Chart(self.shown, id=f"chart-{place}", axis_row=place >= CHARTS // 2)
+            self.charts = Charts(self.shown)
+            yield self.charts
             with Container(id="lists"):
                 self._panels = [make(self.shown) for make in self._panel_kinds]
                 yield from self._panels
-        yield Input(placeholder="agent:lr actuator:lr_scale step:10-90 !rejected", id="filter")
+        yield FilterBox("metrics", "eval/ !std: words in a metric's name", id="metric-filter", stays=True)
+        yield FilterBox("decisions", "agent:lr actuator:lr_scale step:10-90 !rejected", id="filter")
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.theme = self._theme
+        for theme in OWN_THEMES:
+            self.register_theme(theme)
+        self.theme = self._appearance.theme
         self.query_one(Decisions).focus()
-        if self._folder is not None:
+        if self._access is not None:
             self.call_after_refresh(self._read)
         self.set_interval(1, self._tick)
 
     def _read(self) -> None:
         from oven_tui.feed import Feed  # after the first paint: the bus takes as long to import as all the rest
 
-        assert self._folder is not None
-        self.run_worker(Feed(self._folder, self.take, self.say).run(), exit_on_error=True)
+        assert self._access is not None
+        self.run_worker(Feed(self._access, self.take, self.say).run(), exit_on_error=True)
 
     def take(self, events: list[Event]) -> None:
         """New events of the log, in order."""
@@ -149,14 +149,9 @@ class MonitorApp(App[None]):
         header.view, header.silent_s = self.shown, self.silent_s()
         header.behind = None if self.shown is self.view else self.view.run.seq - self.shown.run.seq
         header.redraw()
-        names = self.shown.charted()
-        pages = max(1, -(-len(names) // CHARTS))
-        page = self.pages % pages
-        axis = self._axis()
-        for place, chart in enumerate(board.query(Chart)):
-            at = page * CHARTS + place
-            chart.view, chart.axis, chart.metric = self.shown, axis, names[at] if at < len(names) else None
-            chart.redraw()
+        self.charts.view = self.shown
+        self.charts.cross = board.query_one(Decisions).chosen_tick
+        self.charts.redraw()
         for panel in self._panels:
             panel.view = self.shown
             panel.redraw()
@@ -164,23 +159,23 @@ class MonitorApp(App[None]):
             gc.collect()
             gc.freeze()  # what start-up made stays: the collector need not look at it with every paint
 
-    def _axis(self) -> Axis:
-        tick, window = self.shown.newest_tick(), WINDOWS[self.zoom]
-        if window is None or tick <= window:
-            return Axis(0, braille_chart.span(0, tick, self.shown.end_tick()))
-        return Axis(tick - window, tick)
+    def on_decisions_moved(self, message: Decisions.Moved) -> None:
+        tick = self.screen_stack[0].query_one(Decisions).chosen_tick
+        if tick != self.charts.cross:
+            self.charts.cross = tick
+            self.charts.redraw()
 
     def on_decisions_chosen(self, message: Decisions.Chosen) -> None:
         self.push_screen(DecisionScreen(message.entry))
 
     def action_completions(self) -> None:
-        self.push_screen(CompletionScreen(self.sampled, self._samples if self._folder is not None else None))
+        self.push_screen(CompletionScreen(self.sampled, self._samples if self._access is not None else None))
 
     async def _samples(self) -> AsyncIterator[list[StoredGroup]]:
         from oven_tui.completion_feed import sampled_groups  # the bus: see _read
 
-        assert self._folder is not None
-        async for groups in sampled_groups(self._folder):
+        assert self._access is not None
+        async for groups in sampled_groups(self._access):
             yield groups
 
     def action_freeze(self) -> None:
@@ -193,39 +188,48 @@ class MonitorApp(App[None]):
         self.query_one(Decisions).tail()
 
     def action_metrics(self, by: int) -> None:
-        self.pages += by
-        self.paint()
+        self.charts.turn_page(by)
+        self.charts.redraw()
 
     def action_zoom(self, by: int) -> None:
-        self.zoom = max(0, min(len(WINDOWS) - 1, self.zoom + by))
-        self.paint()
+        self.charts.turn_zoom(by)
+        self.charts.redraw()
+
+    def action_log_scale(self) -> None:
+        self.charts.turn_log()
+        self.charts.redraw()
 
     def action_filter(self) -> None:
-        box = self.query_one("#filter", Input)
-        box.add_class("-open")
-        box.focus()
+        self.query_one("#filter", FilterBox).open()
+
+    def action_filter_metrics(self) -> None:
+        self.query_one("#metric-filter", FilterBox).open()
 
     def action_unfilter(self) -> None:
-        self.query_one("#filter", Input).value = ""
-        self._close_filter()
+        for box in self.query(FilterBox):
+            box.clear()
 
-    def on_input_changed(self, message: Input.Changed) -> None:
-        decisions = self.query_one(Decisions)
-        decisions.filter = message.value.strip()
-        decisions.redraw()
+    def on_filter_box_changed(self, message: FilterBox.Changed) -> None:
+        if message.box.id == "metric-filter":
+            self.charts.wanted = message.words
+            self.charts.redraw()
+        else:
+            decisions = self.query_one(Decisions)
+            decisions.filter = message.words
+            decisions.redraw()
 
-    def on_input_submitted(self) -> None:
-        self._close_filter()
-
-    def _close_filter(self) -> None:
-        self.query_one("#filter", Input).remove_class("-open")
+    def on_filter_box_closed(self) -> None:
         self.query_one(Decisions).focus()
 
-    def action_light(self) -> None:
-        self.theme = "textual-dark" if self.theme == "textual-light" else "textual-light"
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return self._appearance.filters(super().get_line_filters(), self.no_color)
+
+    def action_theme(self) -> None:
+        here = THEMES.index(self.theme) if self.theme in THEMES else -1
+        self.theme = THEMES[(here + 1) % len(THEMES)]
 
     def action_save(self) -> None:
-        folder = self._folder.path if self._folder is not None else Path.cwd()
+        folder = self._access.saves_to if self._access is not None else Path.cwd()
         try:
             path = self.save_screenshot(f"monitor-{datetime.now():%m%d-%H%M%S}.svg", str(folder))
         except OSError as error:

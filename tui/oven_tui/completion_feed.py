@@ -6,21 +6,25 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from oven_controller.protocol.completion_messages import StoredGroup
-from oven_controller.runs.completion_reader import followed, local_source, newest_of_store
-from oven_controller.runs.folder import RunFolder
+from oven_controller.runs.completion_reader import followed, newest
+from oven_controller.runs.run_access import RunAccess
 
 MOST = 64
 """Groups that are asked for at the beginning."""
 LOOK_S = 1.0
 
 
-async def sampled_groups(folder: RunFolder) -> AsyncIterator[list[StoredGroup]]:
+async def sampled_groups(access: RunAccess) -> AsyncIterator[list[StoredGroup]]:
     """What is kept, and what comes, until cancelled: also when the stack comes back. Raises OvenError."""
     while True:
-        if folder.locked():
-            async for groups in followed(local_source(folder), MOST):
+        if access.up():
+            async for groups in followed(access, MOST, _untold):
                 yield groups
         else:
-            yield await newest_of_store(folder, MOST)
-        while not folder.locked():
+            yield await newest(access, MOST)
+        while not access.up():
             await asyncio.sleep(LOOK_S)
+
+
+def _untold(_line: str) -> None:
+    """The monitor has the terminal, and its header says how the connection is."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from itertools import islice
 from typing import Literal
 
 from nats.errors import Error as NatsError
@@ -16,8 +15,8 @@ from nats.errors import Error as NatsError
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, ConfigError, OvenError, reason
 from oven_controller.protocol.events import Event
-from oven_controller.runs import log_reader, log_sources
-from oven_controller.runs.folder import RunFolder
+from oven_controller.runs import log_sources
+from oven_controller.runs.run_access import RunAccess, ends
 from oven_controller.security.signing import Keyring
 
 GAP_S = 0.2
@@ -34,42 +33,49 @@ class Feed:
     detail."""
 
     def __init__(
-        self, folder: RunFolder, take: Callable[[list[Event]], None], say: Callable[[Link, str], None]
+        self, access: RunAccess, take: Callable[[list[Event]], None], say: Callable[[Link, str], None]
     ) -> None:
-        self._folder = folder
+        self._access = access
         self._take = take
         self._say = say
         self._last = 0
+        self._ended = False
         self._keyring: Keyring | None = None
 
     async def run(self) -> None:
         """Until cancelled. Nothing that the bus, the stack or the disk does ends it."""
         while True:
             try:
-                if self._folder.locked():
+                if self._access.up():
                     await self._live()
                 else:
                     await self._past()
             except (OvenError, NatsError, OSError, ValueError) as error:
-                up = self._folder.locked()
-                self._say("reconnecting" if up else "unreadable", reason(error))
+                up = self._access.up()
+                if up and self._access.over(self._ended):
+                    self._say("down", "")
+                else:
+                    self._say("reconnecting" if up else "unreadable", reason(error))
                 await asyncio.sleep(RETRY_S if up else LOOK_S)
 
     def _give(self, events: list[Event]) -> None:
         fresh = [event for event in events if event.seq > self._last]
         if fresh:
-            keyring = self._keyring = self._keyring or Keyring(self._folder.pin())
+            keyring = self._keyring = self._keyring or self._access.keyring()
+            judged = [keyring.verify(event) for event in fresh]
+            for event in judged:
+                self._ended = ends(event, self._ended)
             self._last = fresh[-1].seq
-            self._take([keyring.verify(event) for event in fresh])
+            self._take(judged)
 
     async def _live(self) -> None:
         """Until the stack is down. Raises BusError when the server is gone."""
         heard = asyncio.Event()
-        async with log_sources.connected(self._folder, "monitor") as bus:
+        async with self._access.connected("monitor") as bus:
             self._say("reading", "")
-            await log_sources.listen(bus, self._folder.run, heard)
+            await log_sources.listen(bus, self._access.run, heard)
             loop = asyncio.get_running_loop()
-            while self._folder.locked():
+            while self._access.up():
                 heard.clear()
                 asked = loop.time()
                 async for events in self._news(bus):
@@ -89,38 +95,34 @@ class Feed:
         if not bus.client.is_connected:
             raise BusError("the server went away")
         try:
-            async for events in log_sources.batches(bus, self._folder.run, self._last):
+            async for events in log_sources.batches(bus, self._access.run, self._last):
                 yield events
             self._say("connected", "")
         except BusError as error:
             if not bus.client.is_connected:
                 raise
-            events = [event async for event in log_sources.stored(self._folder, self._last)]
+            try:
+                events = [event async for event in self._access.stored(self._last)]
+            except BusError:  # from elsewhere there is no other way to the log
+                if not bus.client.is_connected:
+                    raise
+                events = []
             self._say("no mesh", str(error))
             yield events
             await asyncio.sleep(LOOK_S)
 
     async def _past(self) -> None:
         """What a run that is down left behind; then wait until its stack is up again."""
-        if self._folder.exported():
-            lines = log_sources.exported(self._folder)
-            while events := list(islice(lines, BATCH)):
-                self._give(events)
+        part: list[Event] = []
+        async for event in self._access.past(self._last):
+            part.append(event)
+            if len(part) >= BATCH:
+                self._give(part)
+                part = []
                 await asyncio.sleep(0)
-        elif not self._last:
-            for events in _parts(await log_reader.whole_log(self._folder, check=False, tell=_unheard)):
-                self._give(events)
-                await asyncio.sleep(0)
+        self._give(part)
         if not self._last:
-            raise ConfigError(f"the log of run {self._folder.run!r} is empty")
+            raise ConfigError(f"the log of run {self._access.run!r} is empty")
         self._say("down", "")
-        while not self._folder.locked():
+        while not self._access.up():
             await asyncio.sleep(LOOK_S)
-
-
-def _unheard(_line: str) -> None:
-    """The monitor has the terminal; `status` says what is wrong with a log."""
-
-
-def _parts(events: list[Event]) -> list[list[Event]]:
-    return [events[start : start + BATCH] for start in range(0, len(events), BATCH)]

@@ -1,4 +1,5 @@
-"""The monitor's process: `monitor [RUN_FOLDER] [--light]`; `up` gives the folder as OVEN_RUN_DIR."""
+"""The monitor's process: `monitor [RUN_FOLDER] [--light]`; `up` gives the folder as OVEN_RUN_DIR. A run on another
+machine is named by `--nats` and `--creds`, or by OVEN_URL and OVEN_CREDS."""
 
 from __future__ import annotations
 
@@ -8,13 +9,20 @@ import signal
 import sys
 import termios
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oven_controller.cancellation import call_at_end
 from oven_controller.errors import ConfigError
+from oven_controller.runs.endpoint import Endpoint
 from oven_controller.runs.folder import RunFolder
+from oven_controller.runs.local_run import LocalRun
+from oven_controller.runs.remote_run import RemoteRun
+from oven_controller.runs.run_access import RunAccess
+
+if TYPE_CHECKING:
+    from oven_tui.model.monitor_view import MonitorView
 
 LOOK_S = 1.0
 """How often it looks whether the terminal is still there."""
@@ -33,41 +41,73 @@ def show(
     run_folder: Annotated[
         Path | None, typer.Argument(metavar="folder", envvar="OVEN_RUN_DIR", help="the run's folder")
     ] = None,
-    light: Annotated[bool, typer.Option("--light", help="a light theme")] = False,
+    light: Annotated[bool, typer.Option("--light", envvar="OVEN_LIGHT", help="a light theme")] = False,
+    colour_blind: Annotated[
+        bool, typer.Option("--colour-blind", envvar="OVEN_COLOUR_BLIND", help="colours for the colour-blind")
+    ] = False,
+    ascii_only: Annotated[
+        bool | None, typer.Option("--ascii/--no-ascii", envvar="OVEN_ASCII", help="no signs beyond ASCII")
+    ] = None,
+    nats: Annotated[str, typer.Option(metavar="url", help="where a run elsewhere is reached")] = "",
+    creds: Annotated[Path | None, typer.Option(metavar="file", help="your key for it")] = None,
+    tls_ca: Annotated[Path | None, typer.Option("--tls-ca", metavar="file", help="authority to trust, PEM")] = None,
+    run: Annotated[str | None, typer.Option(metavar="name", help="the name of a run elsewhere")] = None,
 ) -> None:
     """The monitor of one run."""
-    if run_folder is None:
-        raise ConfigError(
-            "which run? give its folder, or set OVEN_RUN_DIR; `oven-controller monitor RUN` finds it by name"
-        )
-    folder = RunFolder(run_folder)
+    access = _access(run_folder, Endpoint(nats, creds, tls_ca), run)
     try:
         from oven_tui.app import MonitorApp
+        from oven_tui.appearance import Appearance, needs_ascii
         from oven_tui.widgets.header import About
     except ImportError as error:
         raise ConfigError(
             f'the monitor needs its extra: `pip install "oven-controller[tui]"` ({error}); '
-            f"without it, `oven-controller log {folder.run} --follow` prints the events"
+            f"without it, `oven-controller log {access.run} --follow` prints the events"
         ) from error
     if not (sys.__stdin__ and sys.__stdin__.isatty() and sys.__stderr__ and sys.__stderr__.isatty()):
         raise ConfigError(
             "the monitor needs a terminal on stdin and stderr; without one use "
-            f"`oven-controller log {folder.run} --follow`, or `oven-controller status {folder.run}`"
+            f"`oven-controller log {access.run} --follow`, or `oven-controller status {access.run}`"
         )
-    info = folder.info()
-    app = MonitorApp(About(folder.run, info.recipe, info.start, info.drill), folder, light=light)
+    info = access.info()
+    appearance = Appearance(light, colour_blind, needs_ascii() if ascii_only is None else ascii_only)
+    app = MonitorApp(About(access.run, info.recipe, info.start, info.drill), access, appearance=appearance)
 
-    async def run() -> None:
+    async def shown() -> None:
         call_at_end(app.exit, signal.SIGHUP)  # Textual would leave the terminal as it is
         looking = asyncio.create_task(_end_when_hung_up())
         await app.run_async()
         looking.cancel()
 
-    asyncio.run(run())
-    goes_on = "continues" if folder.locked() else f"is {folder.status()}"
-    again = f"`oven-controller monitor {folder.run}` shows it again"
-    print(f"run {folder.run} {goes_on}; {app.view.run.seq} events were read; {again}")
+    asyncio.run(shown())
+    print(f"{_how_it_is(access, app.view)}; {app.view.run.seq} events were read; {_again(access)}")
     raise typer.Exit(app.return_code or 0)
+
+
+def _access(run_folder: Path | None, at: Endpoint, run: str | None) -> RunAccess:
+    """Raises ConfigError."""
+    if at.named or run_folder is None:
+        endpoint = at.completed()
+        if endpoint.named:
+            return RemoteRun.at(endpoint, run)
+        raise ConfigError(
+            "which run? give its folder, or set OVEN_RUN_DIR; `oven-controller monitor RUN` finds it by name"
+        )
+    return LocalRun(RunFolder(run_folder))
+
+
+def _how_it_is(access: RunAccess, view: MonitorView) -> str:
+    if isinstance(access, LocalRun):
+        state = "continues" if access.up() else f"is {access.folder.status()}"
+    else:
+        state = f"is {view.run.ended.reason}" if view.run.ended else "continues"
+    return f"run {access.run} {state}"
+
+
+def _again(access: RunAccess) -> str:
+    if isinstance(access, LocalRun):
+        return f"`oven-controller monitor {access.run}` shows it again"
+    return "the same command shows it again"
 
 
 async def _end_when_hung_up() -> None:

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, RunName, SameRun, one_run
+from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run
 from oven_controller.log.since import FORMS
+from oven_controller.runs.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from oven_controller.log.decision_row import Wanted
     from oven_controller.log.explanation import Explanations
-    from oven_controller.runs.folder import RunFolder
+    from oven_controller.runs.run_access import RunAccess
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(decisions)
+    app.command()(from_anywhere(decisions))
 
 
 def decisions(
@@ -53,6 +54,7 @@ def decisions(
         ),
     ] = False,
     as_json: Json = False,
+    at: Endpoint = HERE,
 ) -> None:
     """List a run's decisions: step, who, what, verdict, what was read back, and the effect. With --json an object per
     line.
@@ -64,21 +66,20 @@ def decisions(
     from oven_controller.errors import UnknownNameError
     from oven_controller.log.decision_row import VERDICTS, Wanted
     from oven_controller.log.since import Since
-    from oven_controller.runs.folder import Home
+    from oven_controller.runs.run_finder import find_run
 
     if verdict and verdict not in VERDICTS:
         raise UnknownNameError("verdict", verdict, VERDICTS)
     wanted = Wanted(Since.read(since), actuator, agent, verdict)
-    asyncio.run(_print(Home().find(one_run(run, run_)), wanted, follow, as_json))
+    asyncio.run(_print(find_run(one_run(run, run_), at), wanted, follow, as_json))
 
 
-async def _print(folder: RunFolder, wanted: Wanted, follow: bool, as_json: bool) -> None:
+async def _print(access: RunAccess, wanted: Wanted, follow: bool, as_json: bool) -> None:
     from oven_controller.log.decision_row import HEAD
     from oven_controller.log.explanation import Explanations
-    from oven_controller.runs import log_reader
 
     seen, last = Explanations(), 0
-    async for event in log_reader.events(folder):
+    async for event in access.events():
         seen.feed(event)
         last = event.seq
     wanted.check(seen.found.values())
@@ -88,7 +89,7 @@ async def _print(folder: RunFolder, wanted: Wanted, follow: bool, as_json: bool)
         _show(seen, id_, wanted, as_json)
     if not follow:
         return
-    async for event in log_reader.follow(folder):
+    async for event in access.follow():
         if event.seq > last:
             seen.feed(event)
             if seen.changed:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json
+from oven_controller.cli.options import HERE, Json, from_anywhere
 from oven_controller.cli.options import RunOption as Run
+from oven_controller.runs.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
     from oven_controller.log.other_rules import OtherRuling
     from oven_controller.log.trial_findings import Trial
     from oven_controller.protocol.messages import Decision, Vote
-    from oven_controller.runs.folder import RunFolder
+    from oven_controller.runs.run_access import RunAccess
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(explain)
+    app.command()(from_anywhere(explain))
 
 
 def explain(
@@ -41,6 +42,7 @@ def explain(
         ),
     ] = None,
     as_json: Json = False,
+    at: Endpoint = HERE,
 ) -> None:
     """Explain a decision: who voted how and why, the knowledge graph's path, guardrails, the forecast, what a trial
     measured, what was read back, and its outcome.
@@ -51,43 +53,41 @@ def explain(
     """
     import asyncio
 
-    from oven_controller.runs.folder import Home
+    from oven_controller.runs.run_finder import find_run
     from oven_controller.settings.resolution import rules_set
     from oven_controller.terminal_text import say
 
-    rules, folder = rules_set(sets or ()), Home().find(run)
-    found, other = asyncio.run(_read(folder, decision, rules))
+    rules, access = rules_set(sets or ()), find_run(run, at)
+    found, other = asyncio.run(_read(access, decision, rules))
     if as_json:
         from oven_controller.log.explanation_report import report
 
-        say(report(folder.run, found, other).model_dump_json())
+        say(report(access.run, found, other).model_dump_json())
     else:
         say(*lines(found), *(other.lines() if other is not None else ()))
 
 
-async def _read(folder: RunFolder, name: str, rules: dict[str, Any]) -> tuple[Explanation, OtherRuling | None]:
+async def _read(access: RunAccess, name: str, rules: dict[str, Any]) -> tuple[Explanation, OtherRuling | None]:
     from oven_controller.errors import UnknownNameError
     from oven_controller.log.explanation import Explanations
-    from oven_controller.runs import log_reader
 
     seen = Explanations()
-    async for event in log_reader.events(folder):
+    async for event in access.events():
         seen.feed(event)
     found = seen.find(name)
     if found is None:
         raise UnknownNameError("decision", name, {one.decision.actuator for one in seen.found.values()})
-    return found, await _asked(folder, found.decision, rules) if rules else None
+    return found, await _asked(access, found.decision, rules) if rules else None
 
 
-async def _asked(folder: RunFolder, decision: Decision, rules: dict[str, Any]) -> OtherRuling:
+async def _asked(access: RunAccess, decision: Decision, rules: dict[str, Any]) -> OtherRuling:
     import contextlib
 
     from oven_controller.log.other_rules import OtherRules
-    from oven_controller.runs import log_reader
     from oven_controller.settings.resolution import with_rules
 
-    asked = OtherRules(folder.run, decision, rules, lambda logged: with_rules(logged, rules))
-    async with contextlib.aclosing(log_reader.events(folder, exact=True)) as log:
+    asked = OtherRules(access.run, decision, rules, lambda logged: with_rules(logged, rules))
+    async with contextlib.aclosing(access.events(exact=True)) as log:
         async for event in log:
             asked.feed(event)
             if asked.done:

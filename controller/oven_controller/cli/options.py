@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from oven_controller.cli import completion
+from oven_controller.runs.endpoint import Endpoint
 
 RUNNING = "the running one"
 NEWEST = "the running one, else the newest"
+HERE = Endpoint()
+"""The run is on this machine, unless the environment says otherwise."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RunName = Annotated[
@@ -36,6 +43,40 @@ SameRuns = Annotated[
     list[str] | None,
     typer.Option("--run", "-r", metavar="RUN", help="The same as RUN; repeatable.", autocompletion=completion.runs),
 ]
+
+
+Nats = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Where a run on another machine is reached.", show_default="as --creds says"),
+]
+Creds = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Your key for it, as `creds add NAME --operator` or `--read-only` wrote it."),
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option("--tls-ca", metavar="FILE", help="Authority to trust, PEM.", show_default="as --creds says"),
+]
+
+
+def from_anywhere(command: Callable[..., None]) -> Callable[..., None]:
+    """`command` as it is shown and called on the command line: with --nats, --creds and --tls-ca in the place of its
+    parameter `at`, the Endpoint of a run on another machine."""
+    given = inspect.signature(command, eval_str=True)
+    kept = [one for one in given.parameters.values() if one.name != "at"]
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in (("nats", Nats), ("creds", Creds), ("tls_ca", TlsCa))
+    ]
+
+    @functools.wraps(command)
+    def called(*, nats: str | None, creds: Path | None, tls_ca: Path | None, **others: Any) -> None:
+        command(**others, at=Endpoint(nats or "", creds, tls_ca))
+
+    shown = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in kept] + options
+    called.__signature__ = given.replace(parameters=shown)  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in shown}
+    return called
 
 
 def one_run(argument: str | None, option: str | None) -> str | None:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from oven_controller.cli import run_removal
-from oven_controller.cli.options import Json, LiveRunName, RunName, SameRun, one_run
+from oven_controller.cli.options import HERE, Json, LiveRunName, RunName, SameRun, from_anywhere, one_run
+from oven_controller.runs.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from oven_controller.log.run_summary import RunSummary
     from oven_controller.runs.folder import RunFolder
+    from oven_controller.runs.run_access import RunAccess
 
 DOWN_S = 45.0
 
@@ -23,16 +25,15 @@ def register(app: typer.Typer) -> None:
     group.callback()(runs)
     run_removal.register(group)
     app.add_typer(group, name="runs")
-    app.command()(status)
+    app.command()(from_anywhere(status))
     app.command()(down)
 
 
-def say_what_is_missing(folder: RunFolder) -> None:
+def say_what_is_missing(access: RunAccess) -> None:
     """On stderr, and ends the command with exit code 3, where a run that is down lacks messages of its learner."""
-    from oven_controller.runs.log_reader import warn
+    from oven_controller.runs.warning import warn
 
-    missing = "" if folder.locked() else folder.missing()
-    if missing:
+    if missing := access.missing():
         warn(missing)
         raise typer.Exit(3)
 
@@ -67,7 +68,7 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
     Console().print(table)
 
 
-def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> None:
+def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, at: Endpoint = HERE) -> None:
     """Show how a run is doing: its processes and memory, agents, ticks and decisions. It works when the stack is down,
     too.
 
@@ -78,35 +79,28 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
 
     from oven_controller.errors import OvenError
     from oven_controller.log.run_summary import RunSummary
-    from oven_controller.runs import judge_states, log_reader
-    from oven_controller.runs.folder import Home
-    from oven_controller.runs.judge_costs import judge_costs
+    from oven_controller.runs.run_finder import find_run
     from oven_controller.stack.health import notes
 
-    folder = Home().find(one_run(run, run_))
+    access = find_run(one_run(run, run_), at)
     view, unread, missing, told = RunSummary(), "", "", list[str]()
 
     async def look() -> None:
-        async for event in log_reader.events(folder, tell=told.append):
+        async for event in access.events(tell=told.append):
             view.feed(event)
 
     try:
         asyncio.run(look())
-        missing = folder.missing()
+        missing = access.missing()
     except OvenError as error:
         unread = str(error)
-    info, state = folder.info(), folder.status()
-    processes = _processes(folder) if state == "running" else []
+    info, beside = access.info(), _beside_the_log(access, view, unread, told)
+    state, processes, last_words = beside["status"], beside["processes"], beside.pop("last_words")
     lacking = [missing] if missing else []
-    try:
-        costs = judge_costs(folder, view)
-    except OvenError as error:
-        costs = {}
-        told.append(str(error))
     found: dict[str, Any] = {
-        "run": folder.run,
+        "run": access.run,
         "status": state,
-        "recipe": info.recipe,
+        "recipe": info.recipe or (view.started.recipe if view.started else ""),
         "start": info.start,
         "drill": info.drill,
         "url": info.url if state == "running" else "",
@@ -137,7 +131,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
         },
         "outcomes": view.outcomes,
         "prompts": {"injected": view.injected, "evicted": view.evicted},
-        "judge_costs": costs,
+        "judge_costs": beside["judge_costs"],
         "held": view.held if state == "running" else "",
         "ended_with": view.ended_with,
         "autonomy": _autonomy(view),
@@ -152,16 +146,43 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> 
             }
             for name, agent in sorted(view.agents.items())
         },
-        "judges": {name: state.model_dump() for name, state in judge_states.read(folder.path).items()},
+        "judges": beside["judges"],
         "events": view.seq,
         "log_unread": unread,
         "missing": missing,
-        "notes": [*told, *lacking, *notes(view, processes, unread, datetime.now(UTC), folder.last_words)],
+        "notes": [*told, *lacking, *notes(view, processes, unread, datetime.now(UTC), last_words)],
     }
     if as_json:
         print(json.dumps(found))
     else:
         _show(found)
+
+
+def _beside_the_log(access: RunAccess, view: RunSummary, unread: str, told: list[str]) -> dict[str, Any]:
+    """What the run's folder says; of a run on another machine the log has to do. `told` hears what cannot be read."""
+    from oven_controller.errors import OvenError
+    from oven_controller.runs import judge_states
+    from oven_controller.runs.judge_costs import judge_costs
+    from oven_controller.runs.local_run import LocalRun
+
+    if not isinstance(access, LocalRun):
+        ended = view.ended.reason if view.ended else "running"
+        nothing: dict[str, Any] = {"processes": [], "judge_costs": {}, "judges": {}}
+        return nothing | {"status": "unreachable" if unread else ended, "last_words": lambda _: "on its own machine"}
+    folder = access.folder
+    state = folder.status()
+    try:
+        costs = judge_costs(folder, view)
+    except OvenError as error:
+        costs = {}
+        told.append(str(error))
+    return {
+        "status": state,
+        "processes": _processes(folder) if state == "running" else [],
+        "judge_costs": costs,
+        "judges": {name: one.model_dump() for name, one in judge_states.read(folder.path).items()},
+        "last_words": folder.last_words,
+    }
 
 
 def _autonomy(view: RunSummary) -> dict[str, str]:

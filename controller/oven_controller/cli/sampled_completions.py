@@ -8,25 +8,22 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from oven_controller.protocol.completion_messages import StoredGroup
-    from oven_controller.runs.folder import RunFolder
+    from oven_controller.runs.run_access import RunAccess
 
 LAST = 10
 """Groups that are printed unless more are asked for: some screenfuls."""
 
 
-async def print_completions(folder: RunFolder, *, last: int, as_json: bool, follow: bool) -> None:
+async def print_completions(access: RunAccess, *, last: int, as_json: bool, follow: bool) -> None:
     """The newest groups, and with `follow` those that come until the stack is down. Raises OvenError."""
-    from oven_controller.runs.completion_reader import followed, local_source, newest, newest_of_store
+    from oven_controller.runs.completion_reader import followed, newest
 
-    source = local_source(folder)
-    if not folder.locked():
-        _show(await newest_of_store(folder, last), as_json)
-    elif not follow:
-        _show(await newest(source, last), as_json)
-    else:
-        async with contextlib.aclosing(followed(source, last)) as batches:
-            async for groups in batches:
-                _show(groups, as_json)
+    if not follow or not access.up():
+        _show(await newest(access, last), as_json)
+        return
+    async with contextlib.aclosing(followed(access, last)) as batches:
+        async for groups in batches:
+            _show(groups, as_json)
 
 
 def _show(groups: list[StoredGroup], as_json: bool) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 
 from pydantic import ValidationError
 
@@ -17,6 +15,9 @@ from oven_controller.protocol.completion_messages import CompletionsBatch, Compl
 from oven_controller.protocol.names import Subjects
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.log_sources import connected
+from oven_controller.runs.run_access import RunAccess
+from oven_controller.runs.run_finder import local_folder
+from oven_controller.runs.warning import warn
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer
 
@@ -30,31 +31,49 @@ NONE_KEPT = (
 )
 
 
-@dataclass(frozen=True)
-class CompletionSource:
-    """A run's server as a reader reaches it."""
-
-    run: str
-    connect: Callable[[], AbstractAsyncContextManager[Bus]]
-    """As a monitor. Raises BusError."""
-    up: Callable[[], bool]
-    """Whether the stack is."""
+async def newest(access: RunAccess, most: int) -> list[StoredGroup]:
+    """The newest groups of a run, up or down, oldest first. Raises BusError; ConfigError where none are kept."""
+    if not access.up():
+        return await _of_store(local_folder(access, "reading its completions"), most)
+    async with access.connected("monitor") as bus:
+        return [group async for batch in _batches(bus, access.run, 0, most) for group in batch]
 
 
-def local_source(folder: RunFolder) -> CompletionSource:
-    """Of a run whose folder is here."""
-    return CompletionSource(folder.run, lambda: connected(folder, "monitor"), folder.locked)
+async def followed(
+    access: RunAccess, most: int, tell: Callable[[str], object] = warn
+) -> AsyncGenerator[list[StoredGroup]]:
+    """The newest groups, and then those that come, until the stack is down. A server or a mesh that is being started
+    again is waited for, and `tell` hears of it. Raises RefusedError; ConfigError where none are kept."""
+    last, heard, away = 0, asyncio.Event(), False
+    while access.up():
+        try:
+            async with access.connected("monitor") as bus:
+                await _listen(bus, access.run, heard)
+                while access.up():
+                    heard.clear()
+                    async for groups in _batches(bus, access.run, last, most):
+                        yield groups
+                        last = groups[-1].seq
+                    away = False
+                    if not bus.connected:
+                        break
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(LOOK_S):
+                            await heard.wait()
+        except (RefusedError, ConfigError):
+            raise
+        except BusError as error:
+            if access.over(False):
+                return
+            if not away:
+                tell(f"{error}; it is tried again until it answers")
+                away = True
+            await asyncio.sleep(AGAIN_S)
 
 
-async def newest(source: CompletionSource, most: int) -> list[StoredGroup]:
-    """The newest groups of a run that is up, oldest first. Raises BusError; ConfigError where none are kept."""
-    async with source.connect() as bus:
-        return [group async for batch in _batches(bus, source.run, 0, most) for group in batch]
-
-
-async def newest_of_store(folder: RunFolder, most: int) -> list[StoredGroup]:
-    """The same of a run that is down: its server is started for it. Raises ConfigError where none are kept, or its
-    store is gone, StoreInUseError where the run is up after all."""
+async def _of_store(folder: RunFolder, most: int) -> list[StoredGroup]:
+    """Of a run that is down: its server is started for it. Raises ConfigError where none are kept, or its store is
+    gone, StoreInUseError where the run is up after all."""
     if not folder.info().embedded:
         async with connected(folder, "admin") as bus:
             return await _all(bus, folder.run, most)
@@ -68,30 +87,6 @@ async def newest_of_store(folder: RunFolder, most: int) -> list[StoredGroup]:
                 return await _all(bus, folder.run, most)
         finally:
             await server.stop()
-
-
-async def followed(source: CompletionSource, most: int) -> AsyncGenerator[list[StoredGroup]]:
-    """The newest groups, and then those that come, until the stack is down. A server or a mesh that is being started
-    again is waited for. Raises RefusedError; ConfigError where none are kept."""
-    last, heard = 0, asyncio.Event()
-    while source.up():
-        try:
-            async with source.connect() as bus:
-                await _listen(bus, source.run, heard)
-                while source.up():
-                    heard.clear()
-                    async for groups in _batches(bus, source.run, last, most):
-                        yield groups
-                        last = groups[-1].seq
-                    if not bus.connected:
-                        break
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(LOOK_S):
-                            await heard.wait()
-        except (RefusedError, ConfigError):
-            raise
-        except BusError:
-            await asyncio.sleep(AGAIN_S)
 
 
 async def _listen(bus: Bus, run: str, heard: asyncio.Event) -> None:

@@ -31,13 +31,8 @@ def with_checked_members(committee: CommitteeSettings) -> CommitteeSettings:
                 read_rubric(name, member.rubric)
                 changed["rubric"] = str(Path(member.rubric).absolute())
         elif member.kind == "rule":
-            changed["rule"] = checked_function(
-                f"committee member {name!r}",
-                f"the rule of the committee member {name!r}",
-                "rule",
-                "rewards",
-                member.rule,
-            )
+            owner = f"committee member {name!r}"
+            changed["rule"] = checked_function(owner, f"the rule of the {owner}", "rule", "rewards", member.rule)
         members[name] = member.model_copy(update=changed)
     if committee.frontier.model:
         endpoint_of("frontier", committee.frontier.member, known, CALIBRATOR)

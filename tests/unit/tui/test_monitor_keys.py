@@ -17,7 +17,7 @@ from textual.widgets import Footer
 
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision
-from oven_tui.app import CHARTS, MonitorApp
+from oven_tui.app import MonitorApp
 from oven_tui.bindings import key_words
 from oven_tui.model.commands import BY_ID, COMMANDS
 from oven_tui.model.decisions import Decided
@@ -25,6 +25,7 @@ from oven_tui.screens.completions import CompletionScreen
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import PAGES, HelpScreen
 from oven_tui.widgets.chart import Chart
+from oven_tui.widgets.charts import CHARTS
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header
 
@@ -208,7 +209,7 @@ async def test_the_palette_runs_what_it_names(key: str) -> None:
         await pilot.press(*"next met")
         await until(pilot, lambda: "Next metrics" in screen_text(app) and "Close the" not in screen_text(app))
         await pilot.press("enter")
-        await until(pilot, lambda: app.pages == 1)
+        await until(pilot, lambda: app.charts.page == 1)
 
 
 async def test_y_copies_the_row_as_json_and_vim_keys_move() -> None:

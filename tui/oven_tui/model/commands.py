@@ -61,12 +61,22 @@ COMMANDS: Final = (
         "freeze", "monitor", "space", "freeze", "Freeze or thaw", "Freeze what is shown; data keeps arriving",
         footer="Freeze",
     ),
-    Command("light", "monitor", "ctrl+t", "light", "Light or dark theme", "Light or dark"),
+    Command(
+        "theme", "monitor", "ctrl+t", "theme", "Next theme", "Dark, light, or colours for the colour-blind on either"
+    ),
     Command(
         "save", "monitor", "s", "save", "Save a picture", "Save a picture (SVG) into the run's folder", footer="SVG"
     ),
     Command("metrics", "monitor", "m", "metrics(1)", "Next metrics", "The next four metrics", "Charts", "Metrics"),
     Command("metrics.back", "monitor", "M", "metrics(-1)", "Metrics before", "The four metrics before", "Charts"),
+    Command(
+        "metrics.filter", "monitor", "f", "filter_metrics", "Filter metrics",
+        "Charts: only metrics whose names match; escape shows all", "Charts",
+    ),
+    Command(
+        "log_scale", "monitor", "L", "log_scale", "Logarithmic scale", "Charts: logarithmic scale, or linear again",
+        "Charts",
+    ),
     Command("zoom.in", "monitor", "plus,equals_sign", "zoom(1)", "Zoom in", "Charts: fewer, newer ticks", "Charts"),
     Command("zoom.out", "monitor", "minus", "zoom(-1)", "Zoom out", "Charts: more ticks", "Charts"),
     Command(

@@ -98,6 +98,17 @@ def named(entry: Entry) -> str:
             return f"event {entry.seq}"
 
 
+def came_at(entry: Entry) -> int | None:
+    """The tick at which a decision came into force or closed, or a ballot was opened; None of a note."""
+    match entry:
+        case Decided():
+            return entry.receipt.tick if entry.receipt is not None else entry.decision.tick
+        case Open():
+            return entry.opened.tick
+        case Note():
+            return None
+
+
 def as_json(entry: Entry) -> str:
     """The row as one JSON object: the messages as the log has them, and what became of the decision."""
     found: dict[str, Any] = {"event": entry.seq, "step": entry.step}
@@ -132,12 +143,12 @@ def _word(word: str) -> Callable[[Entry], bool]:
         first, last = int(steps[1]), int(steps[2] or steps[1])
         return lambda entry: (first <= entry.step <= last) != inverse
     fields = {"agent": _agents, "actuator": _actuator}.get(key) if colon else None
-    pattern = _pattern(rest if fields else word)
+    sought = pattern(rest if fields else word)
     read = fields or _text
-    return lambda entry: bool(pattern.search(read(entry))) != inverse
+    return lambda entry: bool(sought.search(read(entry))) != inverse
 
 
-def _pattern(text: str) -> re.Pattern[str]:
+def pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text, re.IGNORECASE)
     except re.error:

@@ -62,6 +62,8 @@ class MonitorView:
         self.open: dict[str, Open] = {}
         self.marks: dict[str, tuple[int, str, str]] = {}
         """Decision (or command) id → tick, author, fate: what charts mark."""
+        self.marked = 0
+        """Grows with every mark."""
         self.agents: list[str] = []
         """In the order in which they were first heard, which is also the order of their glyphs."""
         self.reputations: dict[str, float] = {}
@@ -258,6 +260,7 @@ class MonitorView:
 
     def _mark(self, key: str, tick: int, author: str, fate: str) -> None:
         self.marks[key] = (tick, author, fate)
+        self.marked += 1
         if len(self.marks) > MARKS:
             del self.marks[next(iter(self.marks))]
 

@@ -18,7 +18,7 @@ from oven_controller.log.run_summary import text
 from oven_tui.bindings import bindings
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import FATES, fit, glyph, row
-from oven_tui.model.decisions import Decided, Entry, Note, Open, as_json, matching, named
+from oven_tui.model.decisions import Decided, Entry, Note, Open, as_json, came_at, matching, named
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import PAINTS, Painted, Panel
 
@@ -33,6 +33,9 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         def __init__(self, entry: Entry) -> None:
             super().__init__()
             self.entry = entry
+
+    class Moved(Message):
+        """Another row is the chosen one."""
 
     def __init__(self, view: MonitorView) -> None:
         super().__init__(id="decisions")
@@ -68,6 +71,13 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         )
         self._keep_cursor_visible()
         self.refresh()
+
+    @property
+    def chosen_tick(self) -> int | None:
+        """When the chosen row came into force, was closed or opened; None while the list follows the newest."""
+        if self.follows or self.cursor >= len(self._rows):
+            return None
+        return came_at(self._rows[self.cursor])
 
     def on_resize(self) -> None:
         self.virtual_size = Size(self.size.width, len(self._rows))
@@ -113,6 +123,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         self._keep_cursor_visible()
         for number in {before, self.cursor}:
             self.refresh_line(number)
+        self.post_message(self.Moved())
 
     def _keep_cursor_visible(self) -> None:
         self.scroll_to_region(Region(0, self.cursor, 1, 1), animate=False, force=True)

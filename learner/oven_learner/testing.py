@@ -34,7 +34,7 @@ class FakeLink:
         log says of earlier incarnations, for a run that resumes."""
         self.sent: list[LearnerMessage] = []
         """All that the learner said, in order."""
-        self.shown: list[Mapping[str, Any]] = []
+        self.shown: list[dict[str, Any]] = []
         """The samples of completions that the training handed over, as they would leave it."""
         self.incoming: deque[LogMessage] = deque()
         """What the learner is given next: decisions, operators' commands, closed steps."""

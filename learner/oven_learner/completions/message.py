@@ -15,7 +15,7 @@ LEAST_CHARACTERS = 16
 """Of each text, below which a message is given up: what is too large then is not its texts."""
 
 
-def wire_of(parcel: Mapping[str, Any], most_bytes: int = COMPLETION_BYTES - HEADERS_BYTES) -> bytes | None:
+def wire_of(parcel: dict[str, Any], most_bytes: int = COMPLETION_BYTES - HEADERS_BYTES) -> bytes | None:
     """At most so many bytes: every text is cut to half of what it was until it fits. A control character is six bytes
     of JSON, and 16 texts of 100,000 characters are more than a message holds. None where nothing helps."""
     limit = max((len(begin) + len(end) for begin, _, end in _texts(parcel)), default=0)
@@ -28,7 +28,7 @@ def wire_of(parcel: Mapping[str, Any], most_bytes: int = COMPLETION_BYTES - HEAD
         limit //= 2
 
 
-def group_of(parcel: Mapping[str, Any], limit: int) -> SampledGroup:
+def group_of(parcel: dict[str, Any], limit: int) -> SampledGroup:
     """The message, with at most `limit` characters of each text."""
     completions = tuple(
         ShownCompletion(**_shown(text, limit), reward=reward, advantage=advantage)
@@ -45,7 +45,7 @@ def group_of(parcel: Mapping[str, Any], limit: int) -> SampledGroup:
 _PLAIN = ("incarnation", "number", "tick", "step", "group", "groups", "form", "left_out", "redacted")
 
 
-def _texts(parcel: Mapping[str, Any]) -> list[Cut]:
+def _texts(parcel: dict[str, Any]) -> list[Cut]:
     return [parcel["prompt"], *parcel["completions"]]
 
 

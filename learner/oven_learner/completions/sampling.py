@@ -38,7 +38,7 @@ class Sampling:
         rewards: Sequence[float | None] | None,
         advantages: Sequence[float | None],
         members: Callable[[], Sequence[MemberVerdict]],
-    ) -> Callable[[], Mapping[str, Any]]:
+    ) -> Callable[[], dict[str, Any]]:
         """What makes the parcel of one group, off the training thread. The fields are those of `Sample`."""
         self._number += 1
         sample = Sample(

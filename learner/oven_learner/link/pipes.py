@@ -12,7 +12,6 @@ import pickle
 import struct
 import tempfile
 from collections import deque
-from collections.abc import Mapping
 from typing import Any
 
 from oven_controller.errors import reason
@@ -30,7 +29,7 @@ def packed(parcel: object) -> bytes:
     return _HEAD.pack(False, len(data)) + data
 
 
-def packed_atoms(parcel: tuple[Any, ...] | Mapping[str, Any]) -> bytes:
+def packed_atoms(parcel: tuple[Any, ...] | dict[str, Any]) -> bytes:
     """A tuple, or a dict, of numbers, texts, tuples and dicts of those, at a tenth of the time. Raises ValueError for
     anything else."""
     data = marshal.dumps(parcel, 2)  # from version 3 on it looks for what it has met before, which takes as long again

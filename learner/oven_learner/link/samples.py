@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from oven_controller.bus.connection import Bus
@@ -22,7 +22,7 @@ from oven_learner.link.pipes import Outlet, packed_atoms
 
 log = logging.getLogger("oven.learner")
 
-Parcel: TypeAlias = Callable[[], Mapping[str, Any]]
+Parcel: TypeAlias = Callable[[], dict[str, Any]]
 """Makes a parcel, off the training thread."""
 WAITING = 8
 """Samples that wait at each of the three places (unmade, for the pipe, for the server); beyond it the oldest go. As
@@ -106,7 +106,7 @@ class SamplePublisher:
         self._waiting: deque[bytes] = deque(maxlen=WAITING)
         self._more = asyncio.Event()
 
-    def put(self, parcel: Mapping[str, Any]) -> None:
+    def put(self, parcel: dict[str, Any]) -> None:
         """Take over a sample. One that is none, or too large even when it is cut, is left out."""
         try:
             wire = wire_of(parcel)

@@ -16,7 +16,9 @@ from oven_controller.terminal_text import clean
 from oven_tui.app import MonitorApp
 from oven_tui.model.completion_page import page, summary, wrapped
 from oven_tui.model.sampled_groups import KEPT, SampledGroups, matching
-from oven_tui.screens.completions import CompletionScreen, GroupList, GroupPage
+from oven_tui.screens.completions import CompletionScreen
+from oven_tui.widgets.group_list import GroupList
+from oven_tui.widgets.group_page import GroupPage
 from oven_tui.widgets.header import About
 
 GROUPS = [judged(step, step % 4) for step in (10, 20, 30)]

@@ -9,20 +9,15 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
 from textual.events import Click
-from textual.geometry import Size
 from textual.screen import ModalScreen
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
 from textual.widgets import Footer, Input
 
 from oven_controller.errors import OvenError
-from oven_controller.log.sampled_text import heading
 from oven_controller.protocol.completion_messages import StoredGroup
 from oven_tui.bindings import bindings
-from oven_tui.model.cell_text import clip, row
-from oven_tui.model.completion_page import Line, page, summary
 from oven_tui.model.sampled_groups import SampledGroups
-from oven_tui.widgets.base import PAINTS, Painted
+from oven_tui.widgets.group_list import GroupList
+from oven_tui.widgets.group_page import GroupPage
 
 Source: TypeAlias = Callable[[], AsyncIterator[list[StoredGroup]]]
 """Groups as they are kept and come. Raises OvenError where there are none."""
@@ -30,69 +25,6 @@ Source: TypeAlias = Callable[[], AsyncIterator[list[StoredGroup]]]
 
 SLIM = 72
 """Columns below which the list of groups is hidden: the keys go through them all the same."""
-
-
-class GroupList(Painted, ScrollView, can_focus=False):
-    """A row for each sampled group, the newest last."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
-
-    def __init__(self) -> None:
-        super().__init__(id="groups")
-        self.rows: list[StoredGroup] = []
-        self.cursor = 0
-        self.border_title = "sampled steps"
-
-    def show(self, rows: list[StoredGroup], cursor: int) -> None:
-        """What to list, and which of it is chosen."""
-        self.rows, self.cursor = rows, cursor
-        self.virtual_size = Size(self.size.width, len(rows))
-        self.scroll_to(y=max(0, cursor - self.size.height // 2), animate=False, force=True)
-        self.refresh()
-
-    def render_line(self, y: int) -> Strip:
-        number, width = y + self.scroll_offset.y, self.scrollable_content_region.width
-        if number >= len(self.rows):
-            return Strip.blank(width, self.rich_style)
-        return self.strip(summary(self.rows[number].group, width), picked=number == self.cursor)
-
-
-class GroupPage(Painted, ScrollView, can_focus=True):
-    """One group in full; only visible lines are drawn."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
-
-    def __init__(self) -> None:
-        super().__init__(id="group")
-        self._stored: StoredGroup | None = None
-        self._said = "waiting for the first sample"
-        self._beside = False
-        self._lines: list[Line] = []
-
-    def show(self, stored: StoredGroup | None, beside: bool, said: str) -> None:
-        """A group; or, where there is none, why."""
-        moved = stored is None or self._stored is None or stored.seq != self._stored.seq
-        self._stored, self._beside, self._said = stored, beside, said
-        self.border_title = heading(stored.group, stored.time) if stored else "completions"
-        self._lay_out()
-        if moved:
-            self.scroll_to(y=0, animate=False, force=True)
-
-    def on_resize(self) -> None:
-        self._lay_out()
-
-    def render_line(self, y: int) -> Strip:
-        number, width = y + self.scroll_offset.y, self.scrollable_content_region.width
-        return self.strip(row(width, self._lines[number] if number < len(self._lines) else []))
-
-    def _lay_out(self) -> None:
-        width = self.scrollable_content_region.width
-        if width <= 0:
-            return
-        stored = self._stored
-        self._lines = page(stored.group, width, beside=self._beside) if stored else [[(clip(self._said, width), "dim")]]
-        self.virtual_size = Size(width, len(self._lines))
-        self.refresh()
 
 
 class CompletionScreen(ModalScreen[None]):

@@ -102,4 +102,7 @@ def _show(seen: Explanations, id_: str, wanted: Wanted, as_json: bool) -> None:
 
     if wanted.holds(seen.found[id_], seen.newest):
         found = row(seen.whole(id_))
-        say(found.model_dump_json() if as_json else line(found), flush=True)
+        if as_json:
+            print(found.model_dump_json(ensure_ascii=True), flush=True)
+        else:
+            say(line(found), flush=True)

@@ -62,7 +62,7 @@ def explain(
     if as_json:
         from oven_controller.log.explanation_report import report
 
-        say(report(access.run, found, other).model_dump_json())
+        print(report(access.run, found, other).model_dump_json(ensure_ascii=True))
     else:
         say(*lines(found), *(other.lines() if other is not None else ()))
 
@@ -70,6 +70,7 @@ def explain(
 async def _read(access: RunAccess, name: str, rules: dict[str, Any]) -> tuple[Explanation, OtherRuling | None]:
     from oven_controller.errors import UnknownNameError
     from oven_controller.log.explanation import Explanations
+    from oven_controller.runs.rule_question import other_ruling
 
     seen = Explanations()
     async for event in access.events():
@@ -77,22 +78,7 @@ async def _read(access: RunAccess, name: str, rules: dict[str, Any]) -> tuple[Ex
     found = seen.find(name)
     if found is None:
         raise UnknownNameError("decision", name, {one.decision.actuator for one in seen.found.values()})
-    return found, await _asked(access, found.decision, rules) if rules else None
-
-
-async def _asked(access: RunAccess, decision: Decision, rules: dict[str, Any]) -> OtherRuling:
-    import contextlib
-
-    from oven_controller.log.other_rules import OtherRules
-    from oven_controller.settings.resolution import with_rules
-
-    asked = OtherRules(access.run, decision, rules, lambda logged: with_rules(logged, rules))
-    async with contextlib.aclosing(access.events(exact=True)) as log:
-        async for event in log:
-            asked.feed(event)
-            if asked.done:
-                break
-    return asked.answer()
+    return found, await other_ruling(access, found.decision, rules) if rules else None
 
 
 def lines(found: Explanation) -> list[str]:

@@ -43,7 +43,7 @@ def parcel_of(sample: Sample, shown: Shown) -> dict[str, Any]:
     members = sample.members()
     rewards = _numbers(_summed(members) if sample.rewards is None else sample.rewards, len(there))
     shapes = any(hasattr(one, "shape") for one in there)
-    as_written = [_shape(one) if shapes else joined(one) for one in there]
+    as_written = [_written(one) for one in there]
     return {
         "incarnation": sample.incarnation,
         "number": sample.number,
@@ -52,7 +52,7 @@ def parcel_of(sample: Sample, shown: Shown) -> dict[str, Any]:
         "group": sample.group,
         "groups": sample.groups,
         "form": "shape" if shapes else "text",
-        "prompt": _shown(joined(sample.prompt), limit, shown.redact),
+        "prompt": _shown(_written(sample.prompt), limit, shown.redact),
         "completions": tuple(_shown(text, limit, shown.redact) for text in as_written),
         "rewards": rewards,
         "advantages": _advantages(sample.advantages, rewards),
@@ -122,6 +122,11 @@ def _summed(members: Sequence[MemberVerdict]) -> list[float | None]:
     ]  # fmt: skip
     rows = [[score for score in row if score is not None] for row in zip(*columns, strict=True)]
     return [sum(row) if row else None for row in rows]
+
+
+def _written(one: Any) -> str:
+    """As text, or what it is where it has none."""
+    return _shape(one) if hasattr(one, "shape") else joined(one)
 
 
 def _shape(sample: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from oven_controller.settings.completions import CompletionsSettings
 from oven_learner.completions.plain_text import encodable, joined
 from oven_learner.completions.redaction import Redact
-from oven_learner.completions.sample import MemberVerdict, Sample
+from oven_learner.completions.sample import MemberVerdict, Place, Sample
 
 Cut: TypeAlias = tuple[str, int, str]
 """A text's beginning, how many characters are left out, and what follows those."""
@@ -35,27 +35,29 @@ class Shown:
     redact: Redact | None = None
 
 
-def parcel_of(sample: Sample, shown: Shown) -> dict[str, Any]:
+def parcel_of(
+    incarnation: int, place: Place, sample: Sample, advantages: Sequence[float | None], shown: Shown
+) -> dict[str, Any]:
     """Texts, numbers, tuples and dicts of them, which `message.group_of` reads. Raises whatever the redaction raises,
     and TypeError where it returns no text."""
     there = list(sample.completions[: shown.settings.completions])
     limit = min(shown.settings.characters, MESSAGE_CHARACTERS // (1 + len(there)))
-    members = sample.members()
+    members = sample.members
     rewards = _numbers(_summed(members) if sample.rewards is None else sample.rewards, len(there))
     shapes = any(hasattr(one, "shape") for one in there)
     as_written = [_written(one) for one in there]
     return {
-        "incarnation": sample.incarnation,
-        "number": sample.number,
-        "tick": sample.tick,
-        "step": sample.step,
-        "group": sample.group,
-        "groups": sample.groups,
+        "incarnation": incarnation,
+        "number": place.number,
+        "tick": place.tick,
+        "step": place.step,
+        "group": place.group,
+        "groups": place.groups,
         "form": "shape" if shapes else "text",
         "prompt": _shown(_written(sample.prompt), limit, shown.redact),
         "completions": tuple(_shown(text, limit, shown.redact) for text in as_written),
         "rewards": rewards,
-        "advantages": _advantages(sample.advantages, rewards),
+        "advantages": _advantages(advantages, rewards),
         "left_out": len(sample.completions) - len(there),
         "members": tuple(_member(member, as_written, shown.redact) for member in members),
         "redacted": shown.redact is not None,

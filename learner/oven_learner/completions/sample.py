@@ -1,8 +1,8 @@
-"""A sampled group as the training thread hands it over: references to what is there already, and plain numbers."""
+"""A sampled group as a parcel is made of it, off the training thread."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,21 +21,24 @@ class MemberVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One group. Nothing of it is copied or looked at before it is off the training thread: whoever hands it over does
-    not change it afterwards."""
+class Place:
+    """Where a sample is from."""
 
-    incarnation: int
     number: int
+    """Of the samples so far, from 1."""
     tick: int
     step: int
     group: int
     groups: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One group."""
+
     prompt: Any
-    """Text, a conversation, or a mapping."""
+    """Text, a conversation, or what has a shape."""
     completions: Sequence[Any]
     rewards: Sequence[float | None] | None
     """None: the weighted sum of what the members gave."""
-    advantages: Sequence[float | None]
-    members: Callable[[], Sequence[MemberVerdict]]
-    """Called off the training thread."""
+    members: Sequence[MemberVerdict]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,7 +11,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.settings.completions import CompletionsSettings
 from oven_learner.completions.parcel import Shown, parcel_of
 from oven_learner.completions.redaction import Redact, redaction
-from oven_learner.completions.sample import MemberVerdict, Sample
+from oven_learner.completions.sample import Place, Sample
 from oven_learner.completions.schedule import SampleSchedule
 
 
@@ -23,28 +22,20 @@ class Sampling:
         settings = shown.settings
         self.schedule = SampleSchedule(settings.every or 0, settings.groups)
         self._shown = shown
-        self._number = 0
+        self.number = 0
+        """Samples so far."""
 
     def parcel(
         self,
-        *,
-        incarnation: int,
-        tick: int,
-        step: int,
-        group: int,
-        groups: int,
-        prompt: Any,
-        completions: Sequence[Any],
-        rewards: Sequence[float | None] | None,
+        position: Callable[[], Mapping[str, int]],
+        place: tuple[int, int, int, int, int],
         advantages: Sequence[float | None],
-        members: Callable[[], Sequence[MemberVerdict]],
-    ) -> Callable[[], dict[str, Any]]:
-        """What makes the parcel of one group, off the training thread. The fields are those of `Sample`."""
-        self._number += 1
-        sample = Sample(
-            incarnation, self._number, tick, step, group, groups, prompt, completions, rewards, advantages, members
-        )
-        return partial(parcel_of, sample, self._shown)
+        sample: Callable[[], Sample],
+    ) -> dict[str, Any]:
+        """The parcel of one group. Called off the training thread, which gives no more than it takes to find the group:
+        `position` is the client's, `place` has the fields of `Place`, and `sample` reads what does not change any
+        more."""
+        return parcel_of(position()["incarnation"], Place(*place), sample(), advantages, self._shown)
 
 
 def sampling_of(

@@ -8,19 +8,19 @@ class SampleSchedule:
     nothing: the training's random numbers are the training's."""
 
     def __init__(self, every: int, groups: int) -> None:
-        """`every` 0: none. `groups`: of such a step, at most."""
+        """`groups`: of such a step, at most."""
+        self.next = 0
+        """The count of steps from which on the next is due; it is read at every step, so it is a plain number."""
         self._every, self._groups = every, groups
-        self._last: int | None = None
         self._turn = 0
 
-    def due(self, tick: int) -> bool:
-        """Whether this tick's are; the first are."""
-        return bool(self._every) and (self._last is None or tick - self._last >= self._every or tick < self._last)
+    def restart(self) -> None:
+        """Steps are counted anew."""
+        self.next = 0
 
-    def take(self, tick: int, groups: int) -> list[int]:
-        """The places of the groups to show of a tick that is due, of as many as it has."""
-        self._last = tick
-        count = min(self._groups, groups)
-        chosen = [(self._turn + place) % groups for place in range(count)] if groups else []
-        self._turn += count
-        return chosen
+    def take(self, count: int, groups: int) -> range:
+        """The groups of a step that is due, of as many as it has; they are to be taken modulo that."""
+        self.next = count + self._every
+        first = self._turn
+        self._turn += min(self._groups, groups)
+        return range(first, self._turn)

@@ -20,7 +20,7 @@ from oven_controller.protocol.messages import Observation, RunEnded
 from oven_controller.protocol.names import Subjects
 from oven_controller.replica.completions_service import serve_completions
 from oven_controller.security.credentials import Credentials
-from oven_learner.completions.sample import MemberVerdict
+from oven_learner.completions.sample import MemberVerdict, Sample
 from oven_learner.completions.sampling import Sampling, sampling_of
 from oven_learner.link.process_link import ProcessLink
 from oven_learner.link.samples import WAITING
@@ -36,18 +36,13 @@ def sampling(**given: Any) -> Sampling:
 
 
 def parcel(made: Sampling, tick: int, *texts: str) -> Any:
-    return made.parcel(
-        incarnation=1,
-        tick=tick,
-        step=tick,
-        group=0,
-        groups=1,
-        prompt=f"prompt {tick} \ud800\x1b[2J",
-        completions=texts,
-        rewards=[float("nan")] + [0.5] * (len(texts) - 1),
-        advantages=[0.0] * len(texts),
-        members=lambda: [MemberVerdict("exact", 1.0, [None] + [0.5] * (len(texts) - 1))],
-    )
+    made.number += 1
+    count = len(texts)
+    members = [MemberVerdict("exact", 1.0, [None, *[0.5] * (count - 1)][:count])]
+    rewards = [float("nan"), *[0.5] * (count - 1)][:count]
+    sample = Sample(f"prompt {tick} \ud800\x1b[2J", texts, rewards, members)
+    where = (made.number, tick, tick, 0, 1)
+    return partial(made.parcel, lambda: {"incarnation": 1}, where, [0.0] * count, lambda: sample)
 
 
 async def arrived(bus: Bus, last: int) -> list[StoredGroup]:

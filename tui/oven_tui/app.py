@@ -12,43 +12,47 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
-from textual.filter import LineFilter
 from textual.widgets import Footer
 
-from oven_tui.appearance import OWN_THEMES, THEMES, Appearance
+from oven_controller.runs.local_run import LocalRun
+from oven_tui.appearance import Appearance
 from oven_tui.bindings import CommandPalette, bindings
+from oven_tui.model.console import Console
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.sampled_groups import SampledGroups
 from oven_tui.screens.completions import CompletionScreen
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import HelpScreen
+from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.agents import Agents
 from oven_tui.widgets.base import Panel
 from oven_tui.widgets.charts import Charts
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.header import About, Header
+from oven_tui.widgets.machine import MachinePanel
 
 if TYPE_CHECKING:
     from oven_controller.protocol.completion_messages import StoredGroup
     from oven_controller.protocol.events import Event
     from oven_controller.runs.run_access import RunAccess
+    from oven_tui.process_logs import ProcessLogs
 
 MakePanel: TypeAlias = Callable[[MonitorView], Panel]
-PANELS: Final[tuple[MakePanel, ...]] = (Agents, Decisions)
+PANELS: Final[tuple[MakePanel, ...]] = (MachinePanel, Agents, Decisions)
 """The panels beside the charts, in their order: a new one is a widget and an entry here. A panel's height is its
 widget's: `DEFAULT_CSS` of its class, or styles.tcss."""
 PAINT_S = 0.15
 """Least time between two paints: at most seven a second."""
-WIDE, TALL = 150, 32
-"""Cells from which on the lists stand beside the charts, and the charts take half of the height."""
+WIDE, TALL, HIGH = 150, 32, 44
+"""Cells from which on the lists stand beside the charts, the charts take half of the height, and the agents have as
+much room as they want."""
 
 
-class MonitorApp(App[None]):
-    CSS_PATH = "styles.tcss"
+class MonitorApp(ThemedApp[None]):
     TITLE = "Oven Controller"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = bindings("monitor")
@@ -63,22 +67,25 @@ class MonitorApp(App[None]):
         panels: Sequence[MakePanel] = PANELS,
     ) -> None:
         """`access` None: nothing is read, and somebody else calls `take` (tests)."""
-        super().__init__()
+        super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
-        self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall")]
+        self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall"), (HIGH, "-high")]
         self.view = MonitorView()
         self.shown = self.view
         """What the widgets draw: the view, or a copy of it from when it was frozen."""
         self.sampled = SampledGroups()
         """Sampled completions, once somebody has asked for them."""
         self.about = about
+        self.wants_runs = False
+        """Whether it was closed to see the list of runs."""
         self.charts = Charts(self.view)
         self._access = access
+        self._written = Console()
+        self._logs: ProcessLogs | None = None
         self._panels: list[Panel] = []
         self._panel_kinds = panels
         self._painted = 0.0
         self._due = False
-        self._appearance = appearance or Appearance()
 
     def compose(self) -> ComposeResult:
         yield Header(self.about, self.shown)
@@ -93,9 +100,7 @@ class MonitorApp(App[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        for theme in OWN_THEMES:
-            self.register_theme(theme)
-        self.theme = self._appearance.theme
+        self.dress()
         self.query_one(Decisions).focus()
         if self._access is not None:
             self.call_after_refresh(self._read)
@@ -105,12 +110,19 @@ class MonitorApp(App[None]):
         from oven_tui.feed import Feed  # after the first paint: the bus takes as long to import as all the rest
 
         assert self._access is not None
-        self.run_worker(Feed(self._access, self.take, self.say).run(), exit_on_error=True)
+        self.run_worker(Feed(self._access, self.take, self.say, self.show_view).run(), exit_on_error=True)
 
     def take(self, events: list[Event]) -> None:
         """New events of the log, in order."""
         for event in events:
             self.view.feed(event)
+        self._soon()
+
+    def show_view(self, view: MonitorView) -> None:
+        """Another view from now on: a preview of a long log, or all of it; what is frozen stays."""
+        frozen = self.shown is not self.view
+        self.view = view
+        self.shown = self.shown if frozen else view
         self._soon()
 
     def say(self, link: str, detail: str) -> None:
@@ -166,7 +178,10 @@ class MonitorApp(App[None]):
             self.charts.redraw()
 
     def on_decisions_chosen(self, message: Decisions.Chosen) -> None:
-        self.push_screen(DecisionScreen(message.entry))
+        self.push_screen(DecisionScreen(message.entry, self.shown, self._where()))
+
+    def _where(self) -> list[str]:
+        return self._access.arguments if self._access is not None else []
 
     def action_completions(self) -> None:
         self.push_screen(CompletionScreen(self.sampled, self._samples if self._access is not None else None))
@@ -195,6 +210,14 @@ class MonitorApp(App[None]):
         self.charts.turn_zoom(by)
         self.charts.redraw()
 
+    def action_console(self) -> None:
+        from oven_tui.process_logs import ProcessLogs
+        from oven_tui.screens.console import ConsoleScreen
+
+        if self._logs is None and isinstance(self._access, LocalRun):
+            self._logs = ProcessLogs(self._access.folder.logs)
+        self.push_screen(ConsoleScreen(self._written, self._logs))
+
     def action_log_scale(self) -> None:
         self.charts.turn_log()
         self.charts.redraw()
@@ -221,13 +244,6 @@ class MonitorApp(App[None]):
     def on_filter_box_closed(self) -> None:
         self.query_one(Decisions).focus()
 
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        return self._appearance.filters(super().get_line_filters(), self.no_color)
-
-    def action_theme(self) -> None:
-        here = THEMES.index(self.theme) if self.theme in THEMES else -1
-        self.theme = THEMES[(here + 1) % len(THEMES)]
-
     def action_save(self) -> None:
         folder = self._access.saves_to if self._access is not None else Path.cwd()
         try:
@@ -236,6 +252,10 @@ class MonitorApp(App[None]):
             self.notify(f"not saved: {error.strerror} ({folder})", severity="error")
             return
         self.notify(f"saved {path}")
+
+    def action_runs(self) -> None:
+        self.wants_runs = True
+        self.exit()
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen())

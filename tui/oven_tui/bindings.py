@@ -11,7 +11,21 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from oven_tui.model.commands import BY_ID, Command, Scope, of
 
-SIGNS = {"question_mark": "?", "colon": ":", "slash": "/", "plus": "+", "minus": "-", "equals_sign": "="}
+SIGNS = {
+    "question_mark": "?",
+    "colon": ":",
+    "slash": "/",
+    "plus": "+",
+    "minus": "-",
+    "equals_sign": "=",
+    "greater_than_sign": ">",
+    "less_than_sign": "<",
+    "full_stop": ".",
+    "comma": ",",
+    "dollar_sign": "$",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+}
 """Keys that are written as one sign."""
 
 

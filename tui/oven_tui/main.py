@@ -1,5 +1,5 @@
-"""The monitor's process: `monitor [RUN_FOLDER] [--light]`; `up` gives the folder as OVEN_RUN_DIR. A run on another
-machine is named by `--nats` and `--creds`, or by OVEN_URL and OVEN_CREDS."""
+"""The monitor's process: `monitor [RUN_FOLDER…] [--light]`; `up` gives the folder as OVEN_RUN_DIR. A run on another
+machine is named by `--nats` and `--creds`, or by OVEN_URL and OVEN_CREDS. Several folders are shown over each other."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def main(argv: list[str]) -> int:
 
 
 def show(
-    run_folder: Annotated[
-        Path | None, typer.Argument(metavar="folder", envvar="OVEN_RUN_DIR", help="the run's folder")
+    run_folders: Annotated[
+        list[Path] | None, typer.Argument(metavar="folder", envvar="OVEN_RUN_DIR", help="the runs' folders")
     ] = None,
     light: Annotated[bool, typer.Option("--light", envvar="OVEN_LIGHT", help="a light theme")] = False,
     colour_blind: Annotated[
@@ -48,52 +48,55 @@ def show(
     ascii_only: Annotated[
         bool | None, typer.Option("--ascii/--no-ascii", envvar="OVEN_ASCII", help="no signs beyond ASCII")
     ] = None,
+    home: Annotated[Path | None, typer.Option(metavar="dir", help="list the runs of this home")] = None,
+    play: Annotated[bool, typer.Option("--play", help="play the run from its log")] = False,
+    speed: Annotated[float, typer.Option(help="times the run's own pace")] = 1.0,
     nats: Annotated[str, typer.Option(metavar="url", help="where a run elsewhere is reached")] = "",
     creds: Annotated[Path | None, typer.Option(metavar="file", help="your key for it")] = None,
     tls_ca: Annotated[Path | None, typer.Option("--tls-ca", metavar="file", help="authority to trust, PEM")] = None,
     run: Annotated[str | None, typer.Option(metavar="name", help="the name of a run elsewhere")] = None,
 ) -> None:
-    """The monitor of one run."""
-    access = _access(run_folder, Endpoint(nats, creds, tls_ca), run)
+    """The monitor: of one run, of several over each other, or of all that there are."""
+    accesses = _accesses(run_folders or [], Endpoint(nats, creds, tls_ca), run, home)
+    named = accesses[0].run if accesses else "RUN"
     try:
-        from oven_tui.app import MonitorApp
         from oven_tui.appearance import Appearance, needs_ascii
-        from oven_tui.widgets.header import About
+        from oven_tui.apps.windows import Windows
     except ImportError as error:
         raise ConfigError(
             f'the monitor needs its extra: `pip install "oven-controller[tui]"` ({error}); '
-            f"without it, `oven-controller log {access.run} --follow` prints the events"
+            f"without it, `oven-controller log {named} --follow` prints the events"
         ) from error
     if not (sys.__stdin__ and sys.__stdin__.isatty() and sys.__stderr__ and sys.__stderr__.isatty()):
         raise ConfigError(
             "the monitor needs a terminal on stdin and stderr; without one use "
-            f"`oven-controller log {access.run} --follow`, or `oven-controller status {access.run}`"
+            f"`oven-controller log {named} --follow`, or `oven-controller status {named}`"
         )
-    info = access.info()
     appearance = Appearance(light, colour_blind, needs_ascii() if ascii_only is None else ascii_only)
-    app = MonitorApp(About(access.run, info.recipe, info.start, info.drill), access, appearance=appearance)
+    windows = Windows(accesses, home, appearance, speed)
 
     async def shown() -> None:
-        call_at_end(app.exit, signal.SIGHUP)  # Textual would leave the terminal as it is
+        call_at_end(windows.exit, signal.SIGHUP)  # Textual would leave the terminal as it is
         looking = asyncio.create_task(_end_when_hung_up())
-        await app.run_async()
+        await windows.run(play=play)
         looking.cancel()
 
     asyncio.run(shown())
-    print(f"{_how_it_is(access, app.view)}; {app.view.run.seq} events were read; {_again(access)}")
-    raise typer.Exit(app.return_code or 0)
+    if (view := windows.last_view) is not None and len(accesses) == 1:
+        print(f"{_how_it_is(accesses[0], view)}; {view.run.seq} events were read; {_again(accesses[0])}")
+    raise typer.Exit(windows.return_code)
 
 
-def _access(run_folder: Path | None, at: Endpoint, run: str | None) -> RunAccess:
-    """Raises ConfigError."""
-    if at.named or run_folder is None:
+def _accesses(run_folders: list[Path], at: Endpoint, run: str | None, home: Path | None) -> list[RunAccess]:
+    """The runs that were named; none where the list is asked for. Raises ConfigError."""
+    if at.named or (not run_folders and home is None):
         endpoint = at.completed()
         if endpoint.named:
-            return RemoteRun.at(endpoint, run)
+            return [RemoteRun.at(endpoint, run)]
         raise ConfigError(
             "which run? give its folder, or set OVEN_RUN_DIR; `oven-controller monitor RUN` finds it by name"
         )
-    return LocalRun(RunFolder(run_folder))
+    return [LocalRun(RunFolder(folder)) for folder in run_folders]
 
 
 def _how_it_is(access: RunAccess, view: MonitorView) -> str:

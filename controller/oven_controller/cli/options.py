@@ -88,15 +88,15 @@ def one_run(argument: str | None, option: str | None) -> str | None:
     return argument if argument is not None else option
 
 
-def several_runs(arguments: list[str] | None, options: list[str] | None) -> list[str]:
-    """The runs that were named as RUN or by --run, each once. Raises ConfigError where none is named, and where both
-    name some, and not the same."""
+def several_runs(arguments: list[str] | None, options: list[str] | None, *, least: int = 1) -> list[str]:
+    """The runs that were named as RUN or by --run, each once. Raises ConfigError where fewer than `least` are named,
+    and where both name some, and not the same."""
     from oven_controller.errors import ConfigError
 
     if arguments and options and set(arguments) != set(options):
         both = f"{', '.join(map(repr, arguments))} and --run {', '.join(map(repr, options))}"
         raise ConfigError(f"runs are named twice, {both}: name them one way or the other")
     found = list(dict.fromkeys(arguments or options or ()))
-    if not found:
+    if len(found) < least:
         raise ConfigError("no run is named; `oven-controller runs` lists them")
     return found

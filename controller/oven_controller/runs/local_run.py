@@ -66,6 +66,12 @@ class LocalRun(RunAccess):
     async def past(self, after: int) -> AsyncGenerator[Event]:
         if after and not self.folder.exported():
             return  # its stack was killed: the store is left to who asks for all of it
+        if after:
+            from oven_controller.runs.log_sources import LogFile, offset_behind
+
+            for event in LogFile(self.folder, offset=offset_behind(self.folder, after), seq=after):
+                yield event
+            return
         async for event in self.entries(tell=_untold):
             yield event
 

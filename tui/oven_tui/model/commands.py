@@ -9,10 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-Scope = Literal["monitor", "decisions", "paper", "help", "completions"]
+Scope = Literal[
+    "monitor", "decisions", "paper", "help", "console", "console_page", "runs", "overlay", "player", "completions"
+]
 """Where a command is heard: everywhere in the monitor (the application), in the list of decisions, on a page over the
-dashboard that only reads (`paper`), on the help, or on the pane of sampled completions."""
-Group = Literal["Window", "Charts", "Decisions", "Completions", "Acting on the run"]
+dashboard that only reads (`paper`), on the help, in the console's lines or on its page, in the list of runs, over
+several runs, or while a recorded run is played (there beside the monitor's, and before them where a key is both's)."""
+Group = Literal[
+    "Window", "Charts", "Decisions", "Completions", "Console", "Acting on the run", "Runs", "Overlay", "Playing"
+]
 """Headings of the help, in their order."""
 
 
@@ -67,6 +72,10 @@ COMMANDS: Final = (
     Command(
         "save", "monitor", "s", "save", "Save a picture", "Save a picture (SVG) into the run's folder", footer="SVG"
     ),
+    Command(
+        "console", "monitor", "l", "console", "Console", "What the run's processes wrote into their logs",
+    ),
+    Command("list", "monitor", "R", "runs", "All runs", "The list of runs"),
     Command("metrics", "monitor", "m", "metrics(1)", "Next metrics", "The next four metrics", "Charts", "Metrics"),
     Command("metrics.back", "monitor", "M", "metrics(-1)", "Metrics before", "The four metrics before", "Charts"),
     Command(
@@ -96,7 +105,8 @@ COMMANDS: Final = (
     Command("decisions.up", "decisions", "up,k", "move(-1)", "Up", "The decision before", "Decisions", listed=False),
     Command("decisions.down", "decisions", "down,j", "move(1)", "Down", "The next decision", "Decisions", listed=False),
     Command(
-        "decisions.half_up", "decisions", "ctrl+u", "half(-1)", "Half a page up", "Half a screenful back", "Decisions",
+        "decisions.half_up", "decisions", "ctrl+u", "half(-1)", "Half a page up", "Half a screenful back",
+        "Decisions",
         listed=False,
     ),
     Command(
@@ -159,6 +169,103 @@ COMMANDS: Final = (
         "completions.back", "completions", "escape,q,c", "leave", "Back", "Clear the filter, or back to the run",
         "Completions", "Back",
     ),
+    Command(
+        "console.filter", "console_page", "slash", "filter", "Filter lines", "Filter the lines", "Console", "Filter"
+    ),
+    Command(
+        "console.next", "console_page", "right_square_bracket,tab", "process(1)", "Next process",
+        "The next process's log, or all of them", "Console", "Process",
+    ),
+    Command(
+        "console.before", "console_page", "left_square_bracket,shift+tab", "process(-1)", "Process before",
+        "The process before", "Console",
+    ),
+    Command(
+        "console.back", "console_page", "escape,l,q", "back", "Back", "Show all lines again, then back to the run",
+        "Console", "Back",
+    ),
+    Command("console.help", "console_page", "question_mark", "help", "Help", "This help", "Console", "Help"),
+    Command("console.up", "console", "up,k", "lines(-1)", "Up", "A line up", "Console", listed=False),
+    Command("console.down", "console", "down,j", "lines(1)", "Down", "A line down", "Console", listed=False),
+    Command(
+        "console.page_up", "console", "pageup,ctrl+b", "page(-1)", "Page up", "A screenful back", "Console",
+        listed=False,
+    ),
+    Command(
+        "console.page_down", "console", "pagedown,ctrl+f", "page(1)", "Page down", "A screenful on", "Console",
+        listed=False,
+    ),
+    Command("console.first", "console", "home,g", "first", "First line", "The first line", "Console", listed=False),
+    Command("console.last", "console", "end,G", "last", "Last line", "Follow what is written", "Console", listed=False),
+    Command(
+        "console.right", "console", "right,L", "aside(1)", "Right", "Long lines: further right", "Console", listed=False
+    ),
+    Command("console.left", "console", "left,h,H", "aside(-1)", "Left", "Long lines: back", "Console", listed=False),
+    Command(
+        "runs.open", "runs", "enter", "open", "Open", "Open the run; where runs are marked, overlay them",
+        "Runs", "Open",
+    ),
+    Command("runs.mark", "runs", "space", "mark", "Mark", "Mark the run for an overlay: two to four", "Runs", "Mark"),
+    Command("runs.play", "runs", "p", "play", "Play", "Play the run from its log", "Runs", "Play"),
+    Command("runs.filter", "runs", "slash", "filter", "Filter runs", "Filter the runs", "Runs", "Filter"),
+    Command("runs.unfilter", "runs", "escape", "unfilter", "Show all", "Clear the filter, then the marks", "Runs"),
+    Command("runs.up", "runs", "up,k", "move(-1)", "Up", "The run above", "Runs", listed=False),
+    Command("runs.down", "runs", "down,j", "move(1)", "Down", "The run below", "Runs", listed=False),
+    Command("runs.page_up", "runs", "pageup,ctrl+b", "page(-1)", "Page up", "A screenful up", "Runs", listed=False),
+    Command(
+        "runs.page_down", "runs", "pagedown,ctrl+f", "page(1)", "Page down", "A screenful down", "Runs", listed=False
+    ),
+    Command("runs.first", "runs", "home,g", "move(-100000)", "First run", "The newest run", "Runs", listed=False),
+    Command("runs.last", "runs", "end,G", "move(100000)", "Last run", "The oldest run", "Runs", listed=False),
+    Command(
+        "runs.theme", "runs", "ctrl+t", "theme", "Next theme", "Dark, light, and both for the colour-blind", "Runs",
+    ),
+    Command("runs.help", "runs", "question_mark", "help", "Help", "This help", "Runs", "Help"),
+    Command("runs.quit", "runs", "q", "quit", "Close the list", "Close the list; no run is touched", "Runs", "Close"),
+    Command("overlay.axis", "overlay", "x", "axis", "Steps or ticks", "The x-axis: steps, or ticks", "Overlay", "Axis"),
+    Command("overlay.metrics", "overlay", "m", "metrics(1)", "Next metrics", "The next metrics", "Overlay", "Metrics"),
+    Command("overlay.metrics_back", "overlay", "M", "metrics(-1)", "Metrics before", "The metrics before", "Overlay"),
+    Command("overlay.zoom_in", "overlay", "plus,equals_sign", "zoom(1)", "Zoom in", "Fewer, newer steps", "Overlay"),
+    Command("overlay.zoom_out", "overlay", "minus", "zoom(-1)", "Zoom out", "More steps", "Overlay"),
+    Command(
+        "overlay.save", "overlay", "s", "save", "Save a picture", "Save a picture (SVG) into the first run's folder",
+        "Overlay", "SVG",
+    ),
+    Command(
+        "overlay.theme", "overlay", "ctrl+t", "theme", "Next theme",
+        "Dark, light, and both for the colour-blind", "Overlay",
+    ),
+    Command("overlay.help", "overlay", "question_mark", "help", "Help", "This help", "Overlay", "Help"),
+    Command(
+        "overlay.quit", "overlay", "q,escape", "quit", "Close", "Close the overlay; the runs continue", "Overlay",
+        "Close",
+    ),
+    Command("player.pause", "player", "space", "pause", "Play or pause", "Play, or pause", "Playing", "Play/pause"),
+    Command(
+        "player.faster", "player", "greater_than_sign,full_stop", "speed(1)", "Faster", "Twice as fast",
+        "Playing", "Faster",
+    ),
+    Command("player.slower", "player", "less_than_sign,comma", "speed(-1)", "Slower", "Half as fast", "Playing"),
+    Command("player.next_step", "player", "right,l", "step(1)", "Next step", "On to the next step", "Playing"),
+    Command("player.last_step", "player", "left,h", "step(-1)", "Step before", "Back to the step before", "Playing"),
+    Command(
+        "player.next_decision", "player", "n", "decision(1)", "Next decision", "On to the next decision",
+        "Playing", "Decision",
+    ),
+    Command(
+        "player.last_decision", "player", "N", "decision(-1)", "Decision before",
+        "Back to the decision before", "Playing",
+    ),
+    Command(
+        "player.on", "player", "right_square_bracket", "tenth(1)", "A tenth on", "A tenth of the run on", "Playing",
+    ),
+    Command(
+        "player.back", "player", "left_square_bracket", "tenth(-1)", "A tenth back", "A tenth of the run back",
+        "Playing",
+    ),
+    Command("player.seek", "player", "t", "seek", "Go to a step", "Go to a step, by its number", "Playing", "Go to"),
+    Command("player.start", "player", "0", "start", "To the start", "To the start of the log", "Playing"),
+    Command("player.end", "player", "end,dollar_sign", "end", "To the end", "To the end of the log", "Playing"),
     Command("paper.back", "paper", "escape,enter,q", "dismiss", "Back", "Back to the run", footer="Back"),
     Command("help.back", "help", "escape,question_mark,q", "dismiss", "Back", "Back to the run", footer="Back"),
 )  # fmt: skip

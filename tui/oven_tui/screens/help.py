@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -15,7 +16,7 @@ from textual.widgets import Static
 
 from oven_tui.bindings import bindings, key_words
 from oven_tui.model.cell_text import FATES
-from oven_tui.model.commands import COMMANDS, GROUPS
+from oven_tui.model.commands import COMMANDS, GROUPS, Scope, of
 
 SIGNS = (
     ("⣀⠤⠒", "dots dim: as measured, the least and greatest of each column; bright: moving average over 20 points"),
@@ -24,12 +25,19 @@ SIGNS = (
     ("⚑", "an operator's command"),
     *((sign, f"decision {words}") for sign, words, _ in FATES.values()),
 )
+BOARD: Final[tuple[Scope, ...]] = ("monitor", "decisions")
+"""The monitor's own scopes."""
 PAGES = ("paper", "help")
 """Scopes whose one command is told at the foot of the page."""
 
 
 class HelpScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = bindings("help")
+
+    def __init__(self, scopes: Sequence[Scope] = BOARD) -> None:
+        """`scopes`: whose commands are told; of a key that two of them have, the later one's."""
+        super().__init__()
+        self._scopes = scopes
 
     def compose(self) -> ComposeResult:
         signs = _grid()
@@ -41,16 +49,18 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll(id="paper") as paper:
             paper.border_title = "help"
             paper.border_subtitle = "escape: back"
-            yield Static(Group(*_keys(), _head("Filter"), filters, _head("Signs"), signs))
+            yield Static(Group(*_keys(self._scopes), _head("Filter"), filters, _head("Signs"), signs))
 
 
-def _keys() -> list[RenderableType]:
-    """Every command of the table with its keys, under the heading of its group."""
+def _keys(scopes: Sequence[Scope]) -> list[RenderableType]:
+    """Every command of these scopes with its keys, under the heading of its group."""
     parts: list[RenderableType] = []
+    owner = {key: command for scope in scopes for command in of(scope) for key in command.key_names()}
+    heard = {command.id for command in owner.values()}
     for group in GROUPS:
         grid = _grid()
         for command in COMMANDS:
-            if command.group == group and command.scope not in PAGES:
+            if command.group == group and command.id in heard:
                 grid.add_row(Text(key_words(command), style="bold"), Text(command.help))
         if grid.row_count:
             parts += [_head(group), grid]

@@ -23,6 +23,9 @@ from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import PAINTS, Painted, Panel
 
 AGENT, ACTUATOR, CHANGE, FATE = 12, 19, 15, 13
+"""Cells of the columns."""
+LONG_AGENT, ROOMY = 16, 100
+"""Cells of an agent's name on a list that is at least so wide."""
 
 
 class Decisions(Painted, ScrollView, Panel, can_focus=True):
@@ -66,9 +69,10 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         run = self.view.run
         not_kept = f", {run.not_kept} tried and not kept" if run.not_kept else ""
         shown = f", {len(rows)} shown by {self.filter!r}" if self.filter else ""
-        self.border_title = (
-            f"decisions: {run.adopted} adopted, {run.rejected} rejected{not_kept}, {len(self.view.open)} open{shown}"
-        )
+        counts = f"{run.adopted} adopted, {run.rejected} rejected{not_kept}"
+        if self.view.preview:
+            counts = "the newest; those before are being read"
+        self.border_title = f"decisions: {counts}, {len(self.view.open)} open{shown}"
         self._keep_cursor_visible()
         self.refresh()
 
@@ -169,7 +173,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         cells: list[Run] = [
             (f"{entry.step:>5}  ", "dim"),
             (f"{sign} ", colour),
-            (fit(agent, AGENT) + " ", quiet),
+            (fit(agent, LONG_AGENT if width >= ROOMY else AGENT) + " ", quiet),
             (fit(actuator, ACTUATOR) + " ", quiet),
             (fit(change, CHANGE) + " ", "strong" if quiet == "text" else "dim"),
             (fit(fate[0], FATE) + " ", fate[1]),

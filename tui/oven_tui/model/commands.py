@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 Scope = Literal[
-    "monitor", "decisions", "paper", "help", "console", "console_page", "runs", "overlay", "player", "completions"
-]
+    "monitor", "decisions", "paper", "help", "completions", "console", "console_page", "runs", "overlay", "player"
+]  # fmt: skip
 """Where a command is heard: everywhere in the monitor (the application), in the list of decisions, on a page over the
-dashboard that only reads (`paper`), on the help, in the console's lines or on its page, in the list of runs, over
-several runs, or while a recorded run is played (there beside the monitor's, and before them where a key is both's)."""
+dashboard that only reads (`paper`), on the help, on the pane of sampled completions, in the console's lines or on its
+page, in the list of runs, over several runs, or while a recorded run is played (there beside the monitor's, and before
+them where a key is both's)."""
 Group = Literal[
     "Window", "Charts", "Decisions", "Completions", "Console", "Acting on the run", "Runs", "Overlay", "Playing"
-]
+]  # fmt: skip
 """Headings of the help, in their order."""
 
 
@@ -165,6 +166,7 @@ COMMANDS: Final = (
         "completions.copy", "completions", "y", "copy", "Copy the group as JSON",
         "Copy the group as JSON (the terminal's clipboard, by OSC 52)", "Completions", "Copy",
     ),
+    Command("completions.help", "completions", "question_mark", "help", "Help", "This help", "Completions", "Help"),
     Command(
         "completions.back", "completions", "escape,q,c", "leave", "Back", "Clear the filter, or back to the run",
         "Completions", "Back",

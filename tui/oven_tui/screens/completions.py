@@ -16,6 +16,7 @@ from oven_controller.errors import OvenError
 from oven_controller.protocol.completion_messages import StoredGroup
 from oven_tui.bindings import bindings
 from oven_tui.model.sampled_groups import SampledGroups
+from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.group_list import GroupList
 from oven_tui.widgets.group_page import GroupPage
 
@@ -107,6 +108,9 @@ class CompletionScreen(ModalScreen[None]):
     def action_scroll(self, pages: int) -> None:
         shown = self.query_one(GroupPage)
         shown.scroll_relative(y=pages * max(1, shown.size.height - 1), animate=False, force=True)
+
+    def action_help(self) -> None:
+        self.app.push_screen(HelpScreen(("completions",)))
 
     def action_filter(self) -> None:
         box = self.query_one("#sample-filter", Input)

@@ -33,6 +33,7 @@ NEEDED_FOR = {
     "notify": "messages to chats and by e-mail",
     "otel": "traces (--otlp)",
     "import": "importing TensorBoard event files",
+    "mcp": "coding agents (oven-controller mcp)",
 }
 """What each extra is for; without it the rest continues."""
 

@@ -20,6 +20,7 @@ from oven_controller.runs.judge_costs import judge_costs
 from oven_controller.runs.judge_states import JudgeState
 from oven_controller.runs.local_run import LocalRun
 from oven_controller.runs.run_access import RunAccess
+from oven_controller.security import tls
 from oven_controller.stack.health import notes
 
 
@@ -134,7 +135,7 @@ async def run_status(access: RunAccess, hear: Callable[[Event], object] = lambda
         recipe=info.recipe or (view.started.recipe if view.started else ""),
         start=info.start,
         drill=info.drill,
-        url=info.url if running else "",
+        url=tls.shown(info.url) if running else "",
         processes=tuple(ProcessStatus.model_validate(entry) for entry in beside.processes),
         memory_mb=round(sum(entry["memory_mb"] for entry in beside.processes), 1),
         tick=view.tick,

@@ -85,8 +85,8 @@ class Reading:
                     self._told = time.monotonic()
                     write(self._out, Progress(min(1.0, fold.offset / self._size)))
         except OvenError:
-            if fold is not None and fold.seq:
-                write(self._out, Whole(fold, False, tuple(folding.decided)))
+            if folding.begin is not None and folding.begin.seq:
+                write(self._out, Whole(folding.begin, False, tuple(folding.decided)))
             raise
         assert fold is not None
         return fold

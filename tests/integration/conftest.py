@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from tests.support.tls_stack import TlsStack
 from tests.support.warm_commands import WarmCommands
 
 from oven_controller.runs.folder import Home, RunFolder
@@ -95,7 +96,11 @@ class Stack:
 
     def command(self, *args: str) -> tuple[int, str]:
         """(exit code, what it printed)."""
-        return self._warm.run(args, self.env, self.folder)
+        return self.run_warm(args, self.env, self.folder)
+
+    def run_warm(self, args: Sequence[str], env: Mapping[str, str], cwd: Path) -> tuple[int, str]:
+        """The same with another environment, elsewhere."""
+        return self._warm.run(args, env, cwd)
 
     def end_of(self, process: subprocess.Popen[str]) -> tuple[int, str]:
         try:
@@ -140,6 +145,16 @@ def stack(tmp_path: Path, warm_commands: WarmCommands) -> Iterator[Stack]:
     yield made
     made.end_all()
     assert violations(made.home.path) == []
+
+
+@pytest.fixture
+def tls_stack(stack: Stack) -> Iterator[TlsStack]:
+    """A stack over TLS, and persons elsewhere; `begin` starts it."""
+    pytest.importorskip("cryptography")
+    made = TlsStack(stack)
+    yield made
+    stack.end_all()
+    made.kill_server()
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ async def look(
 
 
 def report(found: Findings, rules: Mapping[str, Any], hints: Sequence[str] = ()) -> BacktestReport:
-    """The same as a message of its own."""
+    """The same as one message."""
     first = found.divergences[0] if found.divergences else None
     proposals, rate, decisions = _counts(found)
     return BacktestReport(

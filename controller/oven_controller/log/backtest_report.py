@@ -10,7 +10,7 @@ from oven_controller.protocol.messages import Real, Value
 
 
 class BacktestVote(BaseModel):
-    """One vote of the agent, and what came of it in the backtest and in the recording."""
+    """One vote of the agent, and its outcome in the backtest and in the recording."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 

@@ -1,8 +1,8 @@
 """Paths through the knowledge graph that votes cite, read back from the text of their evidence.
 
 An agent's process writes them as
-"for: loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; own-faults]". What does not read like a path
-is no path: a vote's evidence is free text.
+"for: loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; own-faults]". A vote's evidence is free text:
+what does not read like that is left alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A decision in one row: when, who, what, the verdict, what was read back, and what came of it."""
+"""A decision in one row: when, who, what, the verdict, what was read back, and the effect."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class ExplanationReport(BaseModel):
 
 
 def report(run: str, found: Explanation, other: OtherRuling | None = None) -> ExplanationReport:
-    """The explanation as a message of its own."""
+    """The explanation as one message."""
     trial = found.trial
     return ExplanationReport(
         run=run,

@@ -6,7 +6,6 @@ person types them.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from typing import Annotated, Any, TypeAlias
 
@@ -14,15 +13,17 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult
 from pydantic import Field, ValidationError
 
-from oven_controller.errors import ConfigError, reason
-from oven_controller.mcp_server.control_key import commanding
+from oven_controller.errors import ConfigError
+from oven_controller.errors import reason as wrong
+from oven_controller.mcp_server.control_key import ControlKey
 from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.reading_tools import Run
 from oven_controller.mcp_server.tool_answer import answer
-from oven_controller.mcp_server.tool_thread import Progress, on_thread
+from oven_controller.mcp_server.tool_thread import Progress, on_thread, sentences
 from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.runs.command_report import CommandReport
 from oven_controller.runs.operator_client import carried_out
+from oven_controller.runs.run_access import RunAccess
 
 LOGGED_S = 5.0
 
@@ -33,7 +34,7 @@ class ControlTools:
     """Each method is a tool; its docstring is what the client reads."""
 
     def __init__(self, reach: Reach) -> None:
-        self._reach = reach
+        self._reach, self._key = reach, ControlKey()
 
     async def approve(
         self,
@@ -81,12 +82,13 @@ class ControlTools:
         return await self._say(context, run, action="resume", reason=reason)
 
     async def _say(self, context: Context, run: str | None, **fields: Any) -> CallToolResult:
-        def work(_: Progress) -> CommandReport:
-            access = commanding(self._reach.find(run, running=True))
+        def reached(_: Progress) -> RunAccess:
+            return self._key.commanding(self._reach.find(run, running=True))
+
+        access = await on_thread(context, reached)
+        with sentences():
             try:
                 command = OperatorCommand(id=uuid.uuid4().hex, **fields)
             except ValidationError as error:
-                raise ConfigError(f"the command cannot be sent: {reason(error)}") from error
-            return CommandReport.of(asyncio.run(carried_out(access, command, LOGGED_S)))
-
-        return answer(await on_thread(context, work))
+                raise ConfigError(f"the command cannot be sent: {wrong(error)}") from error
+            return answer(CommandReport.of(await carried_out(access, command, LOGGED_S)))

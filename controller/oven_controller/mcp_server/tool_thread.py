@@ -3,9 +3,10 @@ cancels is given up at the next event."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 import anyio.from_thread
@@ -30,7 +31,8 @@ class GivenUpError(Exception):
 class Progress:
     """How far a tool has read a log. `hear` and `count` are called on its thread."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context | None) -> None:
+        """`context`: of the call; None: no one is told."""
         self._context = context
         self._given_up = threading.Event()
         self._events = 0
@@ -49,7 +51,7 @@ class Progress:
         if self._given_up.is_set():
             raise GivenUpError
         now = time.monotonic()
-        if now - self._told < TOLD_EVERY_S:
+        if self._context is None or now - self._told < TOLD_EVERY_S:
             return
         self._told = now
         at = f", tick {tick}" if tick else ""
@@ -57,14 +59,22 @@ class Progress:
         anyio.from_thread.run(self._context.report_progress, float(events), None, message)
 
 
-async def on_thread(context: Context, work: Callable[[Progress], T]) -> T:
-    """What the work returns. Its errors become the tool's: a sentence with the remedy, and no traceback."""
+async def on_thread(context: Context | None, work: Callable[[Progress], T]) -> T:
+    """What the work returns. Raises ToolError, as `sentences` has it."""
     progress = Progress(context)
     try:
-        return await anyio.to_thread.run_sync(work, progress, abandon_on_cancel=True)
+        with sentences():
+            return await anyio.to_thread.run_sync(work, progress, abandon_on_cancel=True)
+    finally:
+        progress.give_up()
+
+
+@contextlib.contextmanager
+def sentences() -> Iterator[None]:
+    """Errors become the tool's: ToolError with a sentence that has the remedy, and no traceback."""
+    try:
+        yield
     except OvenError as error:
         raise ToolError("\n".join(map(clean, str(error).splitlines()))) from error
     except OSError as error:
         raise ToolError(clean(reason(error))) from error
-    finally:
-        progress.give_up()

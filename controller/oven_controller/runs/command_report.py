@@ -1,4 +1,4 @@
-"""What became of an operator's command, as the commands' `--json` prints it."""
+"""The outcome of an operator's command, as the commands' `--json` prints it."""
 
 from __future__ import annotations
 

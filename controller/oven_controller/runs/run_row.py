@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_controller.runs.folder import Home
+from oven_controller.security import tls
 
 
 class RunRow(BaseModel):
@@ -35,7 +36,7 @@ def run_rows(home: Home) -> list[RunRow]:
                 start=info.start,
                 drill=info.drill,
                 created=info.created,
-                url=info.url,
+                url=tls.shown(info.url),
                 folder=str(folder.path),
             )
         )

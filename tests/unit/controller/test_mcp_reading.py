@@ -12,9 +12,10 @@ from typing import Any
 
 import anyio
 import jsonschema
+import nkeys
 import pytest
-from mcp import Client, StdioServerParameters, stdio_client
-from mcp.types import CallToolResult, TextContent, Tool
+from mcp import Client, MCPError, StdioServerParameters, stdio_client
+from mcp.types import CallToolResult, TextContent, TextResourceContents, Tool
 from tests.support.mesh_log import LR, Log
 from tests.support.monitor_log import decided, recorded
 from tests.support.own_home import invoke, own_home
@@ -25,7 +26,9 @@ from oven_controller.log.decision_row import DecisionRow
 from oven_controller.mcp_server import tool_answer, tool_thread
 from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.server import server
+from oven_controller.runs.endpoint import Endpoint
 from oven_controller.runs.folder import Home
+from oven_controller.security.person_file import PersonFile
 
 EVENTS = recorded()
 RAISED = decided(EVENTS)[0]
@@ -136,6 +139,16 @@ async def test_a_client_over_stdio_lists_and_calls_every_tool(home: Home, tmp_pa
                 result = await client.call_tool(name, arguments)
                 assert result.is_error and said in text_of(result), (name, arguments, text_of(result))
                 assert "Traceback" not in text_of(result) and "pydantic" not in text_of(result)
+            (listed,) = (await client.list_resources()).resources
+            templates = (await client.list_resource_templates()).resource_templates
+            assert [str(listed.uri), *(one.uri_template for one in templates)] == [
+                "oven://runs", "oven://runs/{run}/status", "oven://runs/{run}/decisions"
+            ]  # fmt: skip
+            for address in ("oven://runs", "oven://runs/r/status", "oven://runs/bare/decisions"):
+                (content,) = (await client.read_resource(address)).contents
+                assert isinstance(content, TextResourceContents) and json.loads(content.text)
+            with pytest.raises(MCPError, match="no run named 'nosuch'"):
+                await client.read_resource("oven://runs/nosuch/status")
     assert "on stdout, where only the protocol belongs" in (tmp_path / "stderr").read_text()
 
 
@@ -191,3 +204,14 @@ def test_without_the_package_the_message_says_how_to_install_it(
 def test_a_run_that_is_none_is_said_at_once(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke("mcp", "nosuch") == 2
     assert "no run named 'nosuch'" in capsys.readouterr().err
+
+
+async def test_a_read_only_key_acts_on_nothing(tmp_path: Path) -> None:
+    seed = nkeys.encode_seed(b"\x01" * 32, nkeys.PREFIX_BYTE_USER).decode()
+    file = tmp_path / "ann.oven"
+    PersonFile(run="r", name="ann", role="monitor", url="nats://127.0.0.1:1", seed=seed).save(file)
+    async with Client(server(Reach(at=Endpoint(creds=file)), control=True)) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == [*READING, *ACTING]
+        result = await client.call_tool("set", {"actuator": LR, "value": 0.5, "reason": "because"})
+        assert result.is_error and "the key of 'ann' is a read-only one" in text_of(result)
+        assert "the run is on another machine" in text_of(await client.call_tool("runs", {}))

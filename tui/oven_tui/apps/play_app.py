@@ -75,7 +75,7 @@ class PlayApp(MonitorApp):
         return max(0.0, (clock - last).total_seconds()) if last and clock else 0.0
 
     def _turn(self) -> None:
-        """Let the time since the last turn pass, or go on to where somebody wants to go."""
+        """Let the time since the last turn pass, or go further to where somebody wants to be."""
         now = time.monotonic()
         passed, self._turned = now - self._turned, now
         try:

@@ -120,7 +120,7 @@ class Player:
         yield from self._to(before, lambda fold: fold.view.run.tick >= tick, None)
 
     def to_decision(self, by: int) -> Iterator[None]:
-        """Go on to the next decision, or back to the one before."""
+        """Go to the next decision, or back to the one before."""
         here = self.fold.seq
         if by < 0:
             place = bisect_left(self.decisions, here, key=lambda d: d.seq) - 1

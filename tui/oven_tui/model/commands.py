@@ -138,7 +138,9 @@ COMMANDS: Final = (
         "runs.theme", "runs", "ctrl+t", "app.theme", "Next theme", "Dark, light, and both for the colour-blind", "Runs",
     ),
     Command("runs.help", "runs", "question_mark", "app.help", "Help", "This help", "Runs", "Help"),
-    Command("runs.quit", "runs", "q", "app.quit", "Close the list", "Close the list; no run is touched", "Runs", "Close"),
+    Command(
+        "runs.quit", "runs", "q", "app.quit", "Close the list", "Close the list; no run is touched", "Runs", "Close",
+    ),
     Command("overlay.axis", "overlay", "x", "axis", "Steps or ticks", "The x-axis: steps, or ticks", "Overlay", "Axis"),
     Command("overlay.metrics", "overlay", "m", "metrics(1)", "Next metrics", "The next metrics", "Overlay", "Metrics"),
     Command("overlay.metrics_back", "overlay", "M", "metrics(-1)", "Metrics before", "The metrics before", "Overlay"),

@@ -28,7 +28,7 @@ from oven_controller.protocol.requests import Diagnosis
 from oven_controller.runs.folder import Home
 from oven_controller.runs.rule_question import other_ruling
 from oven_controller.runs.run_access import RunAccess
-from oven_controller.runs.run_row import RunRow, run_rows
+from oven_controller.runs.run_listing import ListedRun, listed_runs
 from oven_controller.settings.resolution import rules_set
 from oven_controller.stack.run_status import RunStatus, run_status
 
@@ -51,7 +51,7 @@ class RunList(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    runs: tuple[RunRow, ...] = Field(description="the newest first")
+    runs: tuple[ListedRun, ...] = Field(description="the newest first")
     more: int = Field(description="older ones that were left out")
 
 
@@ -94,7 +94,7 @@ class ReadingTools:
             reach = self._reach
             if reach.elsewhere:
                 raise ConfigError("the run is on another machine, and no list of runs comes from there: use `status`")
-            rows = [one for one in run_rows(Home()) if reach.run in (None, one.run)]
+            rows = [one for one in listed_runs(Home()) if reach.run in (None, one.run)]
             return RunList(runs=tuple(rows[:RUNS]), more=len(rows[RUNS:]))
 
         return answer(await on_thread(context, work))

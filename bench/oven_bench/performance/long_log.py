@@ -37,6 +37,8 @@ AGENTS = ("curriculum", "lr", "prior")
 METRICS = 26
 """As many as the GRPO recipe publishes."""
 CYCLE = 100
+DECIDED = 4
+"""Events of a proposal that is adopted and applied."""
 BEGAN = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
 
@@ -74,6 +76,18 @@ class LongLog:
             if tick % CYCLE == 0:
                 before, value = value, round(math.exp(math.sin(tick / CYCLE)), 3)
                 yield from self._decided(tick, before, value)
+
+    @staticmethod
+    def last_step(events: int) -> int:
+        """The step of the newest observation among so many events."""
+        cycle = 2 * CYCLE + DECIDED
+        whole, rest = divmod(events - 1 - len(AGENTS), cycle)
+        return whole * CYCLE + min(CYCLE, (rest + 1) // 2)
+
+    @staticmethod
+    def decided(events: int) -> int:
+        """Decisions among so many events."""
+        return max(0, events - 1 - len(AGENTS) + 1) // (2 * CYCLE + DECIDED)
 
     def _observation(self, tick: int) -> Observation:
         level = 1 - math.exp(-tick / 100_000)

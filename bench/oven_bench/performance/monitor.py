@@ -237,7 +237,7 @@ class Meter:
 
 async def measure(folder: RunFolder, home: Path, seconds: float, keys: int) -> dict[str, object]:
     found: dict[str, object] = {"load_average": round(os.getloadavg()[0], 2)}
-    async with _stack(folder) as bus:
+    async with logged_run(folder) as bus:
         generator = Generator(bus)
         await generator.begin()
         for _ in range(PAST):
@@ -291,7 +291,7 @@ async def _keys(terminal: Terminal, generator: Generator, keys: int) -> list[flo
 
 
 @contextlib.asynccontextmanager
-async def _stack(folder: RunFolder) -> AsyncIterator[Bus]:
+async def logged_run(folder: RunFolder) -> AsyncIterator[Bus]:
     """A server with the run's streams, and the history service that a mesh replica would give."""
     for role in ("admin", "monitor"):
         folder.add_user(role, role)

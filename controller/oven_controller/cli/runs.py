@@ -141,7 +141,8 @@ def _show_decisions(decisions: dict[str, Any], trials: dict[str, Any], prompts: 
         if line:
             say(f"  {line}")
     for decision, actuator in decisions["advised"].items():
-        say(f"  advised on {actuator}: `oven-controller approve {decision}`")
+        left = decisions["lapses"][decision]
+        say(f"  advised on {actuator}, lapses in {left}: `oven-controller approve {decision}`")
 
 
 def down(run: LiveRunName = None, run_: SameRun = None) -> None:

@@ -30,7 +30,7 @@ class ObservationPace:
         self._last = stored
 
     def restart(self) -> None:
-        """The learner begins anew: until its first observation is no step."""
+        """The learner starts again: the time until its first observation is not a step."""
         self._last = None
 
     def ticks(self, minutes: float) -> int:

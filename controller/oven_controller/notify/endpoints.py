@@ -52,7 +52,7 @@ class Endpoint:
 
 def resolve(settings: NotifySettings, variables: Mapping[str, str], run: Path | None = None) -> list[Endpoint]:
     """The endpoints that the settings name. `run`: the run's folder, where there is one yet. Raises ConfigError: for
-    what is missing, for an address that nobody knows how to send to, and for one without TLS."""
+    what is missing, for an address of an unknown kind, and for one without TLS."""
     kept = kept_addresses.read(run) if run is not None else {}
     found: list[Endpoint] = []
     for endpoint in settings.to:
@@ -105,7 +105,7 @@ def _address(endpoint: EndpointSettings, name: str, variables: Mapping[str, str]
     try:
         EndpointSettings(url=url)
     except ValueError:
-        raise ConfigError(f"{name}: what it leads to is no address, such as https://… or slack://…") from None
+        raise ConfigError(f"{name}: what it leads to is not an address such as https://… or slack://…") from None
     return url
 
 

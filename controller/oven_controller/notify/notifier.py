@@ -35,7 +35,7 @@ log = logging.getLogger("oven.notify")
 POLL_S: Final = 0.5
 """Seconds between two looks at the log."""
 AGAIN_S: Final = 1.0
-"""Seconds until the log is asked again that nobody answered for."""
+"""Seconds between two attempts where the log cannot be read."""
 SAVE_S: Final = 30.0
 """Seconds after which the cursor is written although nothing was told: a restart reads what is behind it."""
 LAST_READ_S: Final = 1.5
@@ -143,11 +143,9 @@ class Notifier:
 
     def _went_down(self) -> list[Notice]:
         """What the stack knows of the learner's end, where the learner has not said it."""
-        if self._folder is None:
-            return []
-        info = self._folder.info()
-        if info.ended is None and self._folder.locked():
-            return []  # this process alone was told to end
+        info = self._access.info()
+        if info.ended is None and self._access.up():
+            return []  # this process alone was told to end, or the run is elsewhere
         return self._triggers.went_down(info.ended, info.learner_end, datetime.now(UTC))
 
     def _write_down(self) -> None:

@@ -3,7 +3,7 @@
 At most one message of a kind in GAP_S, attempts that failed among them. What comes meanwhile is merged into the next
 one: counted, and the newest of it told. Nothing is lost, and what is kept is bounded: a few notices of each kind.
 
-Time is seconds since 1970. A clock that is set back makes nobody wait longer than GAP_S.
+Time is seconds since 1970. A clock that is set back delays no message by more than GAP_S.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections import deque
 from datetime import datetime
 from typing import Final
 
-from oven_controller.log.open_advice import is_near_end, remaining
+from oven_controller.log.open_advice import Reminders, remaining, waiting
 from oven_controller.log.run_summary import RunSummary, text
 from oven_controller.mesh.guardrails import SPENT
 from oven_controller.notify.member_states import MemberStates
@@ -31,7 +31,7 @@ FAILED: Final = ("rejected", "expired", "unknown")
 WAITING: Final = 256
 """Decisions that are remembered until their receipt; a run has few at a time."""
 QUIET_S: Final = 600.0
-"""Seconds without a word from the learner before it is missed, at least: a long evaluation or checkpoint is not."""
+"""Seconds of silence after which the learner is missed, at least: an evaluation or a checkpoint may take minutes."""
 QUIET_STEPS: Final = 20
 """And so many times the usual time between two observations."""
 PACE: Final = 50
@@ -46,7 +46,7 @@ class Triggers:
     def __init__(self, run: str) -> None:
         self.view = RunSummary()
         self._run = run
-        self._near_end: set[str] = set()  # open advice that was told again
+        self._reminders = Reminders()
         self._decided: dict[str, Decision] = {}
         self._members = MemberStates()
         self._spent: set[str] = set()
@@ -84,12 +84,11 @@ class Triggers:
         if view.started is None or view.ended is not None or view.last_time is None:
             return []
         found = []
-        for body in view.advised.values():
-            if not view.lapsed(body):
-                change, left = change_of(body), remaining(body, view.tick, self._usual_s)
-                said = f"It waits at step {view.step}: {proposers(body)} advises {change}{because(body)}"
-                said += f" It lapses in {left}."
-                found.append(self._advice(view.last_time, body, f"advice-{body.id}", f"advice: {change}", said))
+        for body in waiting(view):
+            change, left = change_of(body), remaining(body, view.tick, self._usual_s)
+            said = f"It waits at step {view.step}: {proposers(body)} advises {change}{because(body)}"
+            said += f" It lapses in {left}."
+            found.append(self._advice(view.last_time, body, f"advice-{body.id}", f"advice: {change}", said))
         return found
 
     def went_down(self, status: str | None, how: str, now: datetime) -> list[Notice]:
@@ -151,17 +150,12 @@ class Triggers:
 
     def _again(self, event: Event) -> list[Notice]:
         """Advice that is about to lapse, once."""
-        still = {decision.id: decision for decision in self.view.advised.values()}
-        self._near_end &= still.keys()
         found = []
-        for name, body in still.items():
-            if name in self._near_end or not is_near_end(body, self.view.tick):
-                continue
-            self._near_end.add(name)
+        for body in self._reminders.due(self.view):
             change, left = change_of(body), remaining(body, self.view.tick, self._usual_s)
             said = f"At step {self.view.step} this still waits: {proposers(body)} advises {change}{because(body)}"
             title = f"advice lapses in {left}: {change}"
-            found.append(self._advice(event.time, body, f"again-{name}", title, f"{said} It lapses in {left}."))
+            found.append(self._advice(event.time, body, f"again-{body.id}", title, f"{said} It lapses in {left}."))
         return found
 
     def _advice(self, time: datetime, body: Decision, key: str, title: str, said: str) -> Notice:
@@ -179,7 +173,7 @@ class Triggers:
             title = f"not done: {change_of(made)} ({body.status})"
             said = f"{at} what {who} wanted, {change_of(made)}, did not take effect ({body.status}){why}."
             return [self._about(event.seq, event.time, "applied", "warning", key, title, said)]
-        if body.status != "applied":
+        if body.status != "applied" or self._is_aside(body.actuator):
             return []
         if body.actuator in (ROLLBACK, UNDO):
             title = "rolled back" if body.actuator == ROLLBACK else "rollback taken back"
@@ -189,6 +183,12 @@ class Triggers:
         change = f"{body.actuator} {text(body.before)} → {text(body.after)}"
         said = f"{at} {change}, as {who} wanted{because(made)}"
         return [self._about(event.seq, event.time, "applied", "info", key, f"applied: {change}", said)]
+
+    def _is_aside(self, actuator: str) -> bool:
+        """Whether it neither sets anything nor moves the weights: a measurement, a copy; and a hold is told as one."""
+        specs = self.view.started.actuators if self.view.started is not None else ()
+        effect = next((spec.effect for spec in specs if spec.name == actuator), "setting")
+        return effect not in ("setting", "moves_weights")
 
     def _held(self, event: Event) -> Notice:
         command = f"oven-controller resume {self._run}"

@@ -37,7 +37,7 @@ _SECRET_PREFIX: Final = "whsec_"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of an attempt."""
+    """The result of an attempt."""
 
     failure: str = ""
     """Why it did not arrive, without secrets; empty: it did."""
@@ -88,7 +88,7 @@ def signed(secret: str, message_id: str, sent_at: float, body: bytes) -> dict[st
 
 
 def _once(endpoint: Endpoint, url: str, headers: Mapping[str, str], body: bytes) -> tuple[Answer, str]:
-    """What came of it, or the address on the same server to which it is to go."""
+    """The result, or the address on the same server to which it is to go."""
     request = urllib.request.Request(url, data=body, headers=dict(headers), method="POST")
     try:
         with urllib.request.build_opener(_Unfollowed).open(request, timeout=ANSWER_S) as reply:

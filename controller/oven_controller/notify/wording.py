@@ -42,7 +42,7 @@ def because(decision: Decision) -> str:
 
 
 def short(words: str) -> str:
-    """Without a full stop of its own."""
+    """Without its own full stop."""
     return cut(" ".join(words.split()), WHY).rstrip(". ")
 
 
@@ -52,7 +52,7 @@ def cut(words: str, most: int) -> str:
 
 
 def harmless(words: str) -> str:
-    """One line that steers no terminal and calls nobody in a chat."""
+    """One line that neither steers a terminal nor mentions people in a chat."""
     return _MENTION.sub("", clean(words))
 
 

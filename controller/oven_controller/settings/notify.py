@@ -1,7 +1,7 @@
 """Settings of notifications: to whom messages go, about what, and from which severity on.
 
-An address is a secret: whoever has a webhook's can post to it. So a dump of these settings (config.json, `config show`,
-a dry run) has its scheme and host and no more, and an error names the setting and not the value.
+An address is a secret: anyone who has a webhook's can post to it. So a dump of these settings (config.json, `config
+show`, a dry run) has its scheme and host and no more, and an error names the setting and not the value.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def shown(url: str) -> str:
 
 
 class EndpointSettings(BaseModel):
-    """Where messages go. In a file its address alone may stand in its place."""
+    """Where messages go. A settings file may give the address alone."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -92,7 +92,7 @@ class EndpointSettings(BaseModel):
             if not named:
                 raise ValueError(f"it should name a server, e.g. {scheme}://hooks.example/oven")
         elif not rest:
-            raise ValueError(f"{scheme}:// alone is no address; what follows it is in apprise's list of services")
+            raise ValueError(f"{scheme}:// alone is not an address; what follows it is in apprise's list of services")
         return value
 
     @field_validator("headers")

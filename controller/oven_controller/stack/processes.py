@@ -100,7 +100,7 @@ class Processes:
         """It is not waited for: what happens before it reads the log is in there."""
         service = self._plan.notifier()
         child = await self._child(service)
-        self._around.append(self._keep(service, child, self._notifier_reads, lambda: "nobody is called"))
+        self._around.append(self._keep(service, child, self._notifier_reads, lambda: "no messages are sent"))
 
     async def start_probes(self) -> None:
         """It is not waited for, and ends by itself."""

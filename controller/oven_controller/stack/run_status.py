@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_controller.errors import OvenError
+from oven_controller.log.open_advice import remaining, waiting
 from oven_controller.log.run_summary import RunSummary
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Metrics, Real, Value
@@ -46,6 +47,7 @@ class DecisionCounts(_Part):
     trying: dict[str, str] = Field(description="decision → actuator: those that a trial measures")
     not_kept: int = Field(description="tried, and not kept")
     advised: dict[str, str] = Field(description="decision → actuator: those that may be approved now")
+    lapses: dict[str, str] = Field(description="the same decisions → for how long they may be, in words")
 
 
 class TrialCounts(_Part):
@@ -167,7 +169,8 @@ def _decisions(view: RunSummary) -> DecisionCounts:
         withheld=view.withheld,
         trying={d.id: d.actuator for d in view.trying.values()},
         not_kept=view.not_kept,
-        advised={d.id: d.actuator for d in view.advised.values() if not view.lapsed(d)},
+        advised={d.id: d.actuator for d in waiting(view)},
+        lapses={d.id: remaining(d, view.tick) for d in waiting(view)},
     )
 
 

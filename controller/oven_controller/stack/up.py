@@ -17,7 +17,7 @@ from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import end
 from oven_controller.errors import BusError, ConfigError, OvenError, ProcessError
-from oven_controller.notify import cursor, kept_addresses
+from oven_controller.notify import cursor, endpoints, kept_addresses
 from oven_controller.process import signals, terminal
 from oven_controller.process.child import Child, how, short
 from oven_controller.protocol.events import Event
@@ -151,6 +151,8 @@ class _Up:
         self.settings = self.settings.model_copy(update={"notify": settings})
         if settings.to and not self.request.resume:
             cursor.save(self.folder.path, cursor.Cursor())
+        for warning in endpoints.warnings(endpoints.resolve(settings, os.environ, self.folder.path)):
+            self.out(f"warning: {warning}")
 
     async def _serve(self) -> str:
         if self.settings.nats:
@@ -342,9 +344,9 @@ class _Up:
         except OvenError as error:
             self.out(str(error))
         await self.log.drain(bus, watch)  # what the learner said last, before the others say goodbye
-        learner = processes.learner
-        if self.settings.notify.to and learner is not None:  # whoever is called hears of it, if the log does not say
-            self._note(ended=self._status(code), learner_end=how(learner.returncode or 0))
+        if self.settings.notify.to:  # whoever is called hears of it, if the log does not say
+            code_of = processes.learner.returncode if processes.learner is not None else None
+            self._note(ended=self._status(code), learner_end=how(code_of) if code_of is not None else "")
         await processes.end_others()
         await self.log.drain(bus, watch)
 

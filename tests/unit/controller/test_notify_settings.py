@@ -113,7 +113,7 @@ def test_where_addresses_come_from() -> None:
     ("url", "said"),
     [
         ("env:NOPE", "the environment variable NOPE, which notify.to (env:NOPE) names, is not set"),
-        ("env:WRONG", "env:WRONG: what it leads to is no address"),
+        ("env:WRONG", "env:WRONG: what it leads to is not an address"),
         ("env:ROUND", "env:ROUND: the address that it leads to leads elsewhere again"),
         (f"http://192.0.2.1/{SECRET}", "http://192.0.2.1/… has no TLS and 192.0.2.1 is another machine"),
         (f"jsons://192.0.2.1/{SECRET}?x=y\tz", "it should be an address"),

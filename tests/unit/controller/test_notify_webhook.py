@@ -9,8 +9,8 @@ import socket
 from datetime import UTC, datetime
 
 import pytest
-from tests.support.webhook_server import Reply, WebhookServer
 
+from oven_bench.performance.webhook_server import Reply, WebhookServer
 from oven_controller.notify import webhook
 from oven_controller.notify.endpoints import Endpoint
 from oven_controller.notify.message import Message, Notice, message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from oven_controller.log.open_advice import is_near_end, remaining, waiting
 from oven_controller.log.run_summary import text
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import ago, row
@@ -110,7 +111,10 @@ class Header(Lines):
             if name in initial and value != initial[name]:
                 left += [(f"  {name} ", "dim"), (text(value), "text")]
         right: list[Run] = []
+        if (advised := waiting(run)) and is_near_end(advised[0], run.tick):
+            left_over = remaining(advised[0], run.tick, self.view.pace_s)
+            right = [(f"  ? {advised[0].actuator} lapses in {left_over}", "warn")]
         if run.malformed or self.view.left_out:
-            right = [(f"  {run.malformed} malformed", "warn")] if run.malformed else []
+            right += [(f"  {run.malformed} malformed", "warn")] if run.malformed else []
             right += [(f"  {self.view.left_out} left out", "warn")] if self.view.left_out else []
         return row(width, left, right)

@@ -1,4 +1,4 @@
-"""A real HTTP server for webhooks, on a free port of this machine: it answers as a test wants it to."""
+"""An HTTP server for webhooks on this machine, which answers as a bench or a test wants it to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ class Posted:
     """Seconds since 1970."""
     path: str
     headers: dict[str, str] = field(repr=False)
+    """By their names in small letters."""
     body: bytes = field(repr=False)
+    taken: bool = True
+    """Whether it was answered with a status below 300."""
 
     @property
     def json(self) -> Any:
@@ -41,14 +44,16 @@ class Reply:
 class WebhookServer:
     """Listens while the context lasts. `posted` has every request; `reply` may be changed meanwhile."""
 
-    def __init__(self, reply: Reply | None = None) -> None:
+    def __init__(self, reply: Reply | None = None, port: int = 0) -> None:
+        """`port` 0: a free one."""
         self.reply = reply or Reply()
         self.posted: list[Posted] = []
         self._news = threading.Condition()
         self._closing = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.port = self._server.server_port
+        self.url = f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
@@ -60,11 +65,10 @@ class WebhookServer:
         self._server.server_close()
 
     def until(self, true: Callable[[list[Posted]], Any], what: str) -> list[Posted]:
-        """All requests, once it holds of them."""
+        """All requests, once it holds of them. Raises TimeoutError."""
         with self._news:
-            assert self._news.wait_for(lambda: true(self.posted), LIMIT_S), (
-                f"never {what}: {[(one.path, one.body[:300]) for one in self.posted]}"
-            )
+            if not self._news.wait_for(lambda: true(self.posted), LIMIT_S):
+                raise TimeoutError(f"never {what}: {[(one.path, one.body[:300]) for one in self.posted]}")
             return list(self.posted)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -74,12 +78,10 @@ class WebhookServer:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 reply = outer.reply
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                taken = reply.status < 300 and not reply.hangs
                 with outer._news:
-                    outer.posted.append(
-                        Posted(
-                            time.time(), self.path, {name.lower(): value for name, value in self.headers.items()}, body
-                        )
-                    )
+                    outer.posted.append(Posted(time.time(), self.path, headers, body, taken))
                     outer._news.notify_all()
                 if reply.hangs:
                     outer._closing.wait()

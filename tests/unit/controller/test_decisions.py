@@ -112,7 +112,7 @@ def test_an_id_is_known_by_its_beginning() -> None:
 def test_a_ballot_that_is_open_says_how_it_stands() -> None:
     seen = folded()
     opened = next(event.body for event in reversed(EVENTS) if isinstance(event.body, BallotOpened))
-    with pytest.raises(ConfigError, match="still open, .* at tick 155, so far: supervisor-with-a-long-name propose"):
+    with pytest.raises(ConfigError, match=r"still open, .* at tick 155, so far: supervisor-with-a-long-name propose"):
         seen.find(opened.id)
 
 

@@ -25,6 +25,7 @@ from oven_tui.bindings import key_words
 from oven_tui.model.commands import BY_ID, COMMANDS, Scope
 from oven_tui.model.decisions import Decided
 from oven_tui.screens.choice import ChoiceScreen
+from oven_tui.screens.completions import CompletionScreen
 from oven_tui.screens.confirm import ConfirmScreen
 from oven_tui.screens.console import ConsoleScreen
 from oven_tui.screens.decision_detail import DecisionScreen
@@ -190,7 +191,8 @@ async def test_the_filter() -> None:
 
 
 BOARDS = (MonitorApp, Decisions, ConsoleLines, RunList, OverlayApp, PlayApp)
-SHOWN = (*BOARDS, ConsoleScreen, PaperScreen, HelpScreen, ConfirmScreen, ChoiceScreen, KnobScreen)
+PAGES = (ConsoleScreen, CompletionScreen, PaperScreen, HelpScreen, ConfirmScreen, ChoiceScreen, KnobScreen)
+SHOWN = (*BOARDS, *PAGES)
 
 
 def test_a_key_has_one_meaning_where_it_is_heard() -> None:
@@ -201,7 +203,7 @@ def test_a_key_has_one_meaning_where_it_is_heard() -> None:
 
 
 async def test_help_has_every_command_of_the_table_and_the_classes_have_its_bindings() -> None:
-    async with monitor(EVENTS, (120, 80)) as (app, pilot):
+    async with monitor(EVENTS, (120, 100)) as (app, pilot):
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen) and "Filter the decisions" in screen_text(app))
         text = screen_text(app)

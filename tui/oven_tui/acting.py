@@ -4,6 +4,7 @@ receipt. A monitor without `--control` has none of it, and says so.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -48,6 +49,7 @@ class Acting(_Base):
     """Mixed into the application, which has `view` and `paint`."""
 
     view: MonitorView
+    shown: MonitorView
     about: About
     session: OperatorSession | None = None
     """None: nothing acts."""
@@ -67,6 +69,10 @@ class Acting(_Base):
 
     def paint(self) -> None:
         raise NotImplementedError
+
+    def _decisions(self) -> Decisions:
+        """The list, whatever page lies over it."""
+        return self.screen_stack[0].query_one(Decisions)
 
     def barred(self) -> str:
         """Why nothing acts; empty where it does."""
@@ -92,7 +98,7 @@ class Acting(_Base):
     # ---- what is chosen
 
     def action_approve(self) -> None:
-        entry = self.query_one(Decisions).chosen()
+        entry = self._decisions().chosen()
         if isinstance(entry, Decided) and entry.decision.verdict == "advised":
             self._ask("approve this advice?", action="approve", of=entry.decision.id)
         elif waiting := choices.advised(self.view):
@@ -101,7 +107,7 @@ class Acting(_Base):
             self.notify("nothing is advised now: agents' advice waits here where `o` sets a knob to advise")
 
     def action_veto(self) -> None:
-        entry = self.query_one(Decisions).chosen()
+        entry = self._decisions().chosen()
         if isinstance(entry, Open):
             self._ask("veto this ballot?", action="veto", of=entry.opened.id)
         elif isinstance(entry, Decided) and entry.decision.verdict == "advised":
@@ -150,7 +156,7 @@ class Acting(_Base):
             self._ask("roll back?", action="set", actuator=ROLLBACK, value=value)
 
     def action_set_knob(self) -> None:
-        entry, knobs = self.query_one(Decisions).chosen(), choices.knobs(self.view)
+        entry, knobs = self._decisions().chosen(), choices.knobs(self.view)
         on = entry.decision.actuator if isinstance(entry, Decided) else ""
         if knobs:
             self._choose("set which knob?", sorted(knobs, key=lambda choice: choice.id != on), self._set)
@@ -253,8 +259,11 @@ class Acting(_Base):
         assert self.session is not None
         result = CommandResult(self.about.run, command)
         self.view.given.ask(result)
-        self.query_one(Decisions).stand_on(command.id)
-        self.paint()
+        if self.shown is not self.view:  # who acts wants to see what comes of it
+            self.shown = self.view
+            self.paint()
+        self._decisions().stand_on(command.id)
+        self._moved(result)
         self.run_worker(self._send(result), group="commands")
 
     async def _send(self, result: CommandResult) -> None:
@@ -262,12 +271,16 @@ class Acting(_Base):
         await self.session.send(result, self._moved)
         good = result.stage == "done"
         self.notify(told(result), title=asked(result.command)[:60], severity="information" if good else "warning")
-        self.set_timer(STANDS_S, lambda: self.query_one(Decisions).leave(result.command.id))
+        await asyncio.sleep(STANDS_S)
+        self._decisions().leave(result.command.id)
 
     def _moved(self, _result: CommandResult) -> None:
-        """Drawn at once: the person who waits for a receipt looks at the row."""
+        """Drawn at once, and nothing but the list: the person who waits for a receipt looks at the row."""
         self.view.given.moved()
-        self.paint()
+        if self.screen_stack and self.shown is self.view:
+            decisions = self._decisions()
+            decisions.view = self.view
+            decisions.redraw()
 
 
 def _new_id() -> str:

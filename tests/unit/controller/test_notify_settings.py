@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.controller.test_notify_webhook import sent
 
+from oven_bench.performance.webhook_server import Reply, WebhookServer
 from oven_controller.errors import ConfigError
 from oven_controller.notify import apprise_service, kept_addresses
-from oven_controller.notify.message import Message
 from oven_controller.notify.recipients import resolve, warnings
 from oven_controller.settings.notifications import NotifySettings, shown
 from oven_controller.settings.resolution import notify_settings
@@ -171,9 +172,17 @@ def test_without_apprise_the_command_that_installs_it_is_named() -> None:
 
 
 def test_what_apprise_says_of_a_failure_has_no_secret(caplog: pytest.LogCaptureFixture) -> None:
-    from tests.unit.controller.test_notify_webhook import sent
-
     (recipient,) = resolve(given(f"json://127.0.0.1:1/{SECRET}"), {})
-    message: Message = sent()
-    failure = recipient.without_secrets(apprise_service.send(recipient.service, message))
+    failure = recipient.without_secrets(apprise_service.send(recipient.service, sent()))
     assert failure and SECRET not in failure + caplog.text
+
+
+def test_apprise_sends_the_title_and_the_text_and_follows_no_redirect() -> None:
+    with WebhookServer() as other, WebhookServer() as server:
+        (recipient,) = resolve(given(server.url.replace("http", "json") + f"/{SECRET}"), {})
+        assert apprise_service.send(recipient.service, sent()) == ""
+        server.reply = Reply(302, headers={"Location": f"{other.url}/taken"})
+        failure = recipient.without_secrets(apprise_service.send(recipient.service, sent()))
+    first, _again = server.posted
+    assert (first.json["title"], first.json["message"], first.json["type"]) == (sent().title, sent().text, "warning")
+    assert other.posted == [] and "302" in failure and SECRET not in failure

@@ -23,11 +23,13 @@ from oven_learner.actuators import Actuators
 from oven_learner.client import training_names
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.completions.sampling import Sampling
 from oven_learner.hf import knobs
 from oven_learner.hf.attached_branch import AttachedBranch
 from oven_learner.hf.authored_prompts import AuthoredPromptsReader
 from oven_learner.hf.branch import TrainerBranch
 from oven_learner.hf.checkpoints import TrainerCheckpoints
+from oven_learner.hf.completion_samples import CompletionSamples
 from oven_learner.hf.epoch_extension import EpochExtension
 from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
 from oven_learner.hf.final_weights import choose_best
@@ -40,6 +42,7 @@ from oven_learner.hf.rollback import choose_rollback
 from oven_learner.hf.save_schedule import SaveSchedule, StepBudget
 from oven_learner.hf.step_hooks import ChannelMetrics, CommitteeScores, Gauges, StepEnd, StepHook, StepRate
 from oven_learner.hf.step_metrics import StepMetrics
+from oven_learner.hf.step_timing import StepTiming
 from oven_learner.link.find_controller import Connection
 from oven_learner.link.link_interface import Link
 from oven_learner.optim.device_readback import Readback
@@ -72,6 +75,8 @@ class Options:
     committee: Committee | None
     mixture: knobs.Mixture | None
     stateful: Mapping[str, Stateful]
+    sampling: Sampling | None
+    """How completions are shown; None: they are not."""
 
 
 class Attachment(TrainerCallback):
@@ -134,6 +139,7 @@ class Attachment(TrainerCallback):
             self._step_metrics,
             self._gauges,
             *([scores] if scores else ()),
+            *self._samples(),
             self._rate,
             self._evaluation,
             *([faults] if faults else ()),
@@ -144,7 +150,14 @@ class Attachment(TrainerCallback):
             *self._frontier(),
             *([self._user_evaluation] if self._user_evaluation else ()),
             self._saving,
+            *([self._timing()] if not self._lockstep else ()),
         ]
+
+    def _timing(self) -> StepTiming:
+        timing = StepTiming(self.trainer)
+        if self._user_evaluation is not None:
+            timing.timed(self._user_evaluation, "measure", "evaluate")
+        return timing
 
     def _frontier(self) -> list[StepHook]:
         """The calibrator, where the run's settings name a model and this training writes text."""
@@ -152,6 +165,11 @@ class Attachment(TrainerCallback):
         if settings is None or not settings.model or self.checkpoints.run_folder is None:
             return []
         return [FrontierCalibration(self.trainer, settings, self.checkpoints.run_folder)]
+
+    def _samples(self) -> list[StepHook]:
+        """What shows completions, where they are shown; it wraps what all before it have wrapped."""
+        sampling, committee = self._options.sampling, self._options.committee
+        return [CompletionSamples(self.trainer, committee, sampling, lambda: self.client)] if sampling else []
 
     @property
     def last_evaluation(self) -> dict[str, float]:

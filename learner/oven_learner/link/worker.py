@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import select
 import signal
 import sys
@@ -26,8 +27,10 @@ from oven_learner.link.frames import BEGIN, GRACE_S, Closing, Frame, LogItem, Re
 from oven_learner.link.link_interface import PendingObservation
 from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import LogWriter
+from oven_learner.link.machine_readings import MachineReadings
 from oven_learner.link.outage_log import OutageLog
 from oven_learner.link.pipes import Flag, Inlet, Outlet, packed
+from oven_learner.link.samples import SamplePublisher
 
 log = logging.getLogger("oven.learner")
 
@@ -66,12 +69,15 @@ class Worker:
         contexts, outages, run = tracing.Contexts(), OutageLog(), config.run
         self._writer = LogWriter(run, config.secret, contexts, outages)
         self._reader = LogReader(run, Keyring(config.pin), config.secret, contexts, self._hand_over)
-        self._session = BusSession(config.url, run, config.credentials, self._writer, self._reader, outages)
+        self._samples = SamplePublisher(run)
+        besides = (self._samples.run,)
+        self._session = BusSession(config.url, run, config.credentials, self._writer, self._reader, outages, besides)
         self._opened = self._given_up = self._alone = False
         self._sending: asyncio.Task[None] | None = None
         self._arrived: asyncio.Event | None = None
         self._taken = 0
         self._status, self._status_at = Status(), 0.0
+        self._machine = MachineReadings(os.getppid()) if config.machine else None
         self._spool: Spool | None = None
         self._left = self._kept = 0  # what the log did not take by the end; of that, what is on the disk
 
@@ -166,7 +172,12 @@ class Worker:
             self._writer.put(said.make)
         elif isinstance(said, tuple):
             self._taken, self._writer.lost, *atoms = said
-            self._writer.put(PendingObservation(*atoms), droppable=True)
+            seen = PendingObservation(*atoms)
+            if self._machine is not None:
+                seen.metrics |= self._machine.take_if_due()
+            self._writer.put(seen, droppable=True)
+        elif isinstance(said, dict):
+            self._samples.put(said)
         elif said == BEGIN:
             self._reader.begin()
         elif isinstance(said, Closing):

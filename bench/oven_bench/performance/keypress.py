@@ -8,7 +8,9 @@ delay is what a command has to wait for in any case: the step that is under way 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -17,15 +19,20 @@ import time
 from pathlib import Path
 from typing import Annotated
 
+import psutil
 from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.monitor import Terminal
 from oven_bench.performance.stack_under_test import RUN, Learner, Swarm, started
+from oven_controller.errors import ProcessError
 from oven_controller.runs.folder import Home, RunFolder
 
 BOUNDARIES = 2
 POLL_S = 0.005
+LIMIT_S = 60.0
+RECEIPT = re.compile("✔ step (\\d+)".encode())
+"""In the row of a command."""
 BETWEEN_S = 0.05
 """Between two keys of one round, in seconds, as a quick typist's: a page has to be there before it hears a key."""
 
@@ -75,7 +82,7 @@ async def measure(folder: RunFolder, home: Path, step_s: float, rounds: int) -> 
                 terminal = Terminal(command, {**os.environ, "OVEN_HOME": str(home), "TERM": "xterm-256color"})
                 try:
                     await terminal.until(b"live", limit_s=120)
-                    delays, ticks = await _rounds(terminal, learner, rounds)
+                    delays, ticks, cpu = await _rounds(terminal, learner, rounds)
                 finally:
                     await terminal.close()
     over = [1000 * (delay - BOUNDARIES * step_s) for delay in delays]
@@ -88,15 +95,19 @@ async def measure(folder: RunFolder, home: Path, step_s: float, rounds: int) -> 
         "floor_two_steps_ms": round(BOUNDARIES * 1000 * step_s),
         "beyond_two_steps_p50_ms": round(statistics.median(over), 1),
         "beyond_two_steps_max_ms": round(max(over), 1),
+        "monitor_cpu_p50_ms": round(1000 * statistics.median(cpu), 1),
         "ticks_p50": statistics.median(ticks),
         "ticks_max": max(ticks),
     }
 
 
-async def _rounds(terminal: Terminal, learner: SteadyLearner, rounds: int) -> tuple[list[float], list[int]]:
-    """Each round's delay in seconds, and how many steps ended meanwhile."""
-    delays: list[float] = []
-    ticks: list[int] = []
+async def _rounds(
+    terminal: Terminal, learner: SteadyLearner, rounds: int
+) -> tuple[list[float], list[int], list[float]]:
+    """Each round's delay in seconds, how many steps ended meanwhile, and the monitor's process CPU in seconds, which
+    says what the delay would be where nothing else takes the core."""
+    delays, ticks, cpu = list[float](), list[int](), list[float]()
+    process = psutil.Process(terminal.process.pid)
     for number in range(rounds + 1):
         value = f"{1 + (number + 1) / 1000:.3f}"
         terminal.press(b"e")
@@ -106,14 +117,33 @@ async def _rounds(terminal: Terminal, learner: SteadyLearner, rounds: int) -> tu
         for character in value:
             terminal.press(character.encode())
             await asyncio.sleep(BETWEEN_S)
-        mark, tick, pressed = len(terminal.said), learner.tick, time.monotonic()
+        mark, tick, used, pressed = len(terminal.said), learner.tick, _cpu_s(process), time.monotonic()
         terminal.press(b"\r")
-        delay = await terminal.until(f"→ {value} at step".encode(), mark, limit_s=120) - pressed
+        delay = await _receipt(terminal, mark, tick) - pressed
         if number:  # the first warms up
             delays.append(delay)
             ticks.append(learner.tick - tick)
+            cpu.append(_cpu_s(process) - used)
         await asyncio.sleep(number % 7 * POLL_S)  # anywhere in a step
-    return delays, ticks
+    return delays, ticks, cpu
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+async def _receipt(terminal: Terminal, mark: int, tick: int) -> float:
+    """When a row shows a receipt of a step after `tick`; the learner's steps are its ticks. Raises ProcessError."""
+    deadline = time.monotonic() + LIMIT_S
+    while not any(int(step) > tick for step in RECEIPT.findall(terminal.said[mark:])):
+        terminal.wrote.clear()
+        if time.monotonic() > deadline:
+            raise ProcessError(f"the monitor showed no receipt within {LIMIT_S:g} s: {bytes(terminal.said[-300:])!r}")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await terminal.wrote.wait()
+    return time.monotonic()
 
 
 def bench(

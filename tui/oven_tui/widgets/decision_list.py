@@ -27,6 +27,8 @@ from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import PAINTS, Painted, Panel
 
 AGENT, ACTUATOR, CHANGE, FATE = 12, 19, 15, 13
+TIGHT = 72
+"""Cells below which a command's row gives some of its columns away, so that its receipt is not cut."""
 """Cells of the columns."""
 LONG_AGENT, ROOMY = 16, 100
 """Cells of an agent's name on a list that is at least so wide."""
@@ -211,12 +213,13 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         on = given.decision.actuator if command.of and given.decision is not None else object_of(command)
         what = " ".join(part for part in (command.action, value_of(command)) if part)
         why = told(given) + (f" ({command.reason})" if command.reason and command.reason not in told(given) else "")
+        tight = 3 if width < TIGHT else 0
         cells: list[Run] = [
             (f"{entry.step:>5}  ", "dim"),
             ("⚑ ", "warn"),
-            (fit(entry.author.removeprefix("operator "), AGENT) + " ", "strong"),
+            (fit(entry.author.removeprefix("operator "), AGENT - tight) + " ", "strong"),
             (fit(on or "the run", ACTUATOR) + " ", "text"),
-            (fit(what, CHANGE) + " ", "strong"),
+            (fit(what, CHANGE - tight) + " ", "strong"),
             (fit(sign_of(given)[0], FATE) + " ", sign_of(given)[1]),
             (why, "dim"),
         ]

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_controller.protocol.messages import Decision, Receipt
 from oven_controller.protocol.operator_messages import CommandAnswer
-from oven_controller.runs.operator_client import Result
+
+
+class Heard(Protocol):
+    """What the log has said of a command, as the operator's client gives it."""
+
+    def fields(self) -> dict[str, Any]: ...
+
+    def line(self) -> str: ...
 
 
 class CommandReport(BaseModel):
@@ -25,5 +34,5 @@ class CommandReport(BaseModel):
     line: str = Field(description="the same in words")
 
     @classmethod
-    def of(cls, result: Result) -> CommandReport:
-        return cls.model_validate(result.fields() | {"line": result.line()})
+    def of(cls, heard: Heard) -> CommandReport:
+        return cls.model_validate(heard.fields() | {"line": heard.line()})

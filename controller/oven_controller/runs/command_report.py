@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
 from pydantic import BaseModel, ConfigDict, Field
 
+from oven_controller.log.command_result import CommandResult
 from oven_controller.protocol.messages import Decision, Receipt
 from oven_controller.protocol.operator_messages import CommandAnswer
-
-
-class Heard(Protocol):
-    """What the log has said of a command, as the operator's client gives it."""
-
-    def fields(self) -> dict[str, Any]: ...
-
-    def line(self) -> str: ...
 
 
 class CommandReport(BaseModel):
@@ -34,5 +25,5 @@ class CommandReport(BaseModel):
     line: str = Field(description="the same in words")
 
     @classmethod
-    def of(cls, heard: Heard) -> CommandReport:
-        return cls.model_validate(heard.fields() | {"line": heard.line()})
+    def of(cls, result: CommandResult) -> CommandReport:
+        return cls.model_validate(result.fields() | {"line": result.line()})

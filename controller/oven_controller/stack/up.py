@@ -294,7 +294,7 @@ class _Up:
         if "monitor" not in plugins.points("processes"):
             self.out('printing lines; `pip install "oven-controller[tui]"` brings the monitor')
             return
-        await self.out.open(own_command("monitor"), plan.environment("monitor"), self._monitor_closed)
+        await self.out.open([*own_command("monitor"), "--control"], plan.environment("monitor"), self._monitor_closed)
         self._note_child("monitor", self.out.pid)
 
     def _monitor_closed(self) -> str:

@@ -9,11 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-Scope = Literal["monitor", "decisions", "paper", "help", "console", "console_page", "runs", "overlay", "player"]
+Scope = Literal[
+    "monitor", "decisions", "paper", "help", "completions", "console", "console_page", "runs", "overlay", "player"
+]  # fmt: skip
 """Where a command is heard: everywhere in the monitor (the application), in the list of decisions, on a page over the
-dashboard that only reads (`paper`), on the help, in the console's lines or on its page, in the list of runs, over
-several runs, or while a recorded run is played (there beside the monitor's, and before them where a key is both's)."""
-Group = Literal["Window", "Charts", "Decisions", "Console", "Acting on the run", "Runs", "Overlay", "Playing"]
+dashboard that only reads (`paper`), on the help, on the pane of sampled completions, in the console's lines or on its
+page, in the list of runs, over several runs, or while a recorded run is played (there beside the monitor's, and before
+them where a key is both's)."""
+Group = Literal[
+    "Window", "Charts", "Decisions", "Completions", "Console", "Acting on the run", "Runs", "Overlay", "Playing"
+]  # fmt: skip
 """Headings of the help, in their order."""
 
 
@@ -120,6 +125,51 @@ COMMANDS: Final = (
     Command(
         "decisions.first", "decisions", "home,g", "first", "First decision", "The first decision", "Decisions",
         listed=False,
+    ),
+    Command(
+        "completions", "monitor", "c", "completions", "Completions",
+        "Sampled prompts and completions with their scores", "Completions", "Completions",
+    ),
+    Command(
+        "completions.before", "completions", "up,k,p", "step(-1)", "Group before", "The sampled group before",
+        "Completions", "Before",
+    ),
+    Command(
+        "completions.next", "completions", "down,j,n", "step(1)", "Next group", "The next sampled group",
+        "Completions", "Next",
+    ),
+    Command(
+        "completions.page_up", "completions", "pageup,ctrl+u", "scroll(-1)", "Page up", "A screenful back",
+        "Completions", listed=False,
+    ),
+    Command(
+        "completions.page_down", "completions", "pagedown,ctrl+d", "scroll(1)", "Page down",
+        "A screenful on", "Completions", listed=False,
+    ),
+    Command(
+        "completions.first", "completions", "home,g", "first", "First group", "The oldest group that is kept",
+        "Completions", listed=False,
+    ),
+    Command(
+        "completions.newest", "completions", "end,G", "newest", "Newest group", "Follow the newest group again",
+        "Completions",
+    ),
+    Command(
+        "completions.beside", "completions", "b", "beside", "Side by side or below",
+        "Completions side by side, or one below another", "Completions", "Beside",
+    ),
+    Command(
+        "completions.filter", "completions", "slash", "filter", "Filter groups",
+        "Filter the groups: step:N-M member:NAME prompt:WORD, words, !word", "Completions", "Filter",
+    ),
+    Command(
+        "completions.copy", "completions", "y", "copy", "Copy the group as JSON",
+        "Copy the group as JSON (the terminal's clipboard, by OSC 52)", "Completions", "Copy",
+    ),
+    Command("completions.help", "completions", "question_mark", "help", "Help", "This help", "Completions", "Help"),
+    Command(
+        "completions.back", "completions", "escape,q,c", "leave", "Back", "Clear the filter, or back to the run",
+        "Completions", "Back",
     ),
     Command(
         "console.filter", "console_page", "slash", "filter", "Filter lines", "Filter the lines", "Console", "Filter"

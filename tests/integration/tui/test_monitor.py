@@ -28,6 +28,7 @@ from oven_controller.runs.local_run import LocalRun
 from oven_controller.runs.log_mirror import Mirror
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer
+from oven_tui.apps.elsewhere import Elsewhere
 from oven_tui.feed import Feed
 from oven_tui.model.monitor_view import MonitorView
 
@@ -210,6 +211,11 @@ async def test_a_long_log_of_a_live_run_is_shown_at_once_and_then_checked_while_
             await observe(bus, 306, 5)
             await until(lambda: views[-1].run.seq == 311)
             feed.cancel()
+            listed = Elsewhere(LocalRun(folder), MonitorView())  # as a run on another machine is listed
+            following = asyncio.create_task(listed.follow(changed.set))
+            await until(lambda: listed.row().step == 310)
+            assert listed.row().status == "running" and not listed.row().fault and listed.row().place
+            following.cancel()
     assert [view.preview for view in views] == [True, False] and "checking" in links
     assert views[-1].series["loss"].count == 310
 

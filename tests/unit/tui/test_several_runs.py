@@ -20,8 +20,10 @@ from textual.widgets import Footer
 from oven_controller.log.run_row import RunRow
 from oven_controller.protocol.events import Event
 from oven_controller.runs.folder import Home
+from oven_controller.runs.local_run import LocalRun
 from oven_controller.runs.run_rows import RunRows
 from oven_tui.app import MonitorApp
+from oven_tui.apps.elsewhere import Elsewhere
 from oven_tui.apps.overlay_app import OverlayApp
 from oven_tui.apps.play_app import PlayApp
 from oven_tui.apps.runs_app import Choice, RunsApp
@@ -91,6 +93,14 @@ async def test_the_list_shows_the_newest_first_opens_one_and_overlays_what_is_ma
         await until(pilot, lambda: isinstance(app.screen, HelpScreen) and "Mark the run for an overlay" in text(app))
         await pilot.press("escape", "enter")
     assert app.return_value == Choice(("second", "first"), False, ("second", "first"))
+
+
+async def test_a_run_elsewhere_is_listed_first_and_says_when_it_is_not_reached(home: Home) -> None:
+    elsewhere = Elsewhere(LocalRun(home.find("first")), folded(EVENTS))  # no server answers for it
+    app = RunsApp(RunRows(home), elsewhere=elsewhere)
+    async with opened(app, (200, 30)) as pilot:
+        await until(pilot, lambda: "not reached" in text(app))
+        assert app.query_one(RunList).all[0].place and "138/240" in text(app)
 
 
 async def test_p_plays_and_q_closes(home: Home) -> None:

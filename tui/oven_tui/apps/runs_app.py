@@ -14,6 +14,7 @@ from oven_controller.errors import OvenError
 from oven_controller.log.run_row import RunRow
 from oven_controller.runs.run_rows import RunRows
 from oven_tui.appearance import Appearance
+from oven_tui.apps.elsewhere import Elsewhere
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import ago, row
 from oven_tui.screens.help import HelpScreen
@@ -57,11 +58,18 @@ class RunsApp(ThemedApp[Choice]):
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(
-        self, rows: RunRows, *, appearance: Appearance | None = None, cursor: str = "", marked: Sequence[str] = ()
+        self,
+        rows: RunRows,
+        *,
+        elsewhere: Elsewhere | None = None,
+        appearance: Appearance | None = None,
+        cursor: str = "",
+        marked: Sequence[str] = (),
     ) -> None:
-        """`cursor` and `marked`: where somebody left it."""
+        """`elsewhere`: a run on another machine, listed first. `cursor` and `marked`: where somebody left it."""
         super().__init__(appearance)
         self._source = rows
+        self._elsewhere = elsewhere
         self._cursor = cursor
         self._marked = marked
 
@@ -81,6 +89,8 @@ class RunsApp(ThemedApp[Choice]):
         self._show()
         runs.put_cursor(self._cursor)
         self.run_worker(self._follow(), exit_on_error=True)
+        if self._elsewhere is not None:
+            self.run_worker(self._elsewhere.follow(self._show), exit_on_error=True)
 
     async def _follow(self) -> None:
         """Read what is new in any log, a slice at a time, for as long as the list is open."""
@@ -100,7 +110,8 @@ class RunsApp(ThemedApp[Choice]):
     def _show(self) -> None:
         if not self.screen_stack:
             return
-        rows = list(self._source.rows.values())
+        rows = [self._elsewhere.row()] if self._elsewhere is not None else []
+        rows += self._source.rows.values()
         now = datetime.now(UTC)
         live = sum(found.status == "running" for found in rows)
         alerts = sum(len(found.alerts(now)) for found in rows if found.status == "running")
@@ -148,7 +159,10 @@ def _about(found: RunRow, now: datetime) -> list[Run]:
     """The run under the cursor: what no column has room for."""
     silent = found.silent_s(now)
     heard = f", last event {ago(silent)} ago" if silent is not None else ""
-    parts: list[Run] = [(found.run, "strong"), (f"  {found.recipe}, {ago(found.age_s(now))} old{heard}", "dim")]
+    age = found.age_s(now)
+    old = f", {ago(age)} old" if age is not None else ""
+    at = f" at {found.place}" if found.place else ""
+    parts: list[Run] = [(found.run, "strong"), (f"{at}  {found.recipe}{old}{heard}", "dim")]
     if found.ended:
         parts.append((f"  {found.ended}", "dim"))
     return parts + [("  " + alert, "warn") for alert in found.alerts(now)]

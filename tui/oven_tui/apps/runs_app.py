@@ -83,31 +83,32 @@ class RunsApp(ThemedApp[Choice]):
     def on_mount(self) -> None:
         self.dress()
         self._source.look()
-        runs = self.query_one(RunList)
+        runs = self.screen_stack[0].query_one(RunList)
         runs.marked = list(self._marked)
         runs.focus()
-        self._show()
+        self.show_rows()
         runs.put_cursor(self._cursor)
         self.run_worker(self._follow(), exit_on_error=True)
         if self._elsewhere is not None:
-            self.run_worker(self._elsewhere.follow(self._show), exit_on_error=True)
+            self.run_worker(self._elsewhere.follow(self.show_rows), exit_on_error=True)
 
     async def _follow(self) -> None:
         """Read what is new in any log, a slice at a time, for as long as the list is open."""
         while True:
             try:
                 for _ in self._source.advance():
-                    self._show()
+                    self.show_rows()
                     await asyncio.sleep(0)
                 self._source.save()
                 await asyncio.sleep(LOOK_S)
                 await asyncio.to_thread(self._source.look)
-                self._show()
+                self.show_rows()
             except OvenError as error:
                 self.notify(str(error), severity="error")
                 await asyncio.sleep(LOOK_S)
 
-    def _show(self) -> None:
+    def show_rows(self) -> None:
+        """Show what is known of the runs now."""
         if not self.screen_stack:
             return
         rows = [self._elsewhere.row()] if self._elsewhere is not None else []
@@ -116,40 +117,40 @@ class RunsApp(ThemedApp[Choice]):
         live = sum(found.status == "running" for found in rows)
         alerts = sum(len(found.alerts(now)) for found in rows if found.status == "running")
         unread = sum(not found.whole for found in rows)
-        summary = self.query_one("#runs-summary", Summary)
+        summary = self.screen_stack[0].query_one("#runs-summary", Summary)
         summary.left = [(f"{len(rows)} run{'s' * (len(rows) != 1)}", "strong"), (f"  {live} live", "good")]
         summary.left += [(f"  {alerts} alert{'s' * (alerts != 1)}", "warn")] if alerts else []
         summary.left += [(f"  reading {unread} log{'s' * (unread != 1)} …", "dim")] if unread else []
         checked = "; signatures are checked when a run is opened" if self.size.width >= WIDE else ""
         summary.right = [(f"as logged{checked}", "dim")]
         summary.redraw()
-        self.query_one(RunList).show_rows(rows)
+        self.screen_stack[0].query_one(RunList).show_rows(rows)
 
     def on_run_list_moved(self, message: RunList.Moved) -> None:
-        detail, found = self.query_one("#run-detail", Summary), message.found
+        detail, found = self.screen_stack[0].query_one("#run-detail", Summary), message.found
         detail.left = _about(found, datetime.now(UTC)) if found is not None else []
         detail.redraw()
 
     def on_run_list_chosen(self, message: RunList.Chosen) -> None:
         self._source.save()
-        self.exit(Choice(tuple(message.runs), message.play, tuple(self.query_one(RunList).marked)))
+        self.exit(Choice(tuple(message.runs), message.play, tuple(self.screen_stack[0].query_one(RunList).marked)))
 
     def action_filter(self) -> None:
-        self.query_one(FilterBox).open()
+        self.screen_stack[0].query_one(FilterBox).open()
 
     def action_unfilter(self) -> None:
-        runs, box = self.query_one(RunList), self.query_one(FilterBox)
+        runs, box = self.screen_stack[0].query_one(RunList), self.screen_stack[0].query_one(FilterBox)
         if not runs.filter and not box.has_class("-open"):
             runs.marked = []
         box.clear()
-        self._show()
+        self.show_rows()
 
     def on_filter_box_changed(self, message: FilterBox.Changed) -> None:
-        self.query_one(RunList).filter = message.words
-        self._show()
+        self.screen_stack[0].query_one(RunList).filter = message.words
+        self.show_rows()
 
     def on_filter_box_closed(self) -> None:
-        self.query_one(RunList).focus()
+        self.screen_stack[0].query_one(RunList).focus()
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen(("runs",)))

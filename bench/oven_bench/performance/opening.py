@@ -143,7 +143,7 @@ async def measure(home: Home, events: int, tell: Callable[[str], object]) -> dic
     found["cold"] = await opened(long, home.path, events)
     found["again"] = await opened(long, home.path, events)
     with tempfile.TemporaryDirectory() as scratch:
-        found |= {"listed_runs": LISTED} | listed(long, Path(scratch) / "home")
+        found |= {"listed_runs": LISTED, **listed(long, Path(scratch) / "home")}
     return found | parts(long)
 
 

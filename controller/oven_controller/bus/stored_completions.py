@@ -18,7 +18,7 @@ BATCH_BYTES = 512 * 1024
 
 
 async def stored_batch(bus: Bus, run: str, after: int, limit: int) -> CompletionsBatch:
-    """The newest `limit` groups behind the sequence `after`, as many as fit. What is no SampledGroup is passed over.
+    """The newest `limit` groups behind the sequence `after`, as many as fit. Anything else in the stream is passed over.
     Raises BusError."""
     stream, subject, js = completions_stream(run), Subjects(run).completions, bus.jetstream
     groups: list[StoredGroup] = []

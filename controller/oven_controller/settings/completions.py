@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_controller.settings.named_functions import checked_function
 
 OF_RECIPES = 10
-"""Steps between two samples of a recipe, whose data are generated, so no text is secret: a screenful every minute or so."""
+"""Steps between two samples of a recipe, whose data are generated: no text of them is secret."""
 
 
 class CompletionsSettings(BaseModel):

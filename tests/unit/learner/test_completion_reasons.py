@@ -17,7 +17,7 @@ from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_controller.bus.streams import COMPLETION_BYTES
-from oven_controller.errors import ConfigError
+from oven_controller.errors import ConfigError, OvenError
 from oven_controller.protocol.completion_messages import SampledGroup
 from oven_controller.protocol.requests import ScoreRequest
 from oven_controller.settings.completions import CompletionsSettings
@@ -40,9 +40,8 @@ class Asked(Unswappable):
     members, deadline_s = ("critic",), 5.0
 
     def __init__(self) -> None:
-        self.member = Member(
-            "critic", Judge("critic", Scripted(lambda text: len(text) if len(text) < 5 else 0), Controls())
-        )
+        scripted = Scripted(lambda text: len(text) if len(text) < 5 else 0)
+        self.member = Member("critic", Judge("critic", scripted, Controls()))
         self.reasons: dict[str, dict[str, str]] = {}
 
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
@@ -151,7 +150,7 @@ def test_what_cannot_work_is_said_at_the_start(tmp_path: Any) -> None:
         (f"{file}:nothing", "cannot be used"),
         ("nothing", "no function named 'nothing'"),
     ):
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(OvenError, match=words):
             sampling_of(CompletionsSettings(every=1, redact=named), None, None)
     with pytest.raises(ConfigError, match="completions=: groups: Input should be less than or equal to 8"):
         sampling_of(None, {"every": 1, "groups": 9}, None)

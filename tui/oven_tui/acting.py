@@ -15,7 +15,6 @@ from textual.events import Key
 
 from oven_controller.log.command_result import CommandResult
 from oven_controller.protocol.actions import CHECKPOINT, ROLLBACK, UNDO
-from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Value
 from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_tui.model import choices, consequences
@@ -23,7 +22,6 @@ from oven_tui.model.commands import COMMANDS
 from oven_tui.model.commands_given import asked, told
 from oven_tui.model.decisions import Decided, Open
 from oven_tui.model.knob_edit import KnobEdit
-from oven_tui.model.mesh_state import MeshState
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.choice import ChoiceScreen
 from oven_tui.screens.confirm import ConfirmScreen
@@ -53,19 +51,11 @@ class Acting(_Base):
     about: About
     session: OperatorSession | None = None
     """None: nothing acts."""
-    mesh: MeshState | None = None
-    """What the mesh would say; followed only where something acts."""
 
     def control(self, session: OperatorSession) -> None:
         """Let the person act, as far as their key lets them."""
-        self.session, self.mesh = session, MeshState()
+        self.session = session
         self.refresh_bindings()
-
-    def follow(self, events: list[Event]) -> None:
-        """What the mesh would say rests on the whole log."""
-        if self.mesh is not None:
-            for event in events:
-                self.mesh.feed(event)
 
     def paint(self) -> None:
         raise NotImplementedError
@@ -234,7 +224,7 @@ class Acting(_Base):
 
     def _weighed(self, command: OperatorCommand) -> tuple[str, str]:
         """The consequence, and what the mesh would say against it now."""
-        reply = self.mesh.reply(command) if self.mesh is not None else None
+        reply = self.view.mesh.reply(command)
         against = f"the mesh would refuse: {reply.reason}" if reply is not None and not reply.done else ""
         return consequences.sentence(self.view, command), against
 
@@ -242,9 +232,9 @@ class Acting(_Base):
         """What a value would do, what the mesh would answer a person, and what its guardrails would answer agents."""
         command = OperatorCommand(id="preview", action="set", actuator=actuator, value=value)
         lines = [("", ""), (consequences.sentence(self.view, command), "")]
-        if self.mesh is None:
-            return lines
-        reply, ruling = self.mesh.reply(command), self.mesh.ruling(actuator, value)
+        if not self.view.mesh.whole:
+            return [*lines, ("what the mesh would say is known once all of the log is read", "dim")]
+        reply, ruling = self.view.mesh.reply(command), self.view.mesh.ruling(actuator, value)
         if reply is not None:
             words = f"the mesh would: {reply.reason}" if reply.done else f"the mesh would refuse: {reply.reason}"
             lines.append((words, "" if reply.done else "bold red"))

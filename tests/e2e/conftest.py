@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 from tests.integration.conftest import violations
-from tests.support.forked import HEAVY, ForkServer, fork_server
+from tests.support.forked import COLD, ForkServer
 
 from oven_controller.protocol.events import Event
 
 LIMIT_S = 300
-COLD = {"OVEN_TEST_COLD": "1"}
 
 
 class Oven:
@@ -43,7 +42,7 @@ class Oven:
 
     def __call__(self, *args: str, cold: bool = False) -> tuple[int, str]:
         """(exit code, everything it printed). `cold`: it and all that it starts import what they need themselves."""
-        process = self.start(*args, env=COLD if cold else None)
+        process = self.start(*args, env={COLD: "1"} if cold else None)
         said, _ = process.communicate(timeout=LIMIT_S)
         return process.returncode, said
 
@@ -71,17 +70,16 @@ class Oven:
 
 
 @pytest.fixture(scope="session")
-def oven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oven]:
+def oven(forks: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oven]:
     """The warm policy is made once, also where several workers of xdist share the tests."""
     home = tmp_path_factory.mktemp("oven")
     if "PYTEST_XDIST_WORKER" in os.environ:
         cache = tmp_path_factory.getbasetemp().parent / "cache"
         cache.mkdir(exist_ok=True)
         (home / "cache").symlink_to(cache)
-    with fork_server(HEAVY) as forks:
-        made = Oven(home, forks)
-        yield made
-        made.end_all()
+    made = Oven(home, forks)
+    yield made
+    made.end_all()
 
 
 @pytest.fixture(autouse=True)

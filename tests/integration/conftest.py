@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.support.warm_commands import WarmCommands
+from tests.support.forked import STACK, ForkServer, fork_server
 
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
@@ -39,11 +39,12 @@ WAIT_S = 60
 
 
 class Stack:
-    """Runs the command line in processes of its own, with a home and entry points of its own."""
+    """Runs the command line in processes of its own, with a home and entry points of its own. They are forked, but for
+    agents; those that test_stack_terminal starts by itself are not."""
 
-    def __init__(self, folder: Path, warm: WarmCommands) -> None:
+    def __init__(self, folder: Path, forks: ForkServer) -> None:
         self.folder = folder
-        self._warm = warm
+        self._popen = forks.popen()
         self.home = Home(folder / "home")
         metadata = folder / "meta" / "oven_controller-0.dist-info"  # the first of a name on the path is the one
         metadata.mkdir(parents=True)
@@ -65,7 +66,7 @@ class Stack:
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         """A command that goes on; its stdout and stderr together are `.stdout`."""
-        process = subprocess.Popen(
+        process: subprocess.Popen[str] = self._popen(
             [sys.executable, "-m", "oven_controller.cli.main", *args],
             env=self.env,
             cwd=self.folder,
@@ -95,7 +96,9 @@ class Stack:
 
     def command(self, *args: str) -> tuple[int, str]:
         """(exit code, what it printed)."""
-        return self._warm.run(args, self.env, self.folder)
+        process = self.start(*args)
+        said, _ = process.communicate()
+        return process.returncode, said
 
     def end_of(self, process: subprocess.Popen[str]) -> tuple[int, str]:
         try:
@@ -128,15 +131,15 @@ def violations(home: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def warm_commands() -> Iterator[WarmCommands]:
-    made = WarmCommands()
-    yield made
-    made.close()
+def stack_forks() -> Iterator[ForkServer]:
+    """What forks the processes of stacks without torch."""
+    with fork_server(STACK) as server:
+        yield server
 
 
 @pytest.fixture
-def stack(tmp_path: Path, warm_commands: WarmCommands) -> Iterator[Stack]:
-    made = Stack(tmp_path, warm_commands)
+def stack(tmp_path: Path, stack_forks: ForkServer) -> Iterator[Stack]:
+    made = Stack(tmp_path, stack_forks)
     yield made
     made.end_all()
     assert violations(made.home.path) == []

@@ -1,10 +1,10 @@
-"""Python processes that are forked from one that has imported what they will: importing torch and TRL takes seven seconds
-of a core, and a stack's other processes a third of one.
+"""Python processes that are forked from one that has imported what they will: importing torch and TRL takes seven
+seconds of a core, and what a stack's other processes import a third of one.
 
 A forked process is what `python -m …` would be, but for what has been imported: a child of the process that starts it,
-with its own environment, working folder, streams, session, and a `__main__` that is run from its file. What it starts
-itself in this way is forked as well. What is not forked, agents behind their guard among them, starts as users have it;
-and so does everything in whose environment OVEN_TEST_COLD is set.
+with its own environment, working folder, streams and session, and a `__main__` that is run from its file. What it
+starts itself in this way is forked as well. Agents are not: their limit of memory would count what is imported for
+others. Nor is anything in whose environment COLD is set; it starts as users have it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -27,123 +28,128 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-LIGHT = (
+STACK = (
     "oven_controller.cli.main",
+    "oven_controller.log.replay",
     "oven_controller.replica.service",
+    "oven_controller.runs.operator_client",
+    "oven_controller.stack.dry_run",
+    "oven_controller.stack.health",
+    "oven_controller.stack.preflight_checks",
     "oven_controller.stack.up",
-    "oven_agents.runtime.host",
     "oven_learner.link.worker",
 )
-"""What the processes of a stack import, but for the learner."""
-HEAVY = (*LIGHT, "oven_kg.service.process", "oven_learner.recipes.grpo.job", "oven_learner.recipes.runner")
-"""And what a learner does."""
-GUARD = "oven_controller.process.guard"
-"""It imports nothing but the standard library."""
+"""What commands and the processes of a stack import, but for its learner."""
+TRAINING = (*STACK, "oven_kg.service.process", "oven_learner.recipes.grpo.job", "oven_learner.recipes.runner")
+"""And what a learner does. A copy of all that takes 30 ms, ten times as long as one of the others."""
 COLD = "OVEN_TEST_COLD"
-CHILDLESS = ("mesh", "kg", "member", "probes", "oven_learner.link.worker")
-"""Processes that start none of their own."""
+GUARD = "oven_controller.process.guard"
+ENTRY = "oven_controller.process.entry"
+CHILDLESS = ([ENTRY, "mesh"], [ENTRY, "kg"], [ENTRY, "member"], [ENTRY, "probes"])
+"""Modules and first arguments of processes that start none of their own."""
 KNOWS_FORKS = "jemalloc_bg_thd"
-"""A thread of pyarrow's allocator, which ends it in what is forked."""
-PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG = 36, 1
-_popen: Any = subprocess.Popen
+"""A thread of pyarrow's allocator, which sees to it that forks are right."""
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 1, 36, 37
 _prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
+_popen: Any = subprocess.Popen
 
 
 class ForkServer:
-    """The process that forks, seen from the one that has it as its child."""
+    """The process that forks, seen from the one whose child it is, and whose children all become that it forks."""
 
-    def __init__(self, imported: Sequence[str]) -> None:
-        own, its = socket.socketpair()
-        with its:
-            self._process: Any = _popen(
-                [sys.executable, "-P", __file__, str(its.fileno()), *imported], pass_fds=(its.fileno(),)
-            )
-        self._socket = own
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
 
-    @classmethod
-    def of_this_process(cls) -> ForkServer:
-        """A copy of this process as it is now. It has one thread only."""
-        own, its = socket.socketpair()
-        parent = os.getpid()
-        if not (pid := os.fork()):
-            own.close()
-            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() == parent:
-                serve(its)
-            os._exit(0)
-        its.close()
-        made = cls.__new__(cls)
-        made._process, made._socket = pid, own
-        return made
-
-    def fork(self, order: dict[str, Any], streams: Sequence[int]) -> int:
-        """The pid of a new child of this process. `streams` become the file descriptors that `order["fds"]` names."""
+    def fork(self, order: dict[str, Any], fds: Sequence[int]) -> int:
+        """The pid of a new child of this process. `fds` become the descriptors that `order["fds"]` numbers."""
         data = json.dumps(order).encode()
-        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        before = ctypes.c_int()
+        _prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+        _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
-            socket.send_fds(self._socket, [len(data).to_bytes(8)], list(streams))
-            self._socket.sendall(data)
-            return int.from_bytes(_read(self._socket, 8))
+            socket.send_fds(self._connection, [len(data).to_bytes(8)], list(fds))
+            self._connection.sendall(data)
+            return int.from_bytes(_read(self._connection, 8))
         finally:
-            _prctl(PR_SET_CHILD_SUBREAPER, 0)
+            _prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
     def popen(self) -> Any:
-        """A class that is subprocess.Popen, and forks where the command is a Python program that it can fork."""
+        """A class that is subprocess.Popen, and forks where it can."""
+        server = self
 
         class Popen(_popen):  # type: ignore[misc]
             def _execute_child(self, args: Any, *rest: Any) -> None:
                 executable, preexec, _, pass_fds, cwd, env, _, _, shell, *rest_ = rest
-                streams, (_, *ids, session, group) = rest_[:6], rest_[6:]
-                environment = {str(k): str(v) for k, v in (os.environ if env is None else env).items()}
-                odd = executable or preexec or shell or ids != [None, None, None, -1] or isinstance(args, str | bytes)
-                if odd or COLD in environment or not _forkable(args := [os.fspath(part) for part in args]):
+                into, ours_in, ours_out, out, ours_err, err, _, *ids, session, group = rest_
+                plain = not (executable or preexec or shell) and ids == [None, None, None, -1]
+                environment = dict(os.environ if env is None else env)
+                if not plain or COLD in environment or not _forkable(args):
                     super()._execute_child(args, *rest)
                     return
-                ours = [fd if fd >= 0 else number for number, fd in enumerate((streams[0], streams[3], streams[5]))]
-                fds = [0, 1, 2, *pass_fds]
                 order = {
-                    "args": args,
+                    "args": [os.fspath(part) for part in args],
                     "env": environment,
-                    "cwd": os.fspath(cwd) if cwd is not None else os.getcwd(),
+                    "cwd": os.fspath(cwd or os.getcwd()),
                     "session": session,
                     "group": group,
-                    "fds": fds,
+                    "fds": [0, 1, 2, *pass_fds],
                 }
-                self.pid = server.fork(order, [*ours, *pass_fds])
+                theirs = (into, out, err)
+                given = [fd if fd >= 0 else number for number, fd in enumerate(theirs)]
+                self.pid = server.fork(order, [*given, *pass_fds])
                 self._child_created = True
-                theirs = (streams[0], streams[3], streams[5])
-                for fd in {fd for fd, mine in zip(theirs, _mine(streams), strict=True) if fd >= 0 and mine >= 0}:
+                pipes = {fd for fd, ours in zip(theirs, (ours_in, ours_out, ours_err), strict=True) if ours >= 0}
+                for fd in pipes - {-1}:
                     os.close(fd)
 
-        server = self
         return Popen
 
-    def close(self) -> None:
-        self._socket.close()
-        self._process.wait()
+
+@contextlib.contextmanager
+def fork_server(imported: Sequence[str]) -> Iterator[ForkServer]:
+    """One that has imported these modules, until the context ends."""
+    own, its = socket.socketpair()
+    with its:
+        process = _popen([sys.executable, "-P", __file__, str(its.fileno()), *imported], pass_fds=(its.fileno(),))
+    with own:
+        yield ForkServer(own)
+    process.wait()
 
 
-def _mine(streams: Sequence[int]) -> tuple[int, int, int]:
-    """The ends that stay with the process that starts another."""
-    return streams[1], streams[2], streams[4]
+def copied() -> ForkServer:
+    """A fork server that is this process as it is now, with its only thread."""
+    own, its = socket.socketpair()
+    parent = os.getpid()
+    if not os.fork():
+        own.close()
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == parent:
+            serve(its)
+        os._exit(0)
+    its.close()
+    return ForkServer(own)
 
 
-def _forkable(args: Sequence[str]) -> bool:
+def _forkable(args: Any) -> bool:
+    """Whether it is a module or a script that Python runs, itself or behind its guard."""
+    if isinstance(args, str | bytes | os.PathLike) or args[0] != sys.executable or len(args) < 2:
+        return False
     program = _program(args)
-    named = program[:1] == ["-m"] and program[1] != GUARD
-    return args[0] == sys.executable and (named or program[0].endswith(".py"))
+    if program[:2] == ["-m", GUARD]:
+        return _forkable(guarded := program[program.index("--") + 1 :]) and _program(guarded)[0] != "-m"
+    return program[0].endswith(".py") or (program[0] == "-m" and program[1:3] != [ENTRY, "agent"])
 
 
-def _program(args: Sequence[str]) -> list[str]:
-    """What Python is asked to run: `-m NAME …` or a file's path and its arguments."""
-    return list(args[2 if args[1:2] == ["-P"] else 1 :])
+def _program(args: Sequence[Any]) -> list[str]:
+    """What Python is asked to run: `-m NAME …`, or a file's path and its arguments."""
+    return [os.fspath(arg) for arg in args[2 if args[1] == "-P" else 1 :]]
 
 
 def _read(connection: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
         if not (more := connection.recv(count - len(data))):
-            raise EOFError("the other end of the fork server's socket was closed")
+            raise EOFError("the fork server's socket was closed at its other end")
         data += more
     return data
 
@@ -157,7 +163,7 @@ def serve(connection: socket.socket) -> None:
             return
         order = json.loads(_read(connection, int.from_bytes(length)))
         reader, writer = os.pipe()
-        if not (between := os.fork()):  # it ends at once: the process becomes its grandparent's child
+        if not (between := os.fork()):  # it ends at once: what it forks becomes the child of who asked
             if pid := os.fork():
                 os.write(writer, pid.to_bytes(8))
                 os._exit(0)
@@ -178,49 +184,54 @@ def become(order: dict[str, Any], fds: Sequence[int]) -> NoReturn:
         atexit._run_exitfuncs()  # noqa: SLF001
     except BaseException:
         traceback.print_exc()
-        raise
     finally:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-        os._exit(code)
+        os._exit(code)  # to take down all that is imported would take as long as most commands do
 
 
 def _take(order: dict[str, Any], fds: Sequence[int]) -> None:
+    """Its session, descriptors, folder, environment and path."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if order["session"]:
         os.setsid()
     elif order["group"] >= 0:
         os.setpgid(0, order["group"])
-    above = max(*fds, *order["fds"]) + 1
-    for number, fd in enumerate(fds):
-        os.dup2(fd, above + number)
-    for number, wanted in enumerate(order["fds"]):
-        os.dup2(above + number, wanted)
-    low = 0
-    for wanted in [*sorted(order["fds"]), os.sysconf("SC_OPEN_MAX")]:
-        if low < wanted:  # of an empty range closerange makes all there is
-            os.closerange(low, wanted)
-        low = wanted + 1
+    _place(fds, order["fds"])
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(write_through=bool(os.environ.get("PYTHONUNBUFFERED")))  # type: ignore[union-attr]
-    if "numpy" in sys.modules:
-        importlib.import_module("numpy").random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
     random.seed()
-    safe = order["args"][1] == "-P"
     program = _program(order["args"])
-    own = [] if safe else [order["cwd"] if program[0] == "-m" else os.path.dirname(os.path.abspath(program[0]))]
-    sys.path[:0] = [*own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    if order["args"][1] != "-P":
+        sys.path.insert(0, order["cwd"] if program[0] == "-m" else str(Path(program[0]).resolve().parent))
+    sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     importlib.invalidate_caches()
-    if program[:1] != ["-m"] or program[1] not in CHILDLESS and not (program[2:3] and program[2] in CHILDLESS):
-        subprocess.Popen = ForkServer.of_this_process().popen()  # type: ignore[misc]
+    if program[1:3] not in CHILDLESS:
+        subprocess.Popen = copied().popen()  # type: ignore[misc]
+
+
+def _place(fds: Sequence[int], wanted: Sequence[int]) -> None:
+    """Have these descriptors under the wanted numbers, and no others."""
+    above = max(*fds, *wanted) + 1
+    for number, fd in enumerate(fds):
+        os.dup2(fd, above + number)
+    for number, fd in enumerate(wanted):
+        os.dup2(above + number, fd)
+    low = 0
+    for fd in [*sorted(wanted), os.sysconf("SC_OPEN_MAX")]:
+        if low < fd:  # an empty range would be all there is to closerange
+            os.closerange(low, fd)
+        low = fd + 1
 
 
 def _run(program: list[str]) -> int:
-    """The exit code."""
+    """Its exit code."""
     try:
         if program[0] == "-m":
             sys.argv = program[1:]
@@ -245,23 +256,11 @@ def _run(program: list[str]) -> int:
     return 0
 
 
-@contextlib.contextmanager
-def fork_server(imported: Sequence[str]) -> Iterator[ForkServer]:
-    """One that has imported these modules, until the context ends."""
-    server = ForkServer(imported)
-    try:
-        yield server
-    finally:
-        server.close()
-
-
 def main() -> None:
     """The first one: it imports, and has no other thread."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     for name in sys.argv[2:]:
         importlib.import_module(name)
-    import gc
-
     gc.collect()
     gc.freeze()
     threads = {Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in os.listdir("/proc/self/task")}

@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from tests.support.forked import STACK, ForkServer, fork_server
+from tests.support.tls_stack import TlsStack
 
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
@@ -64,12 +65,14 @@ class Stack:
             lines.insert(lines.index("[oven.processes]") + 1, f"{name} = {target}")
         self._entry_points.write_text("\n".join(lines) + "\n")
 
-    def start(self, *args: str) -> subprocess.Popen[str]:
+    def start(
+        self, *args: str, folder: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
         """A command that goes on; its stdout and stderr together are `.stdout`."""
         process: subprocess.Popen[str] = self._popen(
             [sys.executable, "-m", "oven_controller.cli.main", *args],
-            env=self.env,
-            cwd=self.folder,
+            env=self.env if env is None else env,
+            cwd=folder or self.folder,
             text=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -96,7 +99,11 @@ class Stack:
 
     def command(self, *args: str) -> tuple[int, str]:
         """(exit code, what it printed)."""
-        process = self.start(*args)
+        return self.command_in(self.folder, self.env, *args)
+
+    def command_in(self, folder: Path, env: Mapping[str, str], *args: str) -> tuple[int, str]:
+        """The same elsewhere, with another environment."""
+        process = self.start(*args, folder=folder, env=env)
         said, _ = process.communicate()
         return process.returncode, said
 
@@ -143,6 +150,16 @@ def stack(tmp_path: Path, stack_forks: ForkServer) -> Iterator[Stack]:
     yield made
     made.end_all()
     assert violations(made.home.path) == []
+
+
+@pytest.fixture
+def tls_stack(stack: Stack) -> Iterator[TlsStack]:
+    """A stack over TLS, and persons elsewhere; `begin` starts it."""
+    pytest.importorskip("cryptography")
+    made = TlsStack(stack)
+    yield made
+    stack.end_all()
+    made.kill_server()
 
 
 @pytest.fixture

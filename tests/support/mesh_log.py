@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from oven_controller.mesh.outputs import Output
@@ -54,8 +54,8 @@ FREE: dict[str, Any] = {"newcomers": "full", "harm_charge": 0.0, "reversals": 10
 MOVES = tuple(spec.name for spec in SPECS)
 
 
-def event(seq: int, subject: str, body: Message | bytes) -> Event:
-    return Event.read(seq, subject, body if isinstance(body, bytes) else body.wire(), NOON)
+def event(seq: int, subject: str, body: Message | bytes, stored: datetime = NOON) -> Event:
+    return Event.read(seq, subject, body if isinstance(body, bytes) else body.wire(), stored)
 
 
 class Log:
@@ -68,6 +68,7 @@ class Log:
         self.outputs: list[Output] = []
         self.incarnation, self.n, self.seq = 1, 0, 0
         self.step = 0  # of the learner: a rollback takes it back
+        self.now, self.tick_s = NOON, 0.0  # when the log stores what comes next, and how long a step takes
 
     @classmethod
     def running(cls, *agents: str, speciality: tuple[str, ...] = (), echo: bool = True, **rules: Any) -> Log:
@@ -80,7 +81,7 @@ class Log:
 
     def put(self, subject: str, body: Message | bytes) -> list[Output]:
         self.seq += self.stride
-        entry = event(self.seq, f"oven.{RUN}.{subject}", body)
+        entry = event(self.seq, f"oven.{RUN}.{subject}", body, self.now)
         self.events.append(entry)
         emitted = self.mesh.step(entry)
         self.outputs += emitted
@@ -131,6 +132,7 @@ class Log:
         emitted: list[Output] = []
         for _ in range(count):
             tick, self.step = self.mesh.state.tick + 1, self.step + 1
+            self.now += timedelta(seconds=self.tick_s)
             message = Observation(
                 **self.stamp(), tick=tick, step=self.step, progress=0.0, metrics=metrics or {"loss": 1.0}
             )

@@ -18,6 +18,7 @@ HEAVY = (
     "anthropic",
     "httpx2",
     "genai_prices",
+    "mcp",
 )
 
 

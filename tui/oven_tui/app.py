@@ -10,113 +10,114 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Container
-from textual.widgets import Footer, Input
+from textual.widgets import Footer
 
-from oven_tui.model import braille_chart
+from oven_controller.runs.local_run import LocalRun
+from oven_tui.appearance import Appearance
+from oven_tui.bindings import CommandPalette, bindings
+from oven_tui.model.console import Console
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import HelpScreen
+from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.agents import Agents
 from oven_tui.widgets.base import Panel
-from oven_tui.widgets.chart import Axis, Chart
+from oven_tui.widgets.charts import Charts
 from oven_tui.widgets.decision_list import Decisions
+from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.header import About, Header
+from oven_tui.widgets.machine import MachinePanel
 
 if TYPE_CHECKING:
     from oven_controller.protocol.events import Event
-    from oven_controller.runs.folder import RunFolder
+    from oven_controller.runs.run_access import RunAccess
+    from oven_tui.process_logs import ProcessLogs
 
 MakePanel: TypeAlias = Callable[[MonitorView], Panel]
-PANELS: Final[tuple[MakePanel, ...]] = (Agents, Decisions)
+PANELS: Final[tuple[MakePanel, ...]] = (MachinePanel, Agents, Decisions)
 """The panels beside the charts, in their order: a new one is a widget and an entry here. A panel's height is its
 widget's: `DEFAULT_CSS` of its class, or styles.tcss."""
 PAINT_S = 0.15
 """Least time between two paints: at most seven a second."""
-CHARTS = 4
-WIDE, TALL = 150, 32
-"""Cells from which on the lists stand beside the charts, and the charts take half of the height."""
-WINDOWS = (None, 1000, 300, 100, 30)
-"""Ticks shown: all, or the newest."""
+WIDE, TALL, HIGH = 150, 32, 44
+"""Cells from which on the lists stand beside the charts, the charts take half of the height, and the agents have as
+much room as they want."""
 
 
-class MonitorApp(App[None]):
-    CSS_PATH = "styles.tcss"
+class MonitorApp(ThemedApp[None]):
     TITLE = "Oven Controller"
     ENABLE_COMMAND_PALETTE = True
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "Close the monitor", id="quit", tooltip="Close the monitor; the run continues"),
-        Binding("space", "freeze", "Freeze", id="freeze", tooltip="Freeze what is shown; data keeps arriving"),
-        Binding("end,G", "tail", "Tail", show=False, id="tail", tooltip="Thaw, and follow the newest decision again"),
-        Binding("m", "metrics(1)", "Metrics", id="metrics", tooltip="The next four metrics"),
-        Binding("M", "metrics(-1)", "Metrics back", show=False, id="metrics.back", tooltip="The four metrics before"),
-        Binding("plus,equals_sign", "zoom(1)", "Zoom", show=False, id="zoom.in", tooltip="Charts: fewer, newer ticks"),
-        Binding("minus", "zoom(-1)", "Zoom out", show=False, id="zoom.out", tooltip="Charts: more ticks"),
-        Binding("slash", "filter", "Filter", id="filter", tooltip="Filter the decisions"),
-        Binding("escape", "unfilter", "All", show=False, id="unfilter", tooltip="Clear the filter"),
-        Binding("s", "save", "SVG", id="save", tooltip="Save a picture (SVG) into the run's folder"),
-        Binding("ctrl+t", "light", "Theme", show=False, id="light", tooltip="Light or dark"),
-        Binding("question_mark", "help", "Help", id="help", key_display="?", tooltip="This help"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("monitor")
+    COMMANDS: ClassVar[set[Any]] = {CommandPalette}
 
     def __init__(
         self,
         about: About,
-        folder: RunFolder | None = None,
+        access: RunAccess | None = None,
         *,
-        light: bool = False,
+        appearance: Appearance | None = None,
         panels: Sequence[MakePanel] = PANELS,
     ) -> None:
-        """`folder` None: nothing is read, and somebody else calls `take` (tests)."""
-        super().__init__()
+        """`access` None: nothing is read, and somebody else calls `take` (tests)."""
+        super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
-        self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall")]
+        self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall"), (HIGH, "-high")]
         self.view = MonitorView()
         self.shown = self.view
         """What the widgets draw: the view, or a copy of it from when it was frozen."""
         self.about = about
-        self.pages = 0
-        self.zoom = 0
-        self._folder = folder
+        self.wants_runs = False
+        """Whether it was closed to see the list of runs."""
+        self.charts = Charts(self.view)
+        self._access = access
+        self._written = Console()
+        self._logs: ProcessLogs | None = None
         self._panels: list[Panel] = []
         self._panel_kinds = panels
         self._painted = 0.0
         self._due = False
-        self._theme = "textual-light" if light else "textual-dark"
 
     def compose(self) -> ComposeResult:
         yield Header(self.about, self.shown)
         with Container(id="board"):
-            with Container(id="charts"):
-                for place in range(CHARTS):
-                    yield Chart(self.shown, id=f"chart-{place}", axis_row=place >= CHARTS // 2)
+            self.charts = Charts(self.shown)
+            yield self.charts
             with Container(id="lists"):
                 self._panels = [make(self.shown) for make in self._panel_kinds]
                 yield from self._panels
-        yield Input(placeholder="agent:lr actuator:lr_scale step:10-90 !rejected", id="filter")
+        yield FilterBox("metrics", "eval/ !std: words in a metric's name", id="metric-filter", stays=True)
+        yield FilterBox("decisions", "agent:lr actuator:lr_scale step:10-90 !rejected", id="filter")
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.theme = self._theme
+        self.dress()
         self.query_one(Decisions).focus()
-        if self._folder is not None:
+        if self._access is not None:
             self.call_after_refresh(self._read)
         self.set_interval(1, self._tick)
 
     def _read(self) -> None:
         from oven_tui.feed import Feed  # after the first paint: the bus takes as long to import as all the rest
 
-        assert self._folder is not None
-        self.run_worker(Feed(self._folder, self.take, self.say).run(), exit_on_error=True)
+        assert self._access is not None
+        self.run_worker(Feed(self._access, self.take, self.say, self.show_view).run(), exit_on_error=True)
 
     def take(self, events: list[Event]) -> None:
         """New events of the log, in order."""
         for event in events:
             self.view.feed(event)
+        self._soon()
+
+    def show_view(self, view: MonitorView) -> None:
+        """Another view from now on: a preview of a long log, or all of it; what is frozen stays."""
+        frozen = self.shown is not self.view
+        self.view = view
+        self.shown = self.shown if frozen else view
         self._soon()
 
     def say(self, link: str, detail: str) -> None:
@@ -155,14 +156,9 @@ class MonitorApp(App[None]):
         header.view, header.silent_s = self.shown, self.silent_s()
         header.behind = None if self.shown is self.view else self.view.run.seq - self.shown.run.seq
         header.redraw()
-        names = self.shown.charted()
-        pages = max(1, -(-len(names) // CHARTS))
-        page = self.pages % pages
-        axis = self._axis()
-        for place, chart in enumerate(board.query(Chart)):
-            at = page * CHARTS + place
-            chart.view, chart.axis, chart.metric = self.shown, axis, names[at] if at < len(names) else None
-            chart.redraw()
+        self.charts.view = self.shown
+        self.charts.cross = board.query_one(Decisions).chosen_tick
+        self.charts.redraw()
         for panel in self._panels:
             panel.view = self.shown
             panel.redraw()
@@ -170,14 +166,17 @@ class MonitorApp(App[None]):
             gc.collect()
             gc.freeze()  # what start-up made stays: the collector need not look at it with every paint
 
-    def _axis(self) -> Axis:
-        tick, window = self.shown.newest_tick(), WINDOWS[self.zoom]
-        if window is None or tick <= window:
-            return Axis(0, braille_chart.span(0, tick, self.shown.end_tick()))
-        return Axis(tick - window, tick)
+    def on_decisions_moved(self, message: Decisions.Moved) -> None:
+        tick = self.screen_stack[0].query_one(Decisions).chosen_tick
+        if tick != self.charts.cross:
+            self.charts.cross = tick
+            self.charts.redraw()
 
     def on_decisions_chosen(self, message: Decisions.Chosen) -> None:
-        self.push_screen(DecisionScreen(message.entry))
+        self.push_screen(DecisionScreen(message.entry, self.shown, self._where()))
+
+    def _where(self) -> list[str]:
+        return self._access.arguments if self._access is not None else []
 
     def action_freeze(self) -> None:
         self.shown = self.view.frozen() if self.shown is self.view else self.view
@@ -189,39 +188,49 @@ class MonitorApp(App[None]):
         self.query_one(Decisions).tail()
 
     def action_metrics(self, by: int) -> None:
-        self.pages += by
-        self.paint()
+        self.charts.turn_page(by)
+        self.charts.redraw()
 
     def action_zoom(self, by: int) -> None:
-        self.zoom = max(0, min(len(WINDOWS) - 1, self.zoom + by))
-        self.paint()
+        self.charts.turn_zoom(by)
+        self.charts.redraw()
+
+    def action_console(self) -> None:
+        from oven_tui.process_logs import ProcessLogs
+        from oven_tui.screens.console import ConsoleScreen
+
+        if self._logs is None and isinstance(self._access, LocalRun):
+            self._logs = ProcessLogs(self._access.folder.logs)
+        self.push_screen(ConsoleScreen(self._written, self._logs))
+
+    def action_log_scale(self) -> None:
+        self.charts.turn_log()
+        self.charts.redraw()
 
     def action_filter(self) -> None:
-        box = self.query_one("#filter", Input)
-        box.add_class("-open")
-        box.focus()
+        self.query_one("#filter", FilterBox).open()
+
+    def action_filter_metrics(self) -> None:
+        self.query_one("#metric-filter", FilterBox).open()
 
     def action_unfilter(self) -> None:
-        self.query_one("#filter", Input).value = ""
-        self._close_filter()
+        for box in self.query(FilterBox):
+            box.clear()
 
-    def on_input_changed(self, message: Input.Changed) -> None:
-        decisions = self.query_one(Decisions)
-        decisions.filter = message.value.strip()
-        decisions.redraw()
+    def on_filter_box_changed(self, message: FilterBox.Changed) -> None:
+        if message.box.id == "metric-filter":
+            self.charts.wanted = message.words
+            self.charts.redraw()
+        else:
+            decisions = self.query_one(Decisions)
+            decisions.filter = message.words
+            decisions.redraw()
 
-    def on_input_submitted(self) -> None:
-        self._close_filter()
-
-    def _close_filter(self) -> None:
-        self.query_one("#filter", Input).remove_class("-open")
+    def on_filter_box_closed(self) -> None:
         self.query_one(Decisions).focus()
 
-    def action_light(self) -> None:
-        self.theme = "textual-dark" if self.theme == "textual-light" else "textual-light"
-
     def action_save(self) -> None:
-        folder = self._folder.path if self._folder is not None else Path.cwd()
+        folder = self._access.saves_to if self._access is not None else Path.cwd()
         try:
             path = self.save_screenshot(f"monitor-{datetime.now():%m%d-%H%M%S}.svg", str(folder))
         except OSError as error:
@@ -229,5 +238,9 @@ class MonitorApp(App[None]):
             return
         self.notify(f"saved {path}")
 
+    def action_runs(self) -> None:
+        self.wants_runs = True
+        self.exit()
+
     def action_help(self) -> None:
-        self.push_screen(HelpScreen([b for b in (*self.BINDINGS, *Decisions.BINDINGS) if isinstance(b, Binding)]))
+        self.push_screen(HelpScreen())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from itertools import islice
 from typing import Literal
 
 from nats.errors import Error as NatsError
@@ -16,17 +15,24 @@ from nats.errors import Error as NatsError
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, ConfigError, OvenError, reason
 from oven_controller.protocol.events import Event
-from oven_controller.runs import log_reader, log_sources
-from oven_controller.runs.folder import RunFolder
+from oven_controller.runs import log_recovery, log_sources
+from oven_controller.runs.local_run import LocalRun
+from oven_controller.runs.run_access import RunAccess, ends
 from oven_controller.security.signing import Keyring
+from oven_tui.model.monitor_view import MonitorView
+from oven_tui.past.opening import Opening
+from oven_tui.past.reader import is_long
 
 GAP_S = 0.2
 RETRY_S = 0.5
 LOOK_S = 1.0
 BATCH = 256
 
-Link = Literal["connecting", "reading", "connected", "no mesh", "reconnecting", "down", "unreadable"]
-"""`no mesh`: no replica answers, so the stored log is read. `down`: the stack is, so what is shown is the past."""
+Link = Literal[
+    "connecting", "reading", "checking", "checking past", "connected", "no mesh", "reconnecting", "down", "unreadable"
+]
+"""`checking`: a preview is shown while all of a long log is read; `checking past`: so is that of a run that is down.
+`no mesh`: no replica answers, so the stored log is read. `down`: the stack is, so what is shown is the past."""
 
 
 class Feed:
@@ -34,42 +40,107 @@ class Feed:
     detail."""
 
     def __init__(
-        self, folder: RunFolder, take: Callable[[list[Event]], None], say: Callable[[Link, str], None]
+        self,
+        access: RunAccess,
+        take: Callable[[list[Event]], None],
+        say: Callable[[Link, str], None],
+        show: Callable[[MonitorView], None] | None = None,
     ) -> None:
-        self._folder = folder
+        """`show` is given a view that others events made, to take the place of the one that `take` feeds: of a long log
+        at first a preview. Without it every event is handed to `take`."""
+        self._access = access
         self._take = take
-        self._say = say
+        self._said = say
+        self._link: tuple[Link, str] = ("connecting", "")
+        self._show = show
+        self._opening: Opening | None = None
+        if isinstance(access, LocalRun) and show is not None:
+            self._opening = Opening(access.folder, self._opened, self._progress)
         self._last = 0
+        self._ended = False
         self._keyring: Keyring | None = None
 
     async def run(self) -> None:
         """Until cancelled. Nothing that the bus, the stack or the disk does ends it."""
+        try:
+            await self._run()
+        finally:
+            if self._opening is not None:
+                await self._opening.close()
+
+    async def _run(self) -> None:
         while True:
             try:
-                if self._folder.locked():
+                if self._access.up():
+                    if not self._last and self._long() is not None:
+                        await self._long_log(growing=True)
                     await self._live()
                 else:
                     await self._past()
             except (OvenError, NatsError, OSError, ValueError) as error:
-                up = self._folder.locked()
-                self._say("reconnecting" if up else "unreadable", reason(error))
+                up = self._access.up()
+                if up and self._access.over(self._ended):
+                    self._say("down", "")
+                else:
+                    self._say("reconnecting" if up else "unreadable", reason(error))
                 await asyncio.sleep(RETRY_S if up else LOOK_S)
 
     def _give(self, events: list[Event]) -> None:
         fresh = [event for event in events if event.seq > self._last]
         if fresh:
-            keyring = self._keyring = self._keyring or Keyring(self._folder.pin())
+            keyring = self._keyring = self._keyring or self._access.keyring()
+            judged = [keyring.verify(event) for event in fresh]
+            for event in judged:
+                self._ended = ends(event, self._ended)
             self._last = fresh[-1].seq
-            self._take([keyring.verify(event) for event in fresh])
+            if self._opening is not None:
+                self._opening.hear(fresh)
+            self._take(judged)
+
+    def _say(self, link: Link, detail: str) -> None:
+        self._link = (link, detail)
+        if self._opening is None or not self._opening.under_way or link == "unreadable":
+            self._said(link, detail)
+
+    def _long(self) -> Opening | None:
+        """What opens a long log; None where there is none, or nobody who shows what that makes."""
+        if self._opening is None or not isinstance(self._access, LocalRun):
+            return None
+        return self._opening if is_long(self._access.folder) else None
+
+    async def _long_log(self, *, growing: bool) -> None:
+        """Until something of a long log is shown; of one that is not growing, until all of it is. Raises ConfigError
+        where it is damaged."""
+        opening = self._long()
+        assert opening is not None
+        self._said("reading", "")
+        await opening.begin(growing=growing)
+        if not growing:
+            await opening.done()
+            if opening.fault:
+                raise ConfigError(opening.fault)
+
+    def _opened(self, view: MonitorView, keyring: Keyring) -> None:
+        assert self._show is not None
+        self._keyring, self._last = keyring, view.run.seq
+        self._ended = view.run.ended is not None
+        self._show(view)
+        if view.preview:
+            self._progress(0.0)
+        else:
+            self._said(*self._link)
+
+    def _progress(self, share: float) -> None:
+        self._said("checking" if self._access.up() else "checking past", f"{share:.0%}")
 
     async def _live(self) -> None:
         """Until the stack is down. Raises BusError when the server is gone."""
         heard = asyncio.Event()
-        async with log_sources.connected(self._folder, "monitor") as bus:
+        async with self._access.connected("monitor") as bus:
             self._say("reading", "")
-            await log_sources.listen(bus, self._folder.run, heard)
+            await log_sources.listen(bus, self._access.run, heard)
             loop = asyncio.get_running_loop()
-            while self._folder.locked():
+            while self._access.up():
                 heard.clear()
                 asked = loop.time()
                 async for events in self._news(bus):
@@ -89,38 +160,49 @@ class Feed:
         if not bus.client.is_connected:
             raise BusError("the server went away")
         try:
-            async for events in log_sources.batches(bus, self._folder.run, self._last):
+            async for events in log_sources.batches(bus, self._access.run, self._last):
                 yield events
             self._say("connected", "")
         except BusError as error:
             if not bus.client.is_connected:
                 raise
-            events = [event async for event in log_sources.stored(self._folder, self._last)]
+            try:
+                events = [event async for event in self._access.stored(self._last)]
+            except BusError:  # from elsewhere there is no other way to the log
+                if not bus.client.is_connected:
+                    raise
+                events = []
             self._say("no mesh", str(error))
             yield events
             await asyncio.sleep(LOOK_S)
 
     async def _past(self) -> None:
         """What a run that is down left behind; then wait until its stack is up again."""
-        if self._folder.exported():
-            lines = log_sources.exported(self._folder)
-            while events := list(islice(lines, BATCH)):
-                self._give(events)
-                await asyncio.sleep(0)
-        elif not self._last:
-            for events in _parts(await log_reader.whole_log(self._folder, check=False, tell=_unheard)):
-                self._give(events)
-                await asyncio.sleep(0)
+        if self._last == 0 and isinstance(self._access, LocalRun):
+            await log_recovery.recover(self._access.folder, _untold)
+        if self._opening is not None and self._opening.under_way:
+            await self._opening.done()  # the stack went down while its log was being checked
+        if self._last == 0 and self._long() is not None:
+            await self._long_log(growing=False)
+        else:
+            await self._rest()
         if not self._last:
-            raise ConfigError(f"the log of run {self._folder.run!r} is empty")
+            raise ConfigError(f"the log of run {self._access.run!r} is empty")
         self._say("down", "")
-        while not self._folder.locked():
+        while not self._access.up():
             await asyncio.sleep(LOOK_S)
 
+    async def _rest(self) -> None:
+        """What is behind the last event."""
+        part: list[Event] = []
+        async for event in self._access.past(self._last):
+            part.append(event)
+            if len(part) >= BATCH:
+                self._give(part)
+                part = []
+                await asyncio.sleep(0)
+        self._give(part)
 
-def _unheard(_line: str) -> None:
-    """The monitor has the terminal; `status` says what is wrong with a log."""
 
-
-def _parts(events: list[Event]) -> list[list[Event]]:
-    return [events[start : start + BATCH] for start in range(0, len(events), BATCH)]
+def _untold(_line: str) -> None:
+    """Who watches has the terminal; `status` says what is wrong with a log."""

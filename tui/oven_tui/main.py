@@ -1,23 +1,35 @@
-"""The monitor's process: `monitor [RUN_FOLDER] [--light]`; `up` gives the folder as OVEN_RUN_DIR."""
+"""The monitor's process: `monitor [RUN_FOLDER…] [--light]`; `up` gives the folder as OVEN_RUN_DIR. A run on another
+machine is named by `--nats` and `--creds`, or by OVEN_URL and OVEN_CREDS. Several folders are shown over each other."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import sys
 import termios
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oven_controller.cancellation import call_at_end
 from oven_controller.errors import ConfigError
+from oven_controller.runs.endpoint import Endpoint
 from oven_controller.runs.folder import RunFolder
+from oven_controller.runs.local_run import LocalRun
+from oven_controller.runs.remote_run import RemoteRun
+from oven_controller.runs.run_access import RunAccess
+
+if TYPE_CHECKING:
+    from oven_tui.model.monitor_view import MonitorView
 
 LOOK_S = 1.0
 """How often it looks whether the terminal is still there."""
+WEB_DRIVER = "textual.drivers.web_driver:WebDriver"
+"""TEXTUAL_DRIVER of a monitor that draws for a browser, and has no terminal."""
 
 
 def main(argv: list[str]) -> int:
@@ -25,49 +37,123 @@ def main(argv: list[str]) -> int:
     on."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(show)
-    app(argv, prog_name="monitor")
+    app(argv, prog_name="monitor", obj=argv)
     return 0
 
 
 def show(
-    run_folder: Annotated[
-        Path | None, typer.Argument(metavar="folder", envvar="OVEN_RUN_DIR", help="the run's folder")
+    context: typer.Context,
+    run_folders: Annotated[
+        list[Path] | None, typer.Argument(metavar="folder", envvar="OVEN_RUN_DIR", help="the runs' folders")
     ] = None,
-    light: Annotated[bool, typer.Option("--light", help="a light theme")] = False,
+    light: Annotated[bool, typer.Option("--light", envvar="OVEN_LIGHT", help="a light theme")] = False,
+    colour_blind: Annotated[
+        bool, typer.Option("--colour-blind", envvar="OVEN_COLOUR_BLIND", help="colours for the colour-blind")
+    ] = False,
+    ascii_only: Annotated[
+        bool | None, typer.Option("--ascii/--no-ascii", envvar="OVEN_ASCII", help="no signs beyond ASCII")
+    ] = None,
+    home: Annotated[Path | None, typer.Option(metavar="dir", help="list the runs of this home")] = None,
+    play: Annotated[bool, typer.Option("--play", help="play the run from its log")] = False,
+    speed: Annotated[float, typer.Option(help="times the run's own pace")] = 1.0,
+    nats: Annotated[str, typer.Option(metavar="url", help="where a run elsewhere is reached")] = "",
+    creds: Annotated[Path | None, typer.Option(metavar="file", help="your key for it")] = None,
+    tls_ca: Annotated[Path | None, typer.Option("--tls-ca", metavar="file", help="authority to trust, PEM")] = None,
+    run: Annotated[str | None, typer.Option(metavar="name", help="the name of a run elsewhere")] = None,
+    web: Annotated[bool, typer.Option("--web", help="in a browser of this machine")] = False,
+    port: Annotated[int, typer.Option(help="with --web; 0: a free one")] = 0,
 ) -> None:
-    """The monitor of one run."""
-    if run_folder is None:
-        raise ConfigError(
-            "which run? give its folder, or set OVEN_RUN_DIR; `oven-controller monitor RUN` finds it by name"
-        )
-    folder = RunFolder(run_folder)
+    """The monitor: of one run, of several over each other, or of all that there are."""
+    accesses = _accesses(run_folders or [], Endpoint(nats, creds, tls_ca), run, home)
+    named = accesses[0].run if accesses else "RUN"
     try:
-        from oven_tui.app import MonitorApp
-        from oven_tui.widgets.header import About
+        from oven_tui.appearance import Appearance, needs_ascii
+        from oven_tui.apps.windows import Windows
     except ImportError as error:
         raise ConfigError(
             f'the monitor needs its extra: `pip install "oven-controller[tui]"` ({error}); '
-            f"without it, `oven-controller log {folder.run} --follow` prints the events"
+            f"without it, `oven-controller log {named} --follow` prints the events"
         ) from error
-    if not (sys.__stdin__ and sys.__stdin__.isatty() and sys.__stderr__ and sys.__stderr__.isatty()):
+    if web:
+        _serve(accesses, context.obj, port)
+        return
+    in_browser = os.environ.get("TEXTUAL_DRIVER") == WEB_DRIVER
+    if not in_browser and not _has_terminal():
         raise ConfigError(
             "the monitor needs a terminal on stdin and stderr; without one use "
-            f"`oven-controller log {folder.run} --follow`, or `oven-controller status {folder.run}`"
+            f"`oven-controller log {named} --follow`, or `oven-controller status {named}`"
         )
-    info = folder.info()
-    app = MonitorApp(About(folder.run, info.recipe, info.start, info.drill), folder, light=light)
+    appearance = Appearance(light, colour_blind, needs_ascii() if ascii_only is None else ascii_only)
+    windows = Windows(accesses, home, appearance, speed, only_one=in_browser)
 
-    async def run() -> None:
-        call_at_end(app.exit, signal.SIGHUP)  # Textual would leave the terminal as it is
-        looking = asyncio.create_task(_end_when_hung_up())
-        await app.run_async()
+    async def shown() -> None:
+        call_at_end(windows.exit, signal.SIGHUP)  # Textual would leave the terminal as it is
+        looking = asyncio.create_task(_end_with_the_server() if in_browser else _end_when_hung_up())
+        await windows.run(play=play)
         looking.cancel()
 
-    asyncio.run(run())
-    goes_on = "continues" if folder.locked() else f"is {folder.status()}"
-    again = f"`oven-controller monitor {folder.run}` shows it again"
-    print(f"run {folder.run} {goes_on}; {app.view.run.seq} events were read; {again}")
-    raise typer.Exit(app.return_code or 0)
+    asyncio.run(shown())
+    if (view := windows.last_view) is not None and len(accesses) == 1 and not in_browser:  # whose is its stdout
+        print(f"{_how_it_is(accesses[0], view)}; {view.run.seq} events were read; {_again(accesses[0])}")
+    raise typer.Exit(windows.return_code)
+
+
+def _accesses(run_folders: list[Path], at: Endpoint, run: str | None, home: Path | None) -> list[RunAccess]:
+    """The runs that were named; none where the list is asked for. Raises ConfigError."""
+    if at.named or (not run_folders and home is None):
+        endpoint = at.completed()
+        if endpoint.named:
+            return [RemoteRun.at(endpoint, run)]
+        raise ConfigError(
+            "which run? give its folder, or set OVEN_RUN_DIR; `oven-controller monitor RUN` finds it by name"
+        )
+    return [LocalRun(RunFolder(folder)) for folder in run_folders]
+
+
+def _how_it_is(access: RunAccess, view: MonitorView) -> str:
+    if isinstance(access, LocalRun):
+        state = "continues" if access.up() else f"is {access.folder.status()}"
+    else:
+        state = f"is {view.run.ended.reason}" if view.run.ended else "continues"
+    return f"run {access.run} {state}"
+
+
+def _again(access: RunAccess) -> str:
+    if isinstance(access, LocalRun):
+        return f"`oven-controller monitor {access.run}` shows it again"
+    return "the same command shows it again"
+
+
+def _has_terminal() -> bool:
+    return all(stream and stream.isatty() for stream in (sys.__stdin__, sys.__stderr__))
+
+
+def _serve(accesses: Sequence[RunAccess], argv: Sequence[str], port: int) -> None:
+    """Raises ConfigError without the extra `web`, and where no run is named."""
+    if not accesses:
+        raise ConfigError("--web shows what is named, and there are several runs: name one, or two to four")
+    try:
+        from oven_tui.web_server import serve
+    except ImportError as error:
+        raise ConfigError(
+            f'--web needs its extra: `pip install "oven-controller[web]"` ({error}); in a terminal the monitor needs '
+            "none"
+        ) from error
+    rest = [part for part in argv if part != "--web"]
+    if "--port" in rest:
+        at = rest.index("--port")
+        del rest[at : at + 2]
+    serve(rest, ", ".join(access.run for access in accesses), port)
+
+
+async def _end_with_the_server() -> None:
+    """Its server ends it, and one that was killed cannot. Nothing that it draws reaches anyone then, and Textual would
+    wait for that."""
+    stdin = select.poll()
+    stdin.register(0, 0)  # a pipe without a writer is told of all the same
+    while not stdin.poll(0):
+        await asyncio.sleep(LOOK_S)
+    os._exit(0)
 
 
 async def _end_when_hung_up() -> None:

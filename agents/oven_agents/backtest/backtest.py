@@ -138,6 +138,11 @@ class Backtest:
     def started(self) -> bool:
         return self._loop.started
 
+    @property
+    def tick(self) -> int:
+        """Of the recording, as far as it was read."""
+        return self._loop.tick
+
     def _counting(self, rules: Rules) -> Rules:
         """The recording's rules; a shadow's votes count, and a newcomer's, since what they would do is the question."""
         rules = self._given(rules)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from typing import Any
 
 from oven_agents.backtest.backtest import Backtest, Findings, Said
 from oven_agents.runtime.loader import load_repeatable
 from oven_controller.errors import ConfigError
+from oven_controller.log.backtest_report import BacktestDivergence, BacktestNotice, BacktestReport, BacktestVote
 from oven_controller.log.counterfactual import spoken
 from oven_controller.mesh.actuator_values import show
 from oven_controller.protocol import names
+from oven_controller.protocol.events import Event
 from oven_controller.runs import log_reader
 from oven_controller.runs.folder import RunFolder
 from oven_controller.settings.resolution import with_rules
@@ -35,93 +36,111 @@ def main(
 ) -> int:
     """Entry point of oven.commands. `rules` replace those of the recording; `hints` says of its metrics what they lack.
     Raises ConfigError and what else reading a log raises."""
-    name, loaded = load_repeatable(agent)
-    test = Backtest(loaded, names.checked("agent", name), folder.run, lambda logged: with_rules(logged, rules or {}))
-
-    async def read() -> None:
-        async for event in log_reader.events(folder, exact=True, until=until):
-            test.take(event)
-
-    asyncio.run(read())
-    if not test.started:
-        raise ConfigError(f"run {folder.run!r} never started: there is no RunStarted in what was read of its log")
-    found = test.findings()
+    found = asyncio.run(look(agent, folder.run, log_reader.events(folder, exact=True, until=until), rules or {}))
     if as_json:
-        print(json.dumps(plain(found) | {"rules": dict(rules or {}), "hints": list(hints(found.metrics))}))
+        print(report(found, rules or {}, hints(found.metrics)).model_dump_json(ensure_ascii=True))
     else:
         say(*(line for text in [*lines(found), *hints(found.metrics)] for line in wrapped(text)))
     return 0
 
 
-def plain(found: Findings) -> dict[str, Any]:
+async def backtest(
+    agent: str, run: str, events: AsyncIterable[Event], rules: Mapping[str, Any], hear: Callable[[int, int], object]
+) -> BacktestReport:
+    """Entry point of oven.in_process. `hear` is called with (events, tick) after each event, and may raise to end it.
+    Raises as `main`."""
+    return report(await look(agent, run, events, rules, hear), rules)
+
+
+async def look(
+    agent: str,
+    run: str,
+    events: AsyncIterable[Event],
+    rules: Mapping[str, Any],
+    hear: Callable[[int, int], object] = lambda _events, _tick: None,
+) -> Findings:
+    """The agent over the events of a run, judged."""
+    name, loaded = load_repeatable(agent)
+    test = Backtest(loaded, names.checked("agent", name), run, lambda logged: with_rules(logged, rules))
+    count = 0
+    async for event in events:
+        test.take(event)
+        count += 1
+        hear(count, test.tick)
+    if not test.started:
+        raise ConfigError(f"run {run!r} never started: there is no RunStarted in what was read of its log")
+    return test.findings()
+
+
+def report(found: Findings, rules: Mapping[str, Any], hints: Sequence[str] = ()) -> BacktestReport:
+    """The same as one message."""
     first = found.divergences[0] if found.divergences else None
-    return {
-        "agent": found.agent,
-        "run": found.run,
-        "ticks": found.ticks,
-        "votes": [_row(said) for said in found.said],
-        **_counts(found),
-        "cannot_fire": found.cannot_fire,
-        "problems": found.problems,
-        "notices": [{"tick": tick, "text": text} for tick, text in found.notices],
-        "took_part": found.took_part,
-        "same_votes": found.same_votes,
-        "shadow": found.shadow,
-        "divergences": len(found.divergences),
-        "first_divergence": None
+    proposals, rate, decisions = _counts(found)
+    return BacktestReport(
+        agent=found.agent,
+        run=found.run,
+        ticks=found.ticks,
+        votes=tuple(map(_row, found.said)),
+        proposals=proposals,
+        proposals_per_1000_ticks=rate,
+        decisions=decisions,
+        cannot_fire=found.cannot_fire,
+        problems=tuple(found.problems),
+        notices=tuple(BacktestNotice(tick=tick, text=text) for tick, text in found.notices),
+        took_part=found.took_part,
+        same_votes=found.same_votes,
+        shadow=found.shadow,
+        divergences=len(found.divergences),
+        first_divergence=None
         if first is None
-        else {
-            "tick": first.tick,
-            "actuator": first.actuator,
-            "logged": spoken(first.logged),
-            "computed": spoken(first.computed),
-        },
-        "ignored_receipts": found.ignored_receipts,
-        "open_loop": True,
-    }
+        else BacktestDivergence(
+            tick=first.tick, actuator=first.actuator, logged=spoken(first.logged), computed=spoken(first.computed)
+        ),
+        ignored_receipts=found.ignored_receipts,
+        rules=dict(rules),
+        hints=tuple(hints),
+    )
 
 
-def _row(said: Said) -> dict[str, Any]:
+def _row(said: Said) -> BacktestVote:
     vote, decision = said.vote, said.decision
-    return {
-        "tick": said.tick,
-        "actuator": vote.actuator,
-        "stance": vote.stance,
-        "value": vote.value,
-        "confidence": vote.confidence,
-        "target": vote.target,
-        "expected_change": vote.expected_change,
-        "horizon": vote.horizon,
-        "rationale": vote.rationale,
-        "verdict": decision.verdict if decision else None,
-        "decided_value": decision.value if decision else None,
-        "reason": decision.reason if decision else None,
-        "change_in_recording": said.happened,
-        "carried_out_in_recording": said.carried_out,
-    }
+    return BacktestVote(
+        tick=said.tick,
+        actuator=vote.actuator,
+        stance=vote.stance,
+        value=vote.value,
+        confidence=vote.confidence,
+        target=vote.target,
+        expected_change=vote.expected_change,
+        horizon=vote.horizon,
+        rationale=vote.rationale,
+        verdict=decision.verdict if decision else None,
+        decided_value=decision.value if decision else None,
+        reason=decision.reason if decision else None,
+        change_in_recording=said.happened,
+        carried_out_in_recording=said.carried_out,
+    )
 
 
-def _counts(found: Findings) -> dict[str, Any]:
+def _counts(found: Findings) -> tuple[int, float | None, dict[str, int]]:
+    """Proposals, how many per 1000 ticks, and the verdicts on them."""
     proposals = [said for said in found.said if said.vote.stance == "propose"]
     verdicts = {said.decision.id: said.decision.verdict for said in proposals if said.decision}
-    return {
-        "proposals": len(proposals),
-        "proposals_per_1000_ticks": round(1000 * len(proposals) / found.ticks, 3) if found.ticks else None,
-        "decisions": {verdict: list(verdicts.values()).count(verdict) for verdict in sorted(set(verdicts.values()))},
-    }
+    rate = round(1000 * len(proposals) / found.ticks, 3) if found.ticks else None
+    return len(proposals), rate, {one: list(verdicts.values()).count(one) for one in sorted(set(verdicts.values()))}
 
 
 def lines(found: Findings) -> list[str]:
     """In words, each line as long as it comes."""
-    counts = _counts(found)
+    proposals, per_thousand, verdicts = _counts(found)
     out = [f"{found.agent} over {found.run}, {found.ticks} ticks"]
     if found.cannot_fire:
         out.append(f"cannot fire: {found.cannot_fire}")
     for said in found.said:
         out += _vote(said)
-    rate = f", {counts['proposals_per_1000_ticks']:g} per 1000 ticks" if counts["proposals"] else ""
-    decisions = ", ".join(f"{count} {verdict}" for verdict, count in counts["decisions"].items()) or "none decided"
-    votes, proposals = len(found.said), counts["proposals"]
+    rate = f", {per_thousand:g} per 1000 ticks" if proposals and per_thousand is not None else ""
+    decisions = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()) or "none decided"
+    votes = len(found.said)
     out.append(
         f"{votes} vote{'s' * (votes != 1)}, {proposals} of them proposal{'s' * (proposals != 1)}{rate}; on those: "
         f"{decisions}"

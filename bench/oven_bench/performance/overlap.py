@@ -6,7 +6,8 @@ at once; the judge is then made as slow as that step, and the same work is train
 and 1 (`ahead`), in turns; at last the judge answers at once again. `no_wait_s` is the mean of both. `ratio` is the step
 of `ahead` over the slower of the judge's time and `no_wait_s` of its round; `floor` is that of `waits`, 2 if nothing
 overlaps. Medians over a training's steps, without its first ones and its last, which has nothing to make; 95 %
-percentile bootstraps over rounds. `ahead` also pays for the log-probabilities of the policy that wrote.
+percentile bootstraps over rounds. `ahead` also pays for the log-probabilities of the policy that wrote, which are kept
+while it writes.
 """
 
 from __future__ import annotations

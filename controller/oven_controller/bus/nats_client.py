@@ -7,6 +7,7 @@ the minor version that it was written for.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,18 @@ _REFUSALS = ("authorization violation", "authentication expired", "authenticatio
 WRITE_AHEAD_BYTES = 64 << 10
 """Beyond that the flusher writes, which waits for a server that is slow to read."""
 _NO_RESPONDERS = b"NATS/1.0 503"
+
+
+_TLS_EOF = "returning true from eof_received() has no effect when using ssl"
+
+
+def _worth_saying(record: logging.LogRecord) -> bool:
+    """False for asyncio's word on the end of each connection that nats-py has turned into TLS: it warns of nothing, and
+    would be the last line of every command."""
+    return record.msg != _TLS_EOF
+
+
+logging.getLogger("asyncio").addFilter(_worth_saying)
 
 
 class _NoTlsError(NatsError):

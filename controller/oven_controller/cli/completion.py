@@ -28,6 +28,12 @@ LOOKED_AT = 20
 """Runs whose run.json is read to find the one that is up."""
 HEAD_BYTES = 1 << 18
 """Of a log, in which its first RunStarted is looked for."""
+TAIL_BYTES = 1 << 20
+"""Of a log, in which its newest decisions are looked for."""
+OFFERED = 20
+"""Decisions that are offered."""
+VERDICTS = ("adopted", "rejected", "advised", "withheld", "tried")
+"""Those of oven_controller.log.decision_row, which takes too long to import here."""
 AGENT_ROLE = "agent"
 
 
@@ -91,6 +97,21 @@ def judges(ctx: typer.Context, incomplete: str) -> Iterator[str]:
     """The committee members whose judges the run that is meant can swap."""
     found = (name.removeprefix("committee.") for name in _announced(_meant(ctx)) if name.startswith("committee."))
     return (name for name in found if name.startswith(incomplete))
+
+
+@_quiet
+def verdicts(incomplete: str) -> Iterator[str]:
+    """A decision's."""
+    return (name for name in VERDICTS if name.startswith(incomplete))
+
+
+@_quiet
+def decisions(ctx: typer.Context, incomplete: str) -> Iterator[str]:
+    """The newest decisions of the run that is meant, the newest first, by their ids, without the leading zeros where
+    none was typed; then its knobs."""
+    ids = _decided(_meant(ctx))
+    yield from (id_ for id_ in (ids if incomplete.startswith("0") else map(_short, ids)) if id_.startswith(incomplete))
+    yield from knobs(ctx, incomplete)
 
 
 @_quiet
@@ -171,6 +192,35 @@ def _announced(folder: Path | None) -> list[str]:
         except (ValueError, TypeError, KeyError, RecursionError):
             continue
     return list(dict.fromkeys(found))
+
+
+def _decided(folder: Path | None) -> list[str]:
+    """The newest decisions' ids in the log as it lies on disk, the newest first."""
+    if folder is None:
+        return []
+    try:
+        with (folder / "log.jsonl").open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+            lines = log.read(TAIL_BYTES).splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in reversed(lines):
+        if b'"Decision"' not in line:
+            continue
+        try:
+            entry = json.loads(line)
+            if entry["type"] == "Decision":
+                found.append(str(entry["data"]["id"]))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue
+        if len(found) == OFFERED:
+            break
+    return found
+
+
+def _short(id_: str) -> str:
+    return id_.lstrip("0") or id_
 
 
 def _paths(incomplete: str, suffix: str = "") -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`creds`: keys for participants on other machines, or for a whole run on an external server."""
+"""`creds`: keys for agents and persons on other machines, or for a whole run on an external server."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from oven_controller.cli.options import Json, RunOption
 
 if TYPE_CHECKING:
     from oven_controller.security.certificates import Certificate
+    from oven_controller.security.person_file import Power
 
 ServerAt = Annotated[
     Path | None, typer.Option("--server", help="The folder that `creds server` made, instead of a run.")
@@ -36,7 +37,7 @@ Members = Annotated[list[str] | None, typer.Option("--member", metavar="NAME", h
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
         no_args_is_help=True,
-        help="Keys for agents on other machines, and for your own server.\n\nExample: oven-controller creds list",
+        help="Keys for agents and persons elsewhere, and for your own server.\n\nExample: oven-controller creds list",
     )
     group.command("add")(add)
     group.command("revoke")(revoke)
@@ -50,21 +51,51 @@ def add(
     name: Annotated[
         str,
         typer.Argument(
-            help="The agent's name: the only one under which it may vote.",
+            help="The agent's name, the only one under which it may vote; or a person's, as the log has it.",
             autocompletion=completion.installed_agents,
         ),
     ],
     run: RunOption = None,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="A person's key, which commands and watches from any machine.")
+    ] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="A person's key, which only watches.")] = False,
+    server: ServerAt = None,
+    nats: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Where the person reaches the server.", show_default="as the run does"),
+    ] = "",
+    tls_ca: Annotated[
+        Path | None, typer.Option("--tls-ca", help="The authority they trust.", show_default="the run's, or tls/ca.pem")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A person's file.", show_default="NAME.oven in creds/")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make an agent's key for a run, and print the environment that its process needs.
+    """Make a key for a run. Of an agent it prints the environment that its process needs; a person gets one file.
 
     Example: oven-controller creds add scout --run grpo-1121-0231
+
+    Example: oven-controller creds add ada --operator --out ada.oven
     """
+    from oven_controller.cli.person_creds import hand_out
+    from oven_controller.errors import ConfigError
     from oven_controller.runs.folder import Home
     from oven_controller.stack.agent_keys import admit
     from oven_controller.stack.plan import Plan, export_lines
 
+    if operator and read_only:
+        raise ConfigError("--operator commands and --read-only does not: give one of the two")
+    if operator or read_only:
+        power: Power = "operator" if operator else "monitor"
+        hand_out(name, power, run=run, server=server, url=nats, tls_ca=tls_ca, out=out, as_json=as_json)
+        return
+    if server or nats or tls_ca or out:
+        raise ConfigError(
+            "--server, --nats, --tls-ca and --out are of a person's key: add --operator or --read-only; `creds server "
+            "--agent NAME` makes an agent's key for your own server"
+        )
     folder = Home().find(run)
     admit(folder, name)
     environment = Plan(folder, folder.info().url).environment("agent", name)
@@ -72,7 +103,9 @@ def add(
 
 
 def revoke(
-    name: Annotated[str, typer.Argument(help="An agent or a committee member.", autocompletion=completion.agents)],
+    name: Annotated[
+        str, typer.Argument(help="An agent, a committee member or a person.", autocompletion=completion.agents)
+    ],
     run: RunOption = None,
     server: ServerAt = None,
     as_json: Json = False,
@@ -81,18 +114,22 @@ def revoke(
 
     Example: oven-controller creds revoke scout --run grpo-1121-0231
     """
+    from oven_controller.cli.person_creds import RELOAD
     from oven_controller.runs.folder import Home
-    from oven_controller.stack import agent_keys
+    from oven_controller.stack import agent_keys, person_keys
 
     todo = ""
     if server is not None:
-        made = agent_keys.server_folder(server)
-        agent_keys.revoke_there(made, name)
-        run, todo = made.run, "nats-server --signal reload=PID"
+        place = person_keys.Place.of_server(server)
+        agent_keys.revoke_there(place.server, name)
+        run, todo = place.server.run, RELOAD
     else:
         folder = Home().find(run)
+        commands = person_keys.is_person(folder.server, name)
         agent_keys.revoke(folder, name)
         run = folder.run
+        if commands:
+            person_keys.take_back(person_keys.Place.of_run(folder), name)
     if as_json:
         print(json.dumps({"revoked": name, "run": run} | ({"then": todo} if todo else {})))
     else:

@@ -2,97 +2,102 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json
+from oven_controller.cli.options import HERE, Json, from_anywhere
 from oven_controller.cli.options import RunOption as Run
+from oven_controller.runs.endpoint import Endpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from oven_controller.log.explanation import Explanation
+    from oven_controller.log.other_rules import OtherRuling
     from oven_controller.log.trial_findings import Trial
-    from oven_controller.protocol.messages import LogMessage, TallyLine
+    from oven_controller.protocol.messages import Decision, Vote
+    from oven_controller.runs.run_access import RunAccess
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(explain)
+    app.command()(from_anywhere(explain))
 
 
 def explain(
     decision: Annotated[
         str,
         typer.Argument(
-            help="A decision's or a ballot's id; or an actuator, for the newest decision on it that passed.",
-            autocompletion=completion.knobs,
+            help="A decision's or a ballot's id, or how it begins; or an actuator, for the newest decision on it that "
+            "passed.",
+            autocompletion=completion.decisions,
         ),
     ],
     run: Run = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="rules.KEY=VALUE", help="Also say what it would have been with this rule; repeatable."
+        ),
+    ] = None,
     as_json: Json = False,
+    at: Endpoint = HERE,
 ) -> None:
-    """Explain a decision: who wanted it and why, what a trial measured, what was read back, and its outcome.
+    """Explain a decision: who voted how and why, the knowledge graph's path, guardrails, the forecast, what a trial
+    measured, what was read back, and its outcome.
 
     Example: oven-controller explain optimizer.lr_scale
+
+    Example: oven-controller explain 412-00 --set rules.majority=0.5
     """
     import asyncio
 
-    from oven_controller.errors import UnknownNameError
-    from oven_controller.log.explanation import Explanations
-    from oven_controller.runs import log_reader
-    from oven_controller.runs.folder import Home
+    from oven_controller.runs.run_finder import find_run
+    from oven_controller.settings.resolution import rules_set
     from oven_controller.terminal_text import say
 
-    folder, seen = Home().find(run), Explanations()
-
-    async def read() -> None:
-        async for event in log_reader.events(folder):
-            seen.feed(event)
-
-    asyncio.run(read())
-    found = seen.find(decision)
-    if found is None:
-        raise UnknownNameError("decision", decision, {d.actuator for d in seen.decisions.values()})
+    rules, access = rules_set(sets or ()), find_run(run, at)
+    found, other = asyncio.run(_read(access, decision, rules))
     if as_json:
-        print(json.dumps(plain(found)))
+        from oven_controller.log.explanation_report import report
+
+        print(report(access.run, found, other).model_dump_json(ensure_ascii=True))
     else:
-        say(*lines(found))
+        say(*lines(found), *(other.lines() if other is not None else ()))
 
 
-def plain(found: Explanation) -> dict[str, Any]:
-    """The messages as they are in the log, None where there is none, and the trial's finding in words."""
-    parts: dict[str, LogMessage | None] = {"decision": found.decision, "receipt": found.receipt}
-    parts |= {"outcome": found.outcome, "later": found.later, "announced": found.announced}
-    told: dict[str, Any] = {name: part and part.model_dump(mode="json") for name, part in parts.items()}
-    told["injected"] = [one.model_dump(mode="json") for one in found.injected]
-    trial = found.trial
-    if trial is None:
-        return told | {"trial": None}
-    return told | {
-        "trial": {
-            "started": trial.started.model_dump(mode="json"),
-            "ended": trial.ended and trial.ended.model_dump(mode="json"),
-            "arm": found.arm,
-            "finding": trial.finding(found.arm),
-        }
-    }
+async def _read(access: RunAccess, name: str, rules: dict[str, Any]) -> tuple[Explanation, OtherRuling | None]:
+    from oven_controller.errors import UnknownNameError
+    from oven_controller.log.explanation import Explanations
+    from oven_controller.runs.rule_question import other_ruling
+
+    seen = Explanations()
+    async for event in access.events():
+        seen.feed(event)
+    found = seen.find(name)
+    if found is None:
+        raise UnknownNameError("decision", name, {one.decision.actuator for one in seen.found.values()})
+    return found, await other_ruling(access, found.decision, rules) if rules else None
 
 
 def lines(found: Explanation) -> list[str]:
     """The same in words, a fact a line."""
     from oven_controller.log.announcement_text import announced, injected
+    from oven_controller.log.cited_paths import cited_paths
     from oven_controller.log.run_summary import text
     from oven_controller.stack.line_output import outcome
 
     decision, receipt = found.decision, found.receipt
     change = f"{text(decision.before)} → {text(decision.value)}"
-    out = [
-        f"{decision.actuator} {change}: {decision.verdict} at tick {decision.tick} (decision {decision.id})",
-        f"why: {decision.reason}",
-    ]
+    where = f"at tick {decision.tick} (step {found.step}, decision {decision.id})"
+    out = [f"{decision.actuator} {change}: {decision.verdict} {where}", f"why: {decision.reason}"]
+    if found.operator:
+        out.insert(1, f"asked for by the operator {found.operator}")
     if found.announced is not None:
         out.append(f"before it: the learner {announced(found.announced)}")
+    if decision.target and decision.expected_change:
+        out.append(f"forecast: {decision.target} {decision.expected_change:+.3g} within {decision.horizon} ticks")
     if found.trial is not None:
         out += trial_lines(found.trial, found.arm)
     if receipt is not None:
@@ -101,14 +106,22 @@ def lines(found: Explanation) -> list[str]:
         out.append(f"receipt: {receipt.status}, {values}, read back at step {receipt.step}{why}")
     elif decision.verdict in ("adopted", "tried"):
         out.append("receipt: none yet")
+    elif decision.verdict == "advised":
+        approve = f"`oven-controller approve {decision.id}` carries it out until tick {decision.expires_at_tick}"
+        out.append(f"approved: decision {found.approved_by}" if found.approved_by else f"not approved yet: {approve}")
     if found.later is not None:
         out.append(f"later: {found.later.status} at step {found.later.step}: {found.later.reason}")
     if found.outcome is not None:
         out.append(f"outcome: {outcome(found.outcome)}")
     out += [f"beside it: {injected(one)}" for one in found.injected]
-    out += [_voter(line) for line in decision.tally if line.stance != "silent"]
-    silent = [line.agent for line in decision.tally if line.stance == "silent"]
-    return [*out, f"silent: {', '.join(silent)}"] if silent else out
+    out += voters(decision, found.votes)
+    for path in cited_paths(found.votes):
+        graded = f", grade {path.grade}" if path.grade else ""
+        sources = f" ({', '.join(path.sources)})" if path.sources else ""
+        role = {"against": "against it", "chosen": "why this plan"}.get(path.role, "for it")
+        out.append(f"the knowledge graph {role}, cited by {', '.join(path.agents)}{graded}{sources}:")
+        out += [f"    {line}" for line in path.drawn()]
+    return out
 
 
 def trial_lines(trial: Trial, arm: int) -> list[str]:
@@ -130,10 +143,21 @@ def trial_lines(trial: Trial, arm: int) -> list[str]:
     return [*out, f"  {trial.terms()}", *([f"  {cost}"] if (cost := trial.cost()) else [])]
 
 
-def _voter(line: TallyLine) -> str:
+def voters(decision: Decision, votes: Mapping[str, Vote]) -> list[str]:
+    """Each voter with its weight, its reason in full and its forecast; then who was silent."""
     from oven_controller.log.run_summary import text
 
-    value = f" {text(line.value)}" if line.value is not None else ""
-    mark = ", a shadow" if line.shadow else ", a newcomer" if line.newcomer else ""
-    why = f": {line.rationale}" if line.rationale else ""
-    return f"{line.agent}: {line.stance}{value} at {line.confidence:.2f}, weight {line.weight:.3g}{mark}{why}"
+    out = []
+    for line in decision.tally:
+        if line.stance == "silent":
+            continue
+        vote = votes.get(line.agent)
+        value = f" {text(line.value)}" if line.value is not None else ""
+        mark = ", a shadow" if line.shadow else ", a newcomer" if line.newcomer else ""
+        said = f"{line.agent}: {line.stance}{value} at {line.confidence:.2f}, weight {line.weight:.3g}{mark}"
+        why = vote.rationale if vote is not None else line.rationale
+        if vote is not None and vote.target:
+            said += f", expects {vote.target} {vote.expected_change:+.3g} within {vote.horizon} ticks"
+        out.append(said + (f": {why}" if why else ""))
+    silent = [line.agent for line in decision.tally if line.stance == "silent"]
+    return [*out, f"silent: {', '.join(silent)}"] if silent else out

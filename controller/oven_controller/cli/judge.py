@@ -90,6 +90,7 @@ def swap(
     from oven_controller.protocol.judge_spec import JudgeSpec
     from oven_controller.runs.folder import Home
     from oven_controller.runs.judge_commands import swapped
+    from oven_controller.runs.local_run import LocalRun
     from oven_controller.settings.judges import check_judge, first_problem
     from oven_controller.terminal_text import say
 
@@ -108,7 +109,7 @@ def swap(
     except ValidationError as error:
         raise ConfigError(f"the judge cannot be asked: {first_problem(error)}") from None
     check_judge(settings, name, judge)  # what cannot be asked is not sent
-    found = asyncio.run(swapped(folder, name, judge, settings.deadline_s, reason))
+    found = asyncio.run(swapped(LocalRun(folder), name, judge, settings.deadline_s, reason))
     say(json.dumps(found.fields()) if as_json else found.line())
     if found.code:
         raise typer.Exit(found.code)
@@ -226,10 +227,11 @@ def _said(folder: RunFolder, as_json: bool, limit_s: float, **fields: Any) -> in
     import uuid
 
     from oven_controller.protocol.operator_messages import OperatorCommand
+    from oven_controller.runs.local_run import LocalRun
     from oven_controller.runs.operator_client import carried_out
     from oven_controller.terminal_text import say
 
-    result = asyncio.run(carried_out(folder, OperatorCommand(id=uuid.uuid4().hex, **fields), limit_s))
+    result = asyncio.run(carried_out(LocalRun(folder), OperatorCommand(id=uuid.uuid4().hex, **fields), limit_s))
     say(json.dumps(result.fields()) if as_json else result.line())
     return result.code
 

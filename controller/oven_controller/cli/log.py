@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oven_controller.cli.options import Json, RunName, SameRun, one_run
+from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run
 from oven_controller.cli.runs import say_what_is_missing
+from oven_controller.runs.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from oven_controller.protocol.events import Event
-    from oven_controller.runs.folder import RunFolder
+    from oven_controller.runs.run_access import RunAccess
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(log)
+    app.command()(from_anywhere(log))
 
 
 def log(
@@ -26,6 +27,7 @@ def log(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print new events as they come, until the stack is down.")
     ] = False,
+    at: Endpoint = HERE,
 ) -> None:
     """Print a run's log, one event per line, whether its stack is up or down. Exit code 3 if it is known to lack
     messages of the learner.
@@ -34,21 +36,19 @@ def log(
     """
     import asyncio
 
-    from oven_controller.runs.folder import Home
+    from oven_controller.runs.run_finder import find_run
 
-    asyncio.run(_print(Home().find(one_run(run, run_)), as_json, follow))
+    asyncio.run(_print(find_run(one_run(run, run_), at), as_json, follow))
 
 
-async def _print(folder: RunFolder, as_json: bool, follow: bool) -> None:
-    from oven_controller.runs import log_reader
-
-    if follow and folder.locked():
-        async for event in log_reader.follow(folder):
+async def _print(access: RunAccess, as_json: bool, follow: bool) -> None:
+    if follow and access.up():
+        async for event in access.follow():
             _show(event, as_json, flush=True)
         return
-    async for event in log_reader.events(folder):
+    async for event in access.events():
         _show(event, as_json)
-    say_what_is_missing(folder)
+    say_what_is_missing(access)
 
 
 def _show(event: Event, as_json: bool, flush: bool = False) -> None:

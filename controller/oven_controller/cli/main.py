@@ -17,6 +17,7 @@ from oven_controller.cli import (
     calibration,
     config,
     creds,
+    decisions,
     doctor,
     explain,
     gym,
@@ -24,7 +25,9 @@ from oven_controller.cli import (
     judge,
     kg,
     log,
+    mcp,
     monitor,
+    notify,
     operator,
     replay,
     review,
@@ -37,7 +40,7 @@ from oven_controller.terminal_text import clean
 
 PANELS = {
     "Start and end": ("up", "run", "down"),
-    "Watch": ("runs", "status", "monitor", "log"),
+    "Watch": ("runs", "status", "monitor", "log", "notify", "mcp"),
     "Overrule": (
         "hold",
         "resume",
@@ -52,7 +55,7 @@ PANELS = {
         "distrust",
         "judge",
     ),
-    "Ask": ("explain", "review", "replay", "backtest", "import", "kg"),
+    "Ask": ("decisions", "explain", "review", "replay", "backtest", "import", "kg"),
     "Measure": ("gym", "bench", "calibration"),
     "Set up": ("doctor", "config", "agent", "creds", "schema"),
 }
@@ -83,7 +86,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-reading = (log, explain, replay, review, backtest, calibration, importing)
+reading = (log, mcp, decisions, explain, replay, review, backtest, calibration, importing)
 
 
 def _version(wanted: bool) -> None:
@@ -106,6 +109,7 @@ for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, 
     group.register(app)
 app.add_typer(agent.app, name="agent")
 app.add_typer(judge.app, name="judge")
+app.add_typer(notify.app, name="notify")
 
 
 def run(argv: Sequence[str] | None = None) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, LiveRunName, SameRun, one_run
+from oven_controller.cli.options import HERE, Json, LiveRunName, SameRun, from_anywhere, one_run
 from oven_controller.cli.options import LiveRunOption as Run
+from oven_controller.runs.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from oven_controller.protocol.messages import Value
@@ -31,33 +32,39 @@ Level = Literal["observe", "advise", "auto"]
 
 def register(app: typer.Typer) -> None:
     for command in (hold, resume, stop, approve, veto, mute, unmute, trust, distrust, autonomy):
-        app.command()(command)
+        app.command()(from_anywhere(command))
     # A value may be negative, and is no option then.
-    app.command("set", context_settings={"ignore_unknown_options": True})(set_)
+    app.command("set", context_settings={"ignore_unknown_options": True})(from_anywhere(set_))
 
 
-def hold(run: LiveRunName = None, run_: SameRun = None, reason: Reason = "", as_json: Json = False) -> None:
+def hold(
+    run: LiveRunName = None, run_: SameRun = None, reason: Reason = "", as_json: Json = False, at: Endpoint = HERE
+) -> None:
     """Pause training at the next step; the learner keeps listening. Works without a mesh.
 
     Example: oven-controller hold --reason "looking at the samples"
     """
-    _say(one_run(run, run_), as_json, action="hold", reason=reason)
+    _say(one_run(run, run_), as_json, at, action="hold", reason=reason)
 
 
-def resume(run: LiveRunName = None, run_: SameRun = None, reason: Reason = "", as_json: Json = False) -> None:
+def resume(
+    run: LiveRunName = None, run_: SameRun = None, reason: Reason = "", as_json: Json = False, at: Endpoint = HERE
+) -> None:
     """Continue after a hold. Works without a mesh. (To continue a run that is down: `up --resume`.)
 
     Example: oven-controller resume
     """
-    _say(one_run(run, run_), as_json, action="resume", reason=reason)
+    _say(one_run(run, run_), as_json, at, action="resume", reason=reason)
 
 
-def stop(run: LiveRunName = None, run_: SameRun = None, reason: Reason = "", as_json: Json = False) -> None:
+def stop(
+    run: LiveRunName = None, run_: SameRun = None, reason: Reason = "", as_json: Json = False, at: Endpoint = HERE
+) -> None:
     """Ask the learner to end the run, with a checkpoint. Works without a mesh.
 
     Example: oven-controller stop grpo-1121-0231
     """
-    _say(one_run(run, run_), as_json, action="stop", reason=reason)
+    _say(one_run(run, run_), as_json, at, action="stop", reason=reason)
 
 
 def approve(
@@ -67,12 +74,13 @@ def approve(
     run: Run = None,
     reason: Reason = "",
     as_json: Json = False,
+    at: Endpoint = HERE,
 ) -> None:
     """Apply an advised decision: guardrails are checked again, and the value is read back.
 
     Example: oven-controller approve optimizer.lr_scale --reason "the loss does look flat"
     """
-    _say(run, as_json, action="approve", of=decision, reason=reason)
+    _say(run, as_json, at, action="approve", of=decision, reason=reason)
 
 
 def veto(
@@ -86,12 +94,13 @@ def veto(
     run: Run = None,
     reason: Reason = "",
     as_json: Json = False,
+    at: Endpoint = HERE,
 ) -> None:
     """Reject an open ballot at once, or an advised decision for good.
 
     Example: oven-controller veto optimizer.lr_scale --reason "the schedule ends soon anyway"
     """
-    _say(run, as_json, action="veto", of=ballot, reason=reason)
+    _say(run, as_json, at, action="veto", of=ballot, reason=reason)
 
 
 def set_(
@@ -104,6 +113,7 @@ def set_(
     run: Run = None,
     reason: Reason = "",
     as_json: Json = False,
+    at: Endpoint = HERE,
 ) -> None:
     """Turn a knob within its bounds, whatever the agents say, and read it back.
 
@@ -113,41 +123,53 @@ def set_(
 
     Example: oven-controller set run.undo_rollback
     """
-    _say(run, as_json, action="set", actuator=actuator, value=parsed(value), reason=reason)
+    _say(run, as_json, at, action="set", actuator=actuator, value=parsed(value), reason=reason)
 
 
-def mute(agent: Agent, run: Run = None, reason: Reason = "", as_json: Json = False) -> None:
+def mute(agent: Agent, run: Run = None, reason: Reason = "", as_json: Json = False, at: Endpoint = HERE) -> None:
     """Make an agent a shadow: its votes are logged and do not count.
 
     Example: oven-controller mute curriculum --reason "it chases noise"
     """
-    _say(run, as_json, action="mute", agent=agent, reason=reason)
+    _say(run, as_json, at, action="mute", agent=agent, reason=reason)
 
 
-def unmute(agent: Agent, run: Run = None, reason: Reason = "", as_json: Json = False) -> None:
+def unmute(agent: Agent, run: Run = None, reason: Reason = "", as_json: Json = False, at: Endpoint = HERE) -> None:
     """Let a muted agent's votes count again.
 
     Example: oven-controller unmute curriculum
     """
-    _say(run, as_json, action="unmute", agent=agent, reason=reason)
+    _say(run, as_json, at, action="unmute", agent=agent, reason=reason)
 
 
-def trust(agent: Agent, actuators: Knobs = None, run: Run = None, reason: Reason = "", as_json: Json = False) -> None:
+def trust(
+    agent: Agent,
+    actuators: Knobs = None,
+    run: Run = None,
+    reason: Reason = "",
+    as_json: Json = False,
+    at: Endpoint = HERE,
+) -> None:
     """Let an agent's votes carry and veto from now on, on these actuators alone, or on all of them.
 
     Example: oven-controller trust clip grad.clip
     """
-    _say(run, as_json, action="trust", agent=agent, actuators=tuple(actuators or ()), reason=reason)
+    _say(run, as_json, at, action="trust", agent=agent, actuators=tuple(actuators or ()), reason=reason)
 
 
 def distrust(
-    agent: Agent, actuators: Knobs = None, run: Run = None, reason: Reason = "", as_json: Json = False
+    agent: Agent,
+    actuators: Knobs = None,
+    run: Run = None,
+    reason: Reason = "",
+    as_json: Json = False,
+    at: Endpoint = HERE,
 ) -> None:
     """Put an agent on probation: its votes are counted and scored, and carry and veto nothing.
 
     Example: oven-controller distrust clip --reason "it chases noise"
     """
-    _say(run, as_json, action="distrust", agent=agent, actuators=tuple(actuators or ()), reason=reason)
+    _say(run, as_json, at, action="distrust", agent=agent, actuators=tuple(actuators or ()), reason=reason)
 
 
 def autonomy(
@@ -158,12 +180,13 @@ def autonomy(
     run: Run = None,
     reason: Reason = "",
     as_json: Json = False,
+    at: Endpoint = HERE,
 ) -> None:
     """Change what the mesh may do by itself, from now on.
 
     Example: oven-controller autonomy advise optimizer.lr_scale
     """
-    _say(run, as_json, action="autonomy", actuator=actuator, autonomy=level, reason=reason)
+    _say(run, as_json, at, action="autonomy", actuator=actuator, autonomy=level, reason=reason)
 
 
 def parsed(text: str | None) -> Value:
@@ -188,7 +211,7 @@ def parsed(text: str | None) -> Value:
     return value
 
 
-def _say(run: str | None, as_json: bool, **fields: Any) -> None:
+def _say(run: str | None, as_json: bool, at: Endpoint, **fields: Any) -> None:
     import asyncio
     import uuid
 
@@ -196,18 +219,18 @@ def _say(run: str | None, as_json: bool, **fields: Any) -> None:
 
     from oven_controller.errors import ConfigError
     from oven_controller.protocol.operator_messages import OperatorCommand
-    from oven_controller.runs.folder import Home
     from oven_controller.runs.operator_client import carried_out
+    from oven_controller.runs.run_finder import find_run
     from oven_controller.terminal_text import say
 
-    folder = Home().find(run, running=True)
+    access = find_run(run, at, running=True)
     try:
         command = OperatorCommand(id=uuid.uuid4().hex, **fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = first["loc"][0]
         raise ConfigError(f"{where} {str(fields.get(str(where)))[:80]!r} cannot be sent: {first['msg']}") from error
-    result = asyncio.run(carried_out(folder, command, LOGGED_S))
+    result = asyncio.run(carried_out(access, command, LOGGED_S))
     say(json.dumps(result.fields()) if as_json else result.line())
     if result.code:
         raise typer.Exit(result.code)

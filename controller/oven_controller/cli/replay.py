@@ -58,6 +58,7 @@ def replay(
     import asyncio
 
     from oven_controller.runs.folder import Home
+    from oven_controller.runs.local_run import LocalRun
     from oven_controller.settings.resolution import rules_in
 
     folder = Home().find(one_run(run, run_))
@@ -78,7 +79,7 @@ def replay(
         say(*_lines(again, report, signatures, until), *lacks)
     if not report.same or lacks:
         raise typer.Exit(1)
-    say_what_is_missing(folder)
+    say_what_is_missing(LocalRun(folder))
 
 
 class Signatures:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from oven_controller.cli import run_removal
-from oven_controller.cli.options import Json, LiveRunName, RunName, SameRun, one_run
+from oven_controller.cli.options import HERE, Json, LiveRunName, RunName, SameRun, from_anywhere, one_run
+from oven_controller.runs.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from oven_controller.log.run_summary import RunSummary
-    from oven_controller.runs.folder import RunFolder
+    from oven_controller.runs.run_access import RunAccess
 
 DOWN_S = 45.0
 
@@ -23,16 +23,15 @@ def register(app: typer.Typer) -> None:
     group.callback()(runs)
     run_removal.register(group)
     app.add_typer(group, name="runs")
-    app.command()(status)
+    app.command()(from_anywhere(status))
     app.command()(down)
 
 
-def say_what_is_missing(folder: RunFolder) -> None:
+def say_what_is_missing(access: RunAccess) -> None:
     """On stderr, and ends the command with exit code 3, where a run that is down lacks messages of its learner."""
-    from oven_controller.runs.log_reader import warn
+    from oven_controller.runs.warning import warn
 
-    missing = "" if folder.locked() else folder.missing()
-    if missing:
+    if missing := access.missing():
         warn(missing)
         raise typer.Exit(3)
 
@@ -43,17 +42,14 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
     Example: oven-controller runs --json
     """
     from oven_controller.runs.folder import Home
+    from oven_controller.runs.run_row import run_rows
 
     if context.invoked_subcommand is not None:
         return
     home = Home()
-    rows = []
-    for folder in home.runs():
-        info = folder.info()
-        row = {"run": folder.run, "status": folder.status(), "recipe": info.recipe, "start": info.start}
-        rows.append(row | {"drill": info.drill, "created": info.created, "url": info.url, "folder": str(folder.path)})
+    rows = run_rows(home)
     if as_json:
-        print(json.dumps(rows))
+        print(json.dumps([row.model_dump() for row in rows]))
         return
     if not rows:
         print(f"no runs in {home.path} yet; `oven-controller up` starts one")
@@ -63,136 +59,26 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
 
     table = Table("run", "status", "recipe", "start", "created", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(row["run"], row["status"], row["recipe"], row["start"], row["created"][:16].replace("T", " "))
+        table.add_row(row.run, row.status, row.recipe, row.start, row.created[:16].replace("T", " "))
     Console().print(table)
 
 
-def status(run: RunName = None, run_: SameRun = None, as_json: Json = False) -> None:
+def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, at: Endpoint = HERE) -> None:
     """Show how a run is doing: its processes and memory, agents, ticks and decisions. It works when the stack is down,
     too.
 
     Example: oven-controller status --json
     """
     import asyncio
-    from datetime import UTC, datetime
 
-    from oven_controller.errors import OvenError
-    from oven_controller.log.run_summary import RunSummary
-    from oven_controller.runs import judge_states, log_reader
-    from oven_controller.runs.folder import Home
-    from oven_controller.runs.judge_costs import judge_costs
-    from oven_controller.stack.health import notes
+    from oven_controller.runs.run_finder import find_run
+    from oven_controller.stack.run_status import run_status
 
-    folder = Home().find(one_run(run, run_))
-    view, unread, missing, told = RunSummary(), "", "", list[str]()
-
-    async def look() -> None:
-        async for event in log_reader.events(folder, tell=told.append):
-            view.feed(event)
-
-    try:
-        asyncio.run(look())
-        missing = folder.missing()
-    except OvenError as error:
-        unread = str(error)
-    info, state = folder.info(), folder.status()
-    processes = _processes(folder) if state == "running" else []
-    lacking = [missing] if missing else []
-    try:
-        costs = judge_costs(folder, view)
-    except OvenError as error:
-        costs = {}
-        told.append(str(error))
-    found: dict[str, Any] = {
-        "run": folder.run,
-        "status": state,
-        "recipe": info.recipe,
-        "start": info.start,
-        "drill": info.drill,
-        "url": info.url if state == "running" else "",
-        "processes": processes,
-        "memory_mb": round(sum(entry["memory_mb"] for entry in processes), 1),
-        "tick": view.tick,
-        "step": view.step,
-        "progress": view.progress,
-        "target": view.target(),
-        "metrics": view.metrics,
-        "knobs": view.knobs,
-        "decisions": {
-            "adopted": view.adopted,
-            "rejected": view.rejected,
-            "withheld": view.withheld,
-            "trying": {d.id: d.actuator for d in view.trying.values()},
-            "not_kept": view.not_kept,
-            "advised": {d.id: d.actuator for d in view.advised.values() if not view.lapsed(d)},
-        },
-        "trials": {
-            "completed": view.trials.completed,
-            "kept": view.trials.kept,
-            "interrupted": view.trials.interrupted,
-            "refused": view.trials.refused,
-            "steps_thrown_away": view.trials.extra,
-            "under_way": view.trials.open.progress if view.trials.open else "",
-            "summary": view.trials.counts(view.tick),
-        },
-        "outcomes": view.outcomes,
-        "prompts": {"injected": view.injected, "evicted": view.evicted},
-        "judge_costs": costs,
-        "held": view.held if state == "running" else "",
-        "ended_with": view.ended_with,
-        "autonomy": _autonomy(view),
-        "receipts": view.receipts,
-        "agents": {
-            name: {"live": agent.live and state == "running", "cannot_fire": agent.cannot_fire, "shadow": agent.shadow}
-            | {
-                "newcomer": agent.newcomer,
-                "proposals": agent.proposals,
-                "against": agent.against,
-                "in_adopted": agent.backed,
-            }
-            for name, agent in sorted(view.agents.items())
-        },
-        "judges": {name: state.model_dump() for name, state in judge_states.read(folder.path).items()},
-        "events": view.seq,
-        "log_unread": unread,
-        "missing": missing,
-        "notes": [*told, *lacking, *notes(view, processes, unread, datetime.now(UTC), folder.last_words)],
-    }
+    found = asyncio.run(run_status(find_run(one_run(run, run_), at)))
     if as_json:
-        print(json.dumps(found))
+        print(found.model_dump_json(ensure_ascii=True))
     else:
-        _show(found)
-
-
-def _autonomy(view: RunSummary) -> dict[str, str]:
-    """What is in force, by actuator; "" for every actuator that is not named."""
-    if view.started is None:
-        return {}
-    rules = {"": view.started.rules.autonomy, **view.started.rules.autonomy_of}
-    return {**({} if "" in view.autonomy else rules), **view.autonomy}
-
-
-def _processes(folder: RunFolder) -> list[dict[str, Any]]:
-    """The stack's processes, each with what it started, in MB of resident memory."""
-    import psutil
-
-    info = folder.info()
-    found = []
-    for name, pid in {"up": info.pid, **info.children}.items():
-        memory, alive, stopped = 0, False, False
-        try:
-            process = psutil.Process(pid)
-            alive = process.status() != psutil.STATUS_ZOMBIE
-            below = [] if name == "up" else process.children(recursive=True)
-            stopped = psutil.STATUS_STOPPED in [one.status() for one in (process, *below)]
-            for one in (process, *below):
-                memory += one.memory_info().rss
-        except psutil.Error:
-            pass
-        found.append(
-            {"name": name, "pid": pid, "alive": alive, "stopped": stopped, "memory_mb": round(memory / 1e6, 1)}
-        )
-    return found
+        _show(found.model_dump())
 
 
 def _show(found: dict[str, Any]) -> None:
@@ -255,7 +141,8 @@ def _show_decisions(decisions: dict[str, Any], trials: dict[str, Any], prompts: 
         if line:
             say(f"  {line}")
     for decision, actuator in decisions["advised"].items():
-        say(f"  advised on {actuator}: `oven-controller approve {decision}`")
+        left = decisions["lapses"][decision]
+        say(f"  advised on {actuator}, lapses in {left}: `oven-controller approve {decision}`")
 
 
 def down(run: LiveRunName = None, run_: SameRun = None) -> None:

@@ -34,6 +34,14 @@ TlsCa = Annotated[Path | None, typer.Option("--tls-ca", help="With --nats tls://
 Port = Annotated[int | None, typer.Option(help="Port of the embedded server.", show_default="a free one")]
 Otlp = Annotated[str | None, typer.Option(metavar="URL", help="Send traces there: OTLP over HTTP.")]
 Meshes = Annotated[int | None, typer.Option(help="Number of mesh replicas (1–5); one is enough to keep deciding.")]
+Notify = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--notify",
+        metavar="URL",
+        help="Call there: https://… (JSON), slack://…, discord://…, mailtos://…, or env:NAME; repeatable.",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and start nothing.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a run (--run, else the newest).")]
 
@@ -64,6 +72,7 @@ def up(
     port: Port = None,
     otlp: Otlp = None,
     meshes: Meshes = None,
+    notify: Notify = None,
     no_learner: Annotated[
         bool,
         typer.Option("--no-learner", help="Start everything but the learner, and wait for your script to connect."),
@@ -96,6 +105,7 @@ def up(
         "seed": seed,
         "headless": headless or None,
         **_server_flags(nats, creds, tls_ca, port, otlp, meshes),
+        **_notify_flags(notify),
     }
     if no_learner and (
         meant := [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
@@ -128,6 +138,7 @@ def run_script(
     port: Port = None,
     otlp: Otlp = None,
     meshes: Meshes = None,
+    notify: Notify = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="The script's output goes to its log only.")] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -135,7 +146,7 @@ def run_script(
 
     Example: oven-controller run -- accelerate launch train.py
     """
-    flags = _server_flags(nats, creds, tls_ca, port, otlp, meshes)
+    flags = _server_flags(nats, creds, tls_ca, port, otlp, meshes) | _notify_flags(notify)
     resolved = _resolve(flags, config, sets, run if resume else None, resume, attached=True)
     _start(resolved, run, resume, dry_run, command=tuple(command), quiet=quiet)
 
@@ -147,18 +158,31 @@ def _server_flags(
     return {"nats": nats, **files, "port": port, "otlp": otlp, "meshes": meshes}
 
 
+def _notify_flags(urls: list[str] | None) -> dict[str, Any]:
+    from oven_controller.process.own_arguments import conceal
+
+    conceal(urls or ())
+    return {"notify": {"to": urls}} if urls else {}
+
+
 def _resolve(
     flags: dict[str, Any], config: Path | None, sets: list[str] | None, run: str | None, resume: bool, attached: bool
 ) -> Resolved:
     from oven_controller.errors import ConfigError
+    from oven_controller.process.own_arguments import conceal
     from oven_controller.runs.folder import Home
     from oven_controller.settings.model import ATTACHED
+    from oven_controller.settings.notify import is_reference
     from oven_controller.settings.resolution import resolve
 
     earlier = Home().find(run).earlier_settings() if resume else None
     if earlier is not None and (earlier.get("recipe") == ATTACHED) != attached:
         raise ConfigError("a run of a recipe resumes with `up`, one around a script with `run --` or `up --no-learner`")
-    return resolve(config=config, sets=sets or (), flags=flags, environ=os.environ, attached=attached, earlier=earlier)
+    resolved = resolve(
+        config=config, sets=sets or (), flags=flags, environ=os.environ, attached=attached, earlier=earlier
+    )
+    conceal(one.url for one in resolved.settings.notify.to if not is_reference(one.url))
+    return resolved
 
 
 def _start(resolved: Resolved, run: str | None, resume: bool, dry: bool, **how: Any) -> None:

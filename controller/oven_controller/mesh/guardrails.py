@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from oven_controller.mesh.actuator_values import clip, direction, number, outside, rounded, shares, show, variation
 from oven_controller.mesh.change_requirements import FORMS, HELD_OUT, NEED, covers, met, spelt
@@ -15,6 +15,8 @@ from oven_controller.protocol.actions import ROLLBACK
 from oven_controller.protocol.messages import ActuatorSpec, Value
 from oven_controller.protocol.rules import Rules
 
+SPENT: Final = "budget spent"
+"""How the reason begins of what the budget of interventions keeps from being done."""
 TURNED_DOWN = 2
 """Changes of one actuator that the learner may reject in a row before no more is adopted: what it cannot set (a rate
 that the loop sets itself) it cannot set the next time either. A person's `set` that is applied ends it."""
@@ -205,7 +207,7 @@ def _spent(state: State, spec: ActuatorSpec, more: int = 0) -> str:
     """`more`: adopted together with this one, and not counted yet."""
     if state.adopted + more < state.rules.max_interventions or not spec.intervenes:
         return ""
-    return f"budget spent: {state.adopted} of {state.rules.max_interventions} interventions are used up"
+    return f"{SPENT}: {state.adopted} of {state.rules.max_interventions} interventions are used up"
 
 
 def contradicted(state: State, spec: ActuatorSpec, direction: str, beside: Sequence[str] = ()) -> str:

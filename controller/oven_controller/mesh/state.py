@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from oven_controller.mesh.actuator_values import Fault, shaped, show
 from oven_controller.mesh.change_requirements import change
+from oven_controller.mesh.observation_pace import ObservationPace
 from oven_controller.mesh.rollback_limits import RollbackLimits
 from oven_controller.mesh.trust import Standing, Trust
 from oven_controller.mesh.vote_limits import VoteLimits
@@ -121,6 +122,7 @@ class State:
     rollback_limits: RollbackLimits = field(default_factory=RollbackLimits)
     trust: Trust = field(default_factory=Trust)
     rate_limits: VoteLimits = field(default_factory=VoteLimits)
+    pace: ObservationPace = field(default_factory=ObservationPace)
     turned_down: dict[str, list[str]] = field(default_factory=dict)  # actuator → why the learner rejected it, in a row
     _numbers: Numbers = field(default_factory=Numbers)
 
@@ -154,6 +156,7 @@ class State:
                 self.closed_because[older.id] = f"lapsed when training {message.training} began"
             self.advised = {}
         self.training, self.turned_down = message.training, {}
+        self.pace.restart()
         self.started, self.ended, self.observed = True, False, False
         self.tick = max(self.tick, message.tick)
         self.rules, self.lockstep, self.mesh_code = message.rules, message.lockstep, message.mesh_code

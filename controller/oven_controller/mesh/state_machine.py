@@ -70,6 +70,7 @@ class Mesh:
         self._read_back = ReadBack(self.pending)
         self._seq = 0
         self._index = 0
+        self._stored = 0.0  # seconds since 1970, of the event that is being taken
         self._emitted: list[Output] = []
 
     def step(self, event: Event) -> list[Output]:
@@ -82,6 +83,7 @@ class Mesh:
         if event.seq <= self._seq or not event.subject.startswith(f"{self.subjects.base}."):
             return []
         self._seq, self._index, self._emitted = event.seq, 0, []
+        self._stored = event.time.timestamp()
         kind = names.kind(event.subject)
         if isinstance(event.body, Malformed):
             # On the mesh's own subjects too: a server can be made to write an acknowledgement there.
@@ -122,6 +124,8 @@ class Mesh:
         if isinstance(body, Observation):
             if body.tick < state.tick:
                 state.counters["observation.tick_went_back"] += 1
+            elif body.tick > state.tick:
+                state.pace.add(self._stored)
             state.tick, state.observed = max(state.tick, body.tick), True
             state.read(body)
             self._publish(self.outcomes.observe(body))
@@ -389,8 +393,9 @@ class Mesh:
         apply_at = state.tick + state.rules.apply_delay_ticks
         expires_at = apply_at + state.rules.expire_ticks
         if verdict == "advised":
-            reason = f"{reason}; {operator_commands.advice(decision_id, state.rules.approve_ticks)}"
-            expires_at = state.tick + state.rules.approve_ticks
+            ticks = max(state.rules.approve_ticks, state.pace.ticks(state.rules.approve_minutes))
+            reason = f"{reason}; {operator_commands.advice(decision_id, ticks)}"
+            expires_at = state.tick + ticks
         decision = Decision(
             id=decision_id,
             ballot=ballot,

@@ -60,6 +60,15 @@ class OperatorCommand(LogMessage):
     reason: str = Field(default="", max_length=2000)
 
 
+class OperatorKey(LogMessage):
+    """operator → all. From here on a person's signatures count, or no longer. Only the stack's own operator, whose key
+    the learner announced, may say so, and of no part of the stack."""
+
+    type: Literal["OperatorKey"] = "OperatorKey"
+    name: str = Field(min_length=1, max_length=64, description="the person, as in the subjects of their commands")
+    key: str = Field(default="", max_length=64, description="ed25519 public key, base64; empty: it is taken back")
+
+
 class CommandAnswer(LogMessage):
     """mesh → operator, monitors. What became of an operator's command; what goes straight to the learner is answered by
     its receipt."""

@@ -70,6 +70,13 @@ class Rules(BaseModel):
 
     shadow: tuple[str, ...] = Field(default=(), description="agents whose votes are logged and scored and do not count")
     approve_ticks: int = Field(default=100, ge=1, description="ticks for which an advised decision can be approved")
+    approve_minutes: float = Field(
+        default=0.0,
+        ge=0,
+        le=10_080,
+        description="minutes for which it can be, where those are more ticks than `approve_ticks`: counted in ticks at "
+        "the pace of the newest 50 observations when it is advised; 0: ticks alone",
+    )
 
     control_share: float = Field(
         default=0.0,

@@ -26,7 +26,7 @@ from oven_controller.protocol.messages import (
     StepClosed,
     Vote,
 )
-from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand, OperatorKey
 from oven_controller.protocol.requests import (
     Curriculum,
     CurriculumRequest,
@@ -100,7 +100,7 @@ SUBJECTS: Final = (
     Subject("outcome", (Outcome,), "mesh", last="id", agents=True),
     Subject("trial", (TrialStarted,), "mesh", last="id", agents=True),
     Subject("branch", (BranchObservation, TrialEnded), "learner", agents=True),
-    Subject("operator", (OperatorCommand,), "operator", last="operator"),
+    Subject("operator", (OperatorCommand, OperatorKey), "operator", last="operator"),
     Subject("answer", (CommandAnswer,), "mesh", last="id"),
     Subject("step", (StepClosed,), "mesh", last="tick"),
 )

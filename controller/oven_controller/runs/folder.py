@@ -60,6 +60,7 @@ class RunInfo(BaseModel):
     )
     children: dict[str, int] = Field(default_factory=dict, description="process → pid")
     ended: Status | None = Field(default=None, description="how `up` ended; none: it runs, or was killed")
+    learner_end: str = Field(default="", description="how the learner's process ended; empty while it runs")
     mirrored: bool = Field(
         default=False, description="log.jsonl grew beside the store, and was not finished by what that holds"
     )

@@ -8,8 +8,8 @@ from typing import Any
 
 from oven_controller.protocol.judge_spec import JudgeSpec, actuator_of
 from oven_controller.protocol.operator_messages import OperatorCommand
-from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.operator_client import Result, carried_out
+from oven_controller.runs.run_access import RunAccess
 
 SET_S = 5.0
 """For the mesh's answer and the receipt of the choice itself."""
@@ -46,13 +46,13 @@ class Swapped:
         return {"code": self.code, "offered": self.offered.fields(), "chosen": chosen}
 
 
-async def swapped(folder: RunFolder, member: str, model: JudgeSpec, deadline_s: float, reason: str = "") -> Swapped:
+async def swapped(access: RunAccess, member: str, model: JudgeSpec, deadline_s: float, reason: str = "") -> Swapped:
     """Offer the model to the member, and choose it if it answered within `deadline_s`. Raises BusError where a command
     does not get into the log."""
     name = actuator_of(member)
     offer = OperatorCommand(id=uuid.uuid4().hex, action="offer", actuator=name, judge=model, reason=reason)
-    offered = await carried_out(folder, offer, deadline_s + BESIDE_S)
+    offered = await carried_out(access, offer, deadline_s + BESIDE_S)
     if offered.code:
         return Swapped(offered, None)
     choice = OperatorCommand(id=uuid.uuid4().hex, action="set", actuator=name, value=model.identity, reason=reason)
-    return Swapped(offered, await carried_out(folder, choice, SET_S))
+    return Swapped(offered, await carried_out(access, choice, SET_S))

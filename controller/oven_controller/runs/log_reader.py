@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
-from oven_controller.errors import BusError, RefusedError
+from oven_controller.errors import BusError
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Observation
 from oven_controller.runs import log_recovery
 from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.log_sources import batches, connected, exported, history, listen, stored
+from oven_controller.runs.log_sources import batches, connected, exported, stored
+from oven_controller.runs.warning import warn
 from oven_controller.security.signing import Keyring
-from oven_controller.terminal_text import clean
-
-AGAIN_S = 0.25
-
-
-def warn(line: str) -> None:
-    """On stderr, no matter who reads the log."""
-    print(f"warning: {clean(line)}", file=sys.stderr, flush=True)
 
 
 async def events(
@@ -72,31 +63,3 @@ async def whole_log(
     """All of `events` in one list. Without `check` a signature need only be there."""
     judge = Keyring(folder.pin(), check=check).verify
     return [event async for event in events(folder, exact=exact, judge=judge, tell=tell)]
-
-
-async def follow(folder: RunFolder) -> AsyncIterator[Event]:
-    """Events as they come, judged, until the stack is down. What is heard live only says that there is something to ask
-    for: order and sequence come from `history`. A server or a mesh that is being started again is waited for."""
-    heard = asyncio.Event()
-    keyring = Keyring(folder.pin())
-    last = 0
-    while folder.locked():
-        try:
-            async with connected(folder, "monitor") as bus:
-                await listen(bus, folder.run, heard)
-                while folder.locked():
-                    heard.clear()
-                    for event in map(keyring.verify, await history(bus, folder.run, last)):
-                        yield event
-                        last = event.seq
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(1):
-                            await heard.wait()
-        except RefusedError:
-            raise
-        except BusError:
-            await asyncio.sleep(AGAIN_S)
-    if not folder.locked():
-        async for event in events(folder):
-            if event.seq > last:
-                yield event

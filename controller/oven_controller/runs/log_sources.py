@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError
@@ -35,40 +35,93 @@ async def connected(folder: RunFolder, role: Role, name: str = "") -> AsyncItera
 
 
 def exported(folder: RunFolder) -> Iterator[Event]:
-    """The events of the run's log.jsonl, a line at a time, unjudged. Raises ConfigError naming the line that is
-    none, is not the next, or is another run's, and what is left to read."""
-    path, base = folder.export, f"oven.{folder.run}."
-    number = last = 0
-    tick: int | None = None
+    """The events of the run's log.jsonl, a line at a time, unjudged. Raises ConfigError as `LogFile` does."""
+    return iter(LogFile(folder))
 
-    def fault(what: str) -> ConfigError:
-        remedy = "move it away, and the store is read instead" if folder.stored() else "restore it from a copy"
+
+class LogFile:
+    """The run's log.jsonl, read a line at a time; iterate over it once.
+
+    Iterating raises ConfigError naming the line that is none, is not the next, or is another run's, and what is left to
+    read.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        *,
+        offset: int = 0,
+        seq: int = 0,
+        growing: bool = False,
+        each: Callable[[bytes], object] | None = None,
+    ) -> None:
+        """`offset` and `seq`: behind which byte and event to begin. `growing`: it is being written, so a last line
+        without its end is not there yet. `each` is given every line as it is."""
+        self.offset = offset
+        """Bytes read so far, to the end of a line."""
+        self.seq = seq
+        """Of the last event read."""
+        self._folder, self._growing, self._each = folder, growing, each
+        self._number = seq
+        self._tick: int | None = None
+
+    def __iter__(self) -> Iterator[Event]:
+        base = f"oven.{self._folder.run}."
+        with self._folder.export.open("rb", buffering=1 << 18) as lines:
+            lines.seek(self.offset)
+            for line in lines:
+                if self._growing and not line.endswith(b"\n"):
+                    return
+                self._number += 1
+                event = self._read(line, base)
+                self.offset, self.seq = self.offset + len(line), event.seq
+                if self._each is not None:
+                    self._each(line)
+                yield event
+        if not self._number:
+            raise ConfigError(f"{self._folder.export} is empty; {self._remedy()}")
+
+    def _read(self, line: bytes, base: str) -> Event:
+        try:
+            event = Event.from_line(line.decode())
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._fault(_damage(line, self._number, error)) from error
+        if not event.subject.startswith(base):
+            run = self._folder.run
+            raise self._fault(f"the event is on {event.subject}, so this is the log of another run than {run!r}")
+        if event.seq != self.seq + 1:
+            what = f"{event.seq - self.seq - 1} events between them are missing"
+            what = what if event.seq > self.seq else "it stands there twice, or out of order"
+            raise self._fault(f"event {event.seq} follows event {self.seq}; {what}")
+        if isinstance(event.body, Observation):
+            self._tick = event.body.tick
+        return event
+
+    def _fault(self, what: str) -> ConfigError:
         left = "nothing stands before it"
-        if number > 1:
-            left = f"the {number - 1} lines before it are whole"
-        if tick:
-            left += f", up to tick {tick}: `--until {tick - 1}` reads them"
-        return ConfigError(f"{path}, line {number}: {what}; {left}; {remedy}")
+        if self._number > 1:
+            left = f"the {self._number - 1} lines before it are whole"
+        if self._tick:
+            left += f", up to tick {self._tick}: `--until {self._tick - 1}` reads them"
+        return ConfigError(f"{self._folder.export}, line {self._number}: {what}; {left}; {self._remedy()}")
 
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                event = Event.from_line(line.decode())
-            except (ValueError, KeyError, TypeError) as error:
-                raise fault(_damage(line, number, error)) from error
-            if not event.subject.startswith(base):
-                raise fault(f"the event is on {event.subject}, so this is the log of another run than {folder.run!r}")
-            if event.seq != last + 1:
-                what = f"{event.seq - last - 1} events between them are missing"
-                what = what if event.seq > last else "it stands there twice, or out of order"
-                raise fault(f"event {event.seq} follows event {last}; {what}")
-            last = event.seq
-            if isinstance(event.body, Observation):
-                tick = event.body.tick
-            yield event
-    if not number:
-        remedy = "move it away, and the store is read instead" if folder.stored() else "restore it from a copy"
-        raise ConfigError(f"{path} is empty; {remedy}")
+    def _remedy(self) -> str:
+        return "move it away, and the store is read instead" if self._folder.stored() else "restore it from a copy"
+
+
+def offset_behind(folder: RunFolder, events: int) -> int:
+    """Where in the run's log.jsonl so many events end, an event being a line; the file's end where it has fewer."""
+    left, at = events, 0
+    with folder.export.open("rb", buffering=0) as file:
+        while left > 0 and (piece := file.read(1 << 20)):
+            if (lines := piece.count(b"\n")) < left:
+                left, at = left - lines, at + len(piece)
+                continue
+            place = -1
+            for _ in range(left):
+                place = piece.index(b"\n", place + 1)
+            return at + place + 1
+    return at
 
 
 def _damage(line: bytes, number: int, error: Exception) -> str:
@@ -115,9 +168,9 @@ async def listen(bus: Bus, run: str, heard: asyncio.Event) -> None:
     """Set `heard` with everything that goes to the log. Not `oven.<run>.>`: that holds the requests to `history`, so
     one would hear oneself, and be the responder whose absence says that no mesh is there."""
 
-    async def wake(_message: object) -> None:
+    def wake(_message: object) -> None:
         heard.set()
 
     for subject in (*log_subjects(run), *votes_subjects(run)):
-        await bus.subscribe(subject, wake)
+        await bus.subscribe_inline(subject, wake)
     await bus.flush()

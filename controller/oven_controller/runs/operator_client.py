@@ -17,9 +17,8 @@ from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import UNKNOWN, Event
 from oven_controller.protocol.messages import Decision, LogMessage, Receipt
 from oven_controller.protocol.operator_messages import TO_LEARNER, CommandAnswer, OperatorCommand
-from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.log_sources import connected, history
-from oven_controller.security.signing import Keyring, load_keys
+from oven_controller.runs.log_sources import history
+from oven_controller.runs.run_access import RunAccess
 
 AGAIN_S = 0.1
 
@@ -116,29 +115,28 @@ class Result:
         }
 
 
-async def carried_out(folder: RunFolder, command: OperatorCommand, limit_s: float) -> Result:
+async def carried_out(access: RunAccess, command: OperatorCommand, limit_s: float) -> Result:
     """Log the command, and wait at most `limit_s` for what becomes of it.
 
     What is heard on its way into the log counts: a hold has to work without the mesh, and without it there is no
-    `history`. It counts if it is signed by whom it should be, by the keys in the run's folder. Raises BusError when the
-    command does not get into the log within the limit.
+    `history`. It counts if it is signed by whom it should be. Raises RefusedError where the key may not command,
+    BusError when the command does not get into the log within the limit.
     """
-    result, news = Result(folder.run, command, limit_s), asyncio.Event()
-    on = names.Subjects(folder.run)
-    path = folder.keys()
-    keyring = Keyring.knowing(load_keys(path) if path else {})
+    result, news = Result(access.run, command, limit_s), asyncio.Event()
+    on = names.Subjects(access.run)
 
     async def hear(message: Msg) -> None:
         said = Event.carried(0, message.subject, message.data, UNKNOWN, message.headers)
         result.take(keyring.verify(said).body)
         news.set()
 
-    async with connected(folder, "operator") as bus:
+    async with access.connected("operator") as bus:
+        keyring = await access.keyring_now(bus)
         for subject in (on.decision("*"), on.answer("*"), on.receipt):
             await bus.subscribe(subject, hear)
         await bus.flush()
         deadline = asyncio.get_running_loop().time() + limit_s
-        result.logged = await _logged(bus, on.operator("operator"), command, deadline, limit_s)
+        result.logged = await _logged(bus, on.operator(access.by), command, deadline, limit_s)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 while not result.whole:
@@ -147,7 +145,7 @@ async def carried_out(folder: RunFolder, command: OperatorCommand, limit_s: floa
         if not result.whole:  # a connection that was lost and made anew has missed what was said meanwhile
             with contextlib.suppress(BusError, TimeoutError):
                 async with asyncio.timeout(1):
-                    for event in await history(bus, folder.run, result.logged):
+                    for event in await history(bus, access.run, result.logged):
                         result.take(keyring.verify(event).body)
     return result
 

@@ -5,6 +5,8 @@ learner, mesh and operators sign what they append: ed25519 (RFC 8032) over subje
 Not a MAC, since anyone who can check one can forge one. Agents' events are unsigned: the server holds their names.
 
 The public keys stand in `RunStarted.keys`, signed by the learner, whose own key readers know from elsewhere (the pin).
+Persons come and go meanwhile: an OperatorKey, signed by the stack's own operator, adds one person's key or takes it
+back, until the next RunStarted says anew who signs.
 Verifying depends on the log's order alone, so that mesh, learner, agents and monitors skip the same events.
 """
 
@@ -27,10 +29,12 @@ from oven_controller.protocol import names
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import RunStarted
+from oven_controller.protocol.operator_messages import OperatorKey
 from oven_controller.protocol.subjects import SIGNERS, UNSIGNED
 from oven_controller.security.credentials import Credentials
 
-LEARNER, MESH = "learner", "mesh"
+LEARNER, MESH, OPERATOR = "learner", "mesh", "operator"
+"""Who signs of the stack itself; the names of persons are others."""
 
 
 def signed_bytes(subject: str, message_id: str, data: bytes) -> bytes:
@@ -60,8 +64,8 @@ class Keyring:
     unsigned one, in which nothing is checked. What is in the log before a RunStarted cannot be verified and counts
     as unsigned.
 
-    `check=False` asks of a signature only that it is there, RunStarted's apart: a quick way through a log (0.7 µs per
-    event instead of 50), which comes to the same unless a signature is wrong.
+    `check=False` asks of a signature only that it is there, those of RunStarted and OperatorKey apart: a quick way
+    through a log (0.7 µs per event instead of 50), which comes to the same unless a signature is wrong.
     """
 
     def __init__(self, pin: str | None = None, *, check: bool = True) -> None:
@@ -70,7 +74,8 @@ class Keyring:
         self._incarnation = 0
         self._verify_keys: dict[str, VerifyKey] = {}
         self.keys: Mapping[str, str] | None = None
-        """Name → public key, by the newest RunStarted; empty in an unsigned run; None before it began."""
+        """Name → public key, by the newest RunStarted and what OperatorKeys changed since; empty in an unsigned run;
+        None before it began."""
 
     @classmethod
     def knowing(cls, keys: Mapping[str, str]) -> Keyring:
@@ -122,7 +127,28 @@ class Keyring:
             return _unsigned(f"no one signs as {name!r} on a subject of the kind {kind!r}")
         if name not in self._verify_keys:
             return _unsigned(f"RunStarted names no key of {name!r}")
-        return _held_by(name, self._verify_keys[name], event, self._check)
+        changes = isinstance(event.body, OperatorKey)
+        fault = _held_by(name, self._verify_keys[name], event, self._check or changes)
+        return self._persons_key(name, event.body) if fault is None and isinstance(event.body, OperatorKey) else fault
+
+    def _persons_key(self, signer: str, body: OperatorKey) -> Malformed | None:
+        """Take a person's key, or take it back."""
+        if signer != OPERATOR:
+            return _unsigned(f"only {OPERATOR!r} says whose keys count, and {signer!r} signed it")
+        if body.name in (LEARNER, MESH, OPERATOR) or not names.NAME.fullmatch(body.name):
+            return _unsigned(f"the key of {body.name!r} is not one that comes and goes")
+        try:
+            key = public_key(body.key) if body.key else None
+        except ValueError as error:
+            return _wrong(f"it names a key that is none: {error}")
+        keys, verify_keys = dict(self.keys or {}), dict(self._verify_keys)
+        if key is None:
+            keys.pop(body.name, None)
+            verify_keys.pop(body.name, None)
+        else:
+            keys[body.name], verify_keys[body.name] = body.key, key
+        self.keys, self._verify_keys = keys, verify_keys
+        return None
 
 
 def public_key(text: str) -> VerifyKey:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import re
 import socket
 import ssl
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from oven_controller.errors import ConfigError
@@ -15,6 +17,8 @@ from oven_controller.files import read_file
 
 ENVIRONMENT = "OVEN_TLS_CA"
 """Names the file for every process of a run."""
+SCHEMES: Final = ("nats", "tls", "ws", "wss")
+"""What nats-py connects to."""
 
 
 def trusting(ca: str | Path) -> ssl.SSLContext:
@@ -28,6 +32,14 @@ def trusting(ca: str | Path) -> ssl.SSLContext:
         ) from error
     except OSError as error:
         raise ConfigError(f"cannot read the certificate authority {ca}: {error.strerror}") from error
+
+
+def trusting_text(pem: str, source: str) -> ssl.SSLContext:
+    """The same of the authority's text; `source` is named where it holds none. Raises ConfigError."""
+    try:
+        return ssl.create_default_context(cadata=pem)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(f"the authority in {source} is not a certificate (PEM); ask for the file again") from error
 
 
 def from_environment() -> ssl.SSLContext | None:
@@ -48,7 +60,32 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(url: str) -> str:
-    return urlsplit(url).hostname or ""
+    return urlsplit(url if "://" in url else f"nats://{url}").hostname or ""
+
+
+def shown(url: str) -> str:
+    """The address without what stands before an @: a password belongs in no message."""
+    return re.sub(r"[^/,\s]*@", "", url)
+
+
+def checked_addresses(url: str) -> list[str]:
+    """The servers of an address, which has one or several with commas. Raises ConfigError for one with a user or a
+    password, and for what is not an address."""
+    servers = [server.strip() for server in url.split(",")]
+    for server in servers:
+        if "@" in server:
+            raise ConfigError(
+                f"the address {shown(server)} was given with a user or a password, and the bus knows everybody by a "
+                "key: leave out all before the @, and name the key by --creds FILE"
+            )
+        try:
+            parts = urlsplit(server if "://" in server else f"nats://{server}")
+            known = parts.scheme in SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        except ValueError:
+            known = False
+        if not known:
+            raise ConfigError(f"{server!r} is not a server's address; write e.g. tls://bus.example:4222")
+    return servers
 
 
 def open_to_readers(url: str) -> str:

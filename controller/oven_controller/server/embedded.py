@@ -99,8 +99,13 @@ class ServerFolder:
 
     def remove_user(self, name: str) -> None:
         """The key is no longer a user's; `tell` a running server with `rewrite_users` and a signal."""
-        self._write_users([user for user in self.users() if user.name != name])
-        (self.creds / f"{name}.nk").unlink(missing_ok=True)
+        users = self.users()
+        left = [user for user in users if user.name != name]
+        self._write_users(left)
+        if any(user.signing for user in users if user.name == name):
+            self._write_keys(left)
+        for suffix in (".nk", ".oven"):
+            (self.creds / f"{name}{suffix}").unlink(missing_ok=True)
 
     def write_conf(
         self,

@@ -21,9 +21,11 @@ _Model = TypeVar("_Model", bound=BaseModel)
 ENVIRONMENT = "OVEN_SET_"
 """`OVEN_SET_RULES__WINDOW_TICKS=5` says what `--set rules.window_ticks=5` says; two underscores stand for the dot."""
 
-SECRETIVE = ("key_env", "base_url")
-"""Settings whose wrong values are not repeated: a key is sometimes written where its variable's name belongs, or
-into an address."""
+SECRETIVE = ("key_env", "base_url", "to")
+"""Settings whose wrong values are not repeated, nor those of anything in them: a key is sometimes written where its
+variable's name belongs, or into an address; and who has the address of a webhook can post to it."""
+_QUOTED = 80
+"""Characters of an argument that an error repeats."""
 
 Kind = Literal["default", "run", "file", "environment", "set", "flag"]
 KeyPath = tuple[str, ...]
@@ -131,7 +133,9 @@ def _nested(key: str, raw: str, source: str) -> dict[str, Any]:
     try:
         value = load_yaml(raw)
     except yaml.YAMLError as error:
-        source = source if len(source) <= 80 else source[:79] + "…"
+        if set(key.split(".")) & set(SECRETIVE):
+            source = source.partition("=")[0]
+        source = source if len(source) <= _QUOTED else source[: _QUOTED - 1] + "…"
         raise ConfigError(f"{source}: the value is not YAML: {problem_of(error)}") from error
     parts = key.split(".")
     if parts[:2] == ["rules", "autonomy_of"] and len(parts) > 2:
@@ -176,7 +180,7 @@ def validated(
             lines += [f"there is no setting {leaf!r} ({source}); {nearest(leaf, of_entry or known)}" for leaf in leaves]
         else:
             message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
-            said = where if parts[-1:] and parts[-1] in SECRETIVE else f"{where} = {problem['input']!r}"
+            said = where if set(parts) & set(SECRETIVE) else f"{where} = {problem['input']!r}"
             lines.append(f"{said} ({source}): {message}")
     raise ConfigError("\n".join(lines))
 

@@ -12,6 +12,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from oven_controller.errors import UnknownNameError
 from oven_controller.mesh.change_requirements import FORMS, NEED
 from oven_controller.protocol.rules import Rules
+from oven_controller.settings.notify import NotifySettings
+from oven_controller.settings.variable_name import Variable
 
 ATTACHED = "attached"
 """The recipe's name when the training script is the user's own."""
@@ -96,15 +98,7 @@ def _without_secrets(value: str) -> str:
     return value
 
 
-def _variable(value: str) -> str:
-    if value and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
-        raise ValueError("it should be the name of an environment variable, and not the key itself")
-    return value
-
-
 Address: TypeAlias = Annotated[str, AfterValidator(_without_secrets)]
-Variable: TypeAlias = Annotated[str, AfterValidator(_variable)]
-"""The name of an environment variable."""
 MemberKind: TypeAlias = Literal["llm", "rule", "verifier"]
 Role: TypeAlias = Literal["critic", "adversary", "specialist", "style"]
 
@@ -394,6 +388,7 @@ class Settings(BaseModel):
     committee: CommitteeSettings = CommitteeSettings()
     tuner: TunerSettings = TunerSettings()
     author: AuthorSettings = AuthorSettings()
+    notify: NotifySettings = NotifySettings()
     kg: bool = Field(default=True, description="start the prior service")
     otlp: str = Field(default="", pattern="^$|^https?://", description="send traces there, OTLP over HTTP; empty: off")
     lockstep: bool = Field(default=False, description="the learner waits at every tick, so that a run can be repeated")

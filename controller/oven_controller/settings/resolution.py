@@ -30,6 +30,7 @@ from oven_controller.settings.layers import (
     validated,
 )
 from oven_controller.settings.model import ATTACHED, Settings
+from oven_controller.settings.notify import NotifySettings
 from oven_controller.settings.strict_yaml import key_lines
 
 
@@ -149,6 +150,25 @@ def rules_set(sets: Sequence[str]) -> dict[str, Any]:
         merge(merged, layer.values)
     settings = validated(Settings, merged, "", layers, None)
     return settings.rules.model_dump(mode="json", exclude_unset=True)
+
+
+def notify_settings(
+    *, config: Path | None = None, sets: Sequence[str] = (), environ: Mapping[str, str], urls: Sequence[str] = ()
+) -> NotifySettings:
+    """What the layers say under `notify`, checked; `urls` take the place of its addresses. Raises ConfigError, also for
+    a `--set` of something else."""
+    given = [from_set(text) for text in sets]
+    for layer in given:
+        if set(layer.values) != {"notify"}:
+            raise ConfigError(f"{layer.source}: only notify can be set here, e.g. notify.severity=warning")
+    found = [Layer(str(config), read_yaml(config), "file")] if config is not None else []
+    found += from_environment(environ)
+    layers = [Layer(one.source, {"notify": one.values["notify"]}, one.kind) for one in found if "notify" in one.values]
+    layers += [*given, *([Layer("command line", {"notify": {"to": list(urls)}}, "flag")] if urls else [])]
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merge(merged, layer.values)
+    return validated(Settings, merged, "", layers, None).notify
 
 
 def with_rules(rules: Rules, given: Mapping[str, Any]) -> Rules:

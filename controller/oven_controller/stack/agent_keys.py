@@ -24,7 +24,8 @@ SERVICES = ("up", "nats-server", "script")
 POOL = re.compile(r"(agents|mesh)-\d+")
 """Processes of agents, and replicas of the mesh."""
 LETTABLE = ("agent", "member")
-"""Who comes and goes. The other roles are the stack itself."""
+"""Who comes and goes. Of the other roles' keys one each is the stack's own, under the role's name; the others are
+persons'."""
 
 
 def admit(folder: RunFolder, name: str, *, shipped: bool = False, fresh: bool = False) -> None:
@@ -39,7 +40,7 @@ def admit(folder: RunFolder, name: str, *, shipped: bool = False, fresh: bool = 
     shared = [user.name for user in folder.server.users() if name in user.agents]
     if fresh and live and any(_alive(info.children.get(process, 0)) for process in (f"agent-{name}", *shared)):
         raise ConfigError(f"an agent named {name!r} runs in {folder.run!r} already; choose another with --name")
-    if taken := _reserved(folder, name, shipped):
+    if taken := reserved(folder.server, name, shipped):
         raise ConfigError(f"{name!r} is the name of {taken}; choose another for your own agent")
     if not info.embedded:
         path = folder.credentials("agent", name)
@@ -50,14 +51,14 @@ def admit(folder: RunFolder, name: str, *, shipped: bool = False, fresh: bool = 
     if not live or info.port is None:
         return
     folder.server.rewrite_users()
-    asyncio.run(_told(folder, Credentials.load(path), welcome=True))
+    asyncio.run(told(folder, Credentials.load(path), welcome=True))
 
 
 def admit_member(folder: RunFolder, name: str) -> None:
     """The same for a committee member that joins. Raises ConfigError for a name that is taken, ProcessError when the
     server does not take the key."""
     names.checked("member", name)
-    if taken := _reserved(folder, name, False):
+    if taken := reserved(folder.server, name):
         raise ConfigError(f"{name!r} is the name of {taken}; choose another for the member")
     if any(user.name == name and user.role != "member" for user in folder.server.users()):
         raise ConfigError(f"{name!r} has a key of this run already; choose another name for the member")
@@ -69,12 +70,12 @@ def admit_member(folder: RunFolder, name: str) -> None:
         return
     if path is not None and folder.locked() and info.port is not None:
         folder.server.rewrite_users()
-        asyncio.run(_told(folder, Credentials.load(path), welcome=True))
+        asyncio.run(told(folder, Credentials.load(path), welcome=True))
 
 
-def _reserved(folder: RunFolder, name: str, shipped: bool) -> str:
+def reserved(server: ServerFolder, name: str, shipped: bool = False) -> str:
     """Whose name it is, if no one else may vote or connect under it; empty if it is free."""
-    for user in folder.server.users():
+    for user in server.users():
         if name in user.agents:
             return f"an agent of this run, which speaks with the key {user.name!r}"
     if name in get_args(Role) or name in SERVICES:
@@ -103,7 +104,7 @@ def revoke(folder: RunFolder, name: str) -> None:
         return
     folder.server.rewrite_users()
     if key is not None:
-        asyncio.run(_told(folder, key, welcome=False))
+        asyncio.run(told(folder, key, welcome=False))
 
 
 def revoke_there(server: ServerFolder, name: str) -> None:
@@ -132,14 +133,18 @@ def _key_to_revoke(server: ServerFolder, name: str) -> Credentials | None:
                     f"{name!r} is one of {', '.join(user.agents)}, with the key {user.name!r}: revoke that, or `mute` "
                     "the agent; with --set agents_per_process=1 each has its own key"
                 )
-        raise UnknownNameError("key", name, (known for known, role in found.items() if role in LETTABLE))
-    if found[name] not in LETTABLE:
-        raise ConfigError(f"{name!r} is the stack's own key; only those of agents and committee members are revoked")
+        raise UnknownNameError("key", name, (known for known, role in found.items() if _comes_and_goes(known, role)))
+    if not _comes_and_goes(name, found[name]):
+        raise ConfigError(f"{name!r} is the stack's own key; only those of agents, members and persons are revoked")
     path = server.creds / f"{name}.nk"
     return Credentials.load(path) if path.exists() else None
 
 
-async def _told(folder: RunFolder, key: Credentials, *, welcome: bool) -> None:
+def _comes_and_goes(name: str, role: Role) -> bool:
+    return role in LETTABLE or name != role
+
+
+async def told(folder: RunFolder, key: Credentials, *, welcome: bool) -> None:
     """Have the server read its users again, until it takes the key, or no longer does. One that is being started again
     meanwhile reads them then."""
     deadline = asyncio.get_running_loop().time() + TOLD_S

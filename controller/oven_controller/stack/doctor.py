@@ -30,8 +30,10 @@ NEEDED_FOR = {
     "tui": "the monitor",
     "kg": "priors from the knowledge graph",
     "llm": "remote members of the reward committee",
+    "notify": "messages to chats and by e-mail",
     "otel": "traces (--otlp)",
     "import": "importing TensorBoard event files",
+    "mcp": "coding agents (oven-controller mcp)",
 }
 """What each extra is for; without it the rest continues."""
 

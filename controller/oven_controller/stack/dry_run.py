@@ -38,6 +38,8 @@ def dry_run(request: Request, home: Home) -> list[str]:
         processes[f"member-{name}"] = f"{own} member --name {name}"
     if settings.committee.frontier.model:
         processes["probes"] = f"{own} probes"
+    if settings.notify.to:
+        processes["notify"] = f"{own} notify"
     if request.command:
         processes["script"] = " ".join(request.command)
     elif request.learner:

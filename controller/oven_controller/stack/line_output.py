@@ -7,6 +7,7 @@ from datetime import datetime
 
 from oven_controller.log.announcement_text import announced, injected
 from oven_controller.log.message_gaps import Numbering
+from oven_controller.log.open_advice import Reminders, remaining
 from oven_controller.log.run_summary import RunSummary, text, training_signal
 from oven_controller.log.trial_findings import changes
 from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
@@ -21,7 +22,7 @@ from oven_controller.protocol.messages import (
     RunEnded,
     RunStarted,
 )
-from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand, OperatorKey
 from oven_controller.protocol.trial_messages import TrialEnded, TrialStarted
 from oven_controller.settings.resolution import Resolved
 from oven_controller.terminal_text import clean
@@ -80,6 +81,7 @@ class Headless:
         self.numbering = Numbering()
         self._began = began
         self._printed_step = -1
+        self._reminders = Reminders()
         self._unfit: dict[str, str] = {}  # agent → why it cannot fire, as it was printed
 
     def replayed(self, event: Event) -> None:
@@ -113,6 +115,8 @@ class Headless:
                 self._status(event, body, event.author in known)
             case OperatorCommand() as body:
                 self._say(event, f"operator {event.author}: {said(body)}")
+            case OperatorKey() as body:
+                self._say(event, f"operator {body.name}: the key {'counts' if body.key else 'counts no longer'}")
             case CommandAnswer() as body:
                 verdict = "done" if body.done else "refused"
                 self._say(event, f"answer   to {body.operator}: {body.action} {verdict}: {body.reason}")
@@ -166,6 +170,9 @@ class Headless:
             self.numbering.take(event.body)
 
     def _observation(self, event: Event, body: Observation) -> None:
+        for advice in self._reminders.due(self.view):
+            left = remaining(advice, self.view.tick)
+            self._say(event, f"advice   on {advice.actuator} lapses in {left}: `oven-controller approve {advice.id}`")
         started = self.view.started
         most = started.horizon.max_steps if started else None
         every = max(LEAST_STEPS, most // LINES_A_RUN) if most else EVERY_STEPS

@@ -123,6 +123,10 @@ class Plan:
     def member(self, name: str) -> Service:
         return self._own(f"member-{name}", "member", ("--name", name), self.environment("member", name))
 
+    def notifier(self) -> Service:
+        """It reads the log with the monitor's key; whom it calls, and their addresses, are in the run's folder."""
+        return self._own("notify", "notify", (), self.environment("monitor"))
+
     def probes(self) -> Service:
         """It fetches the calibrator's answers, and ends; it needs no bus."""
         run = {"OVEN_RUN": self.folder.run, "OVEN_RUN_DIR": str(self.folder.path)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, ConfigError, NameInUseError, ProcessError
+from oven_controller.notify.endpoints import resolve
 from oven_controller.runs import probe_set
 from oven_controller.runs.folder import IMPORTED, Home, RunFolder
 from oven_controller.security import tls
@@ -61,6 +63,7 @@ def check(request: Request, home: Home) -> None:
             tls.trusting(settings.tls_ca)
     pools(agent_specs(settings), per_process(settings))
     check_keys(settings.committee)
+    resolve(settings.notify, os.environ, home.find(request.run).path if request.resume else None)
     if settings.committee.frontier.model:
         probe_set.read_prompts(Path(settings.committee.frontier.prompts))
     if settings.agent_options:

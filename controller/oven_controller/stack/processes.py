@@ -9,6 +9,7 @@ from functools import partial
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import end
 from oven_controller.errors import BusError, ConfigError, OvenError, ProcessError
+from oven_controller.notify import cursor
 from oven_controller.process.child import WRONG_SETTING, Child, how, short
 from oven_controller.process.supervisor import Kept, Supervised
 from oven_controller.protocol import names
@@ -94,6 +95,12 @@ class Processes:
         await self._start_all(
             [(self._plan.member(name), ready[name], lambda: without) for name in members], self._around
         )
+
+    async def start_notifier(self) -> None:
+        """It is not waited for: what happens before it reads the log is in there."""
+        service = self._plan.notifier()
+        child = await self._child(service)
+        self._around.append(self._keep(service, child, self._notifier_reads, lambda: "no messages are sent"))
 
     async def start_probes(self) -> None:
         """It is not waited for, and ends by itself."""
@@ -215,6 +222,12 @@ class Processes:
                 return
             except BusError:
                 await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _notifier_reads(self) -> None:
+        """It writes its cursor when it has read the log."""
+        before = cursor.written(self._plan.folder.path)
+        while cursor.written(self._plan.folder.path) == before:
+            await asyncio.sleep(ASK_AGAIN_S)
 
     async def _heard(self, subject: str) -> None:
         while not await self._bus.has_listener(subject):

@@ -17,6 +17,7 @@ from oven_controller.errors import BusError, OvenError
 from oven_controller.process.child import Child
 from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.runs.folder import RunFolder
+from oven_controller.runs.local_run import LocalRun
 from oven_controller.runs.operator_client import carried_out
 from oven_controller.stack.output import relay
 from oven_controller.stack.plan import Service
@@ -68,7 +69,7 @@ async def _trusted(folder: RunFolder, agent: str, actuators: Sequence[str]) -> N
     for attempt in range(TRIES if actuators else 0):
         command = OperatorCommand(id=uuid4().hex, action="trust", agent=agent, actuators=tuple(actuators))
         try:
-            result = await carried_out(folder, command, ANSWER_S)
+            result = await carried_out(LocalRun(folder), command, ANSWER_S)
         except OvenError as error:
             print(f"{agent} is not trusted yet: {error}", flush=True)
             return

@@ -17,6 +17,7 @@ from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import end
 from oven_controller.errors import BusError, ConfigError, OvenError, ProcessError
+from oven_controller.notify import cursor, endpoints, kept_addresses
 from oven_controller.process import signals, terminal
 from oven_controller.process.child import Child, how, short
 from oven_controller.protocol.events import Event
@@ -125,6 +126,7 @@ class _Up:
         """Raises ProcessError where the disk takes nothing."""
         start = self.request.resolved.start
         try:
+            self._keep_addresses()
             self._write_config()
         except OSError as error:
             raise ProcessError(
@@ -139,8 +141,18 @@ class _Up:
             embedded=not self.settings.nats,
             creds=str(Path(self.settings.creds).absolute()) if self.settings.creds else "",
             tls_ca=str(Path(self.settings.tls_ca).absolute()) if self.settings.tls_ca else "",
+            learner_end="",
             ended=None,
         )
+
+    def _keep_addresses(self) -> None:
+        """Those that messages go to, out of the settings. Of a new run the log is told from its beginning."""
+        settings = kept_addresses.keep(self.folder.path, self.settings.notify)
+        self.settings = self.settings.model_copy(update={"notify": settings})
+        if settings.to and not self.request.resume:
+            cursor.save(self.folder.path, cursor.Cursor())
+        for warning in endpoints.warnings(endpoints.resolve(settings, os.environ, self.folder.path)):
+            self.out(f"warning: {warning}")
 
     async def _serve(self) -> str:
         if self.settings.nats:
@@ -194,11 +206,11 @@ class _Up:
             except Stopped:
                 code = self._stopped()
             except OvenError as error:
-                await self._end(processes, bus, watch)
+                await self._end(processes, bus, watch, 3)
                 if error.exit_code == 2 and made:
                     await streams.delete(bus.jetstream, self.folder.run)
                 raise
-            await self._end(processes, bus, watch)
+            await self._end(processes, bus, watch, code)
             await self.log.finish(bus, watch, mirror)
         own = processes.learner if code == 0 and not self.request.command else None
         self.log.look_what_is_missing(own is not None and own.returncode == 0)
@@ -213,6 +225,8 @@ class _Up:
         await processes.start_members(list(self.settings.committee.judges))
         if self.settings.committee.frontier.model:
             await processes.start_probes()
+        if self.settings.notify.to:
+            await processes.start_notifier()
         await self._open_monitor(plan)
         if self.request.command or self.request.learner:
             await self._start_learner(processes, plan, relaunch.LATEST if self.request.resume else "")
@@ -316,8 +330,8 @@ class _Up:
             self.out(f"  {line}")
         return 2 if code == 2 else 3
 
-    async def _end(self, processes: Processes, bus: Bus, watch: Watch) -> None:
-        """The learner first, so that its checkpoint and its last word still reach the log."""
+    async def _end(self, processes: Processes, bus: Bus, watch: Watch, code: int) -> None:
+        """The learner first, so that its checkpoint and last word still reach the log. `code`: the run's, so far."""
         if self.members is not None:
             await self.members.close()
         if self.stop.is_set():
@@ -330,6 +344,9 @@ class _Up:
         except OvenError as error:
             self.out(str(error))
         await self.log.drain(bus, watch)  # what the learner said last, before the others say goodbye
+        if self.settings.notify.to:  # whoever is called hears of it, if the log does not say
+            code_of = processes.learner.returncode if processes.learner is not None else None
+            self._note(ended=self._status(code), learner_end=how(code_of) if code_of is not None else "")
         await processes.end_others()
         await self.log.drain(bus, watch)
 

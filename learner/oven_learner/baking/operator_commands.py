@@ -14,7 +14,8 @@ from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.messages import Receipt, RunStarted
 from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.log_sources import batches, connected
+from oven_controller.runs.local_run import LocalRun
+from oven_controller.runs.log_sources import batches
 from oven_controller.runs.operator_client import AGAIN_S, Result, carried_out
 
 ANSWER_S = 60.0
@@ -31,7 +32,7 @@ def said(folder: Path, after: int, limit_s: float = ANSWER_S, **command: Any) ->
     """Carry a command out, and wait for what the log says of it. The learner's receipt; None where the action has none.
     `after`: a sequence of the log that the training's announcement comes after, since a command before it would be of
     no training. Raises CommandRefusedError with the reason, and BusError where the log says nothing in time."""
-    run = RunFolder(folder)
+    run = LocalRun(RunFolder(folder))
     order = OperatorCommand(id=uuid.uuid4().hex, **command)
     # In a thread of its own: the caller may be in an event loop, which a second one must not be started in.
     with ThreadPoolExecutor(1, thread_name_prefix="oven-operator") as thread:
@@ -41,7 +42,7 @@ def said(folder: Path, after: int, limit_s: float = ANSWER_S, **command: Any) ->
     return result.receipt
 
 
-async def _said(run: RunFolder, after: int, order: OperatorCommand, limit_s: float) -> Result:
+async def _said(run: LocalRun, after: int, order: OperatorCommand, limit_s: float) -> Result:
     await _logged(run, after, lambda body: isinstance(body, RunStarted), limit_s)
     return await carried_out(run, order, limit_s)
 
@@ -55,18 +56,18 @@ def offered(folder: Path, after: int, actuator: str, choice: str, ended: Callabl
         )
 
     with ThreadPoolExecutor(1, thread_name_prefix="oven-operator") as thread:
-        thread.submit(lambda: asyncio.run(_logged(RunFolder(folder), after, is_it, None, ended))).result()
+        thread.submit(lambda: asyncio.run(_logged(LocalRun(RunFolder(folder)), after, is_it, None, ended))).result()
 
 
 async def _logged(
-    run: RunFolder,
+    run: LocalRun,
     after: int,
     is_it: Callable[[object], bool],
     limit_s: float | None,
     ended: Callable[[], bool] = lambda: False,
 ) -> None:
     """When the log has such a message after a sequence, or `ended`."""
-    async with asyncio.timeout(limit_s), connected(run, "operator") as bus:
+    async with asyncio.timeout(limit_s), run.connected("operator") as bus:
         while not ended():
             async for batch in batches(bus, run.run, after):
                 if any(is_it(event.body) for event in batch):

@@ -60,7 +60,7 @@ class LogReader:
         self._last_read, self._announced = seen, True
         head = await bus.head(self._run)
         if head:
-            async for event in bus.read(self._run, until=head, subjects=[self._on.run]):
+            async for event in bus.read(self._run, until=head, subjects=[self._on.run, self._on.operator("*")]):
                 self._keyring.verify(event)  # it learns who signs
 
     async def run(self, bus: Bus) -> None:

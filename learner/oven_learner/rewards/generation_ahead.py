@@ -2,8 +2,9 @@
 
 A step then takes as long as the slower of the two, judging or generating and training, and not as long as both. What
 it costs: completions are trained on one optimizer step after the policy that wrote them. Their log-probabilities under
-that policy are computed when they are made (TRL's `old_per_token_logps`), so that the loss's importance ratio and its
-clip correct for the step between, as they do for `num_iterations` above 1 (Schulman et al. 2017, arXiv 1707.06347).
+that policy are taken when they are made (TRL's `old_per_token_logps`; `sampling_log_probs`), so that the loss's
+importance ratio and its clip correct for the step between, as they do for `num_iterations` above 1 (Schulman et al.
+2017, arXiv 1707.06347).
 
 `_generate_and_score_completions` runs in its own thread for each generation, as a coroutine would: the trainer
 waits for it until it asks the remote members, continues while they answer, and takes the rewards and all that follows
@@ -21,6 +22,7 @@ Written for TRL 1.16 (`_generate_and_score_completions`, `_metrics`, `num_iterat
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -30,6 +32,7 @@ import torch
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import MetricSpec
+from oven_learner.rewards import sampling_log_probs
 from oven_learner.rewards.committee import Committee
 
 Answer = TypeVar("Answer")
@@ -144,11 +147,12 @@ class _Batch(threading.Thread):
         kept, iterations = _measured(trainer), trainer.num_iterations
         own: list[dict[str, list[Any]]] = [defaultdict(list) for _ in kept]
         _measure(trainer, own)
-        if ahead:  # TRL then computes the log-probabilities under the policy of now
+        if ahead:  # TRL then asks for the log-probabilities under the policy of now
             trainer.num_iterations = 2 * iterations
         try:
-            self.start()
-            self._asking.wait()
+            with sampling_log_probs.kept(trainer) if ahead else contextlib.nullcontext():
+                self.start()
+                self._asking.wait()
         finally:
             _measure(trainer, kept)
             trainer.num_iterations = iterations

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import psutil
 import pytest
 from tests.integration.conftest import WAIT_S, Stack, wait_for
+from tests.support.coding_agent import steer
 
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
@@ -113,6 +116,9 @@ def test_what_is_advised_is_approved_set_vetoed_and_muted(stack: Stack) -> None:
         status["agents"]["adviser"]["shadow"] == "muted by operator" and not status["agents"]["learning_rate"]["shadow"]
     )
     assert status["knobs"]["grad.clip"] == 5.0
+    revoke = partial(stack.command, "creds", "revoke", "mcp")
+    asyncio.run(steer("advised", "grad.clip", decision["of"], stack.env, stack.folder, revoke))
+    assert said(stack, 0, "set", "grad.clip", "5")["receipt"]["before"] == 3.5
     assert "shadow: muted by operator" in stack.command("status")[1]
     text = finish(stack, up, "advised")
     assert "agent adviser: " in text and "shadow: muted by operator" in text

@@ -39,6 +39,7 @@ from oven_controller.replica import service
 from oven_controller.replica.history_service import serve_history
 from oven_controller.runs import log_reader, log_recovery, log_sources
 from oven_controller.runs.folder import Home, RunFolder
+from oven_controller.runs.local_run import LocalRun
 from oven_controller.runs.operator_client import carried_out
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring, load_keys
@@ -167,7 +168,7 @@ async def test_what_an_administrator_forges_changes_nothing_anywhere(run: Run, t
             # A monitor that follows the run while it is up.
             with run.folder.hold():
                 followed = []
-                async for event in log_reader.follow(run.folder):
+                async for event in LocalRun(run.folder).follow():
                     followed.append(event)
                     if isinstance(event.body, RunEnded):
                         break
@@ -306,7 +307,7 @@ async def test_an_operator_is_told_what_the_learner_says_and_not_what_a_forger_d
     await asyncio.to_thread(learner.start)
     await run.until(lambda event: isinstance(event.body, RunStarted))
     stop = OperatorCommand(id="c", action="stop")
-    telling = asyncio.create_task(carried_out(run.folder, stop, 30))
+    telling = asyncio.create_task(carried_out(LocalRun(run.folder), stop, 30))
     await run.until(lambda event: event.body == stop)
     no = Receipt(incarnation=1, n=9, command="c", actuator="run.stop", status="rejected", tick=1, step=1)
     for signed in (True, False):

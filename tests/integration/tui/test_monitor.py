@@ -24,6 +24,7 @@ from oven_controller.protocol.names import Subjects
 from oven_controller.replica.history_service import serve_history
 from oven_controller.runs import log_recovery
 from oven_controller.runs.folder import Home, RunFolder
+from oven_controller.runs.local_run import LocalRun
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer
 from oven_tui.feed import Feed
@@ -41,7 +42,7 @@ class Reader:
         self.events: list[Event] = []
         self.links: list[str] = []
         self._changed = asyncio.Event()
-        self._feed = Feed(folder, self._take, self._say)
+        self._feed = Feed(LocalRun(folder), self._take, self._say)
 
     def _take(self, events: list[Event]) -> None:
         self.events += events

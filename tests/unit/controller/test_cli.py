@@ -25,7 +25,7 @@ from oven_controller.stack.plan import Plan
 from oven_controller.stack.preflight_checks import Request
 
 PLAIN = """
-up run runs status down log explain monitor replay backtest review calibration import hold resume stop
+up run runs status down log decisions explain monitor replay backtest review calibration import hold resume stop
 approve veto set mute unmute trust distrust autonomy schema bench gym doctor kg
 """
 COMMANDS = [

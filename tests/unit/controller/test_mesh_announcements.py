@@ -11,9 +11,10 @@ from tests.support.mesh_log import LR, MOVES, SPECS, Log, event
 
 from oven_agents import Agent
 from oven_agents.sdk.session import Session
-from oven_controller.cli.explain import lines, plain
+from oven_controller.cli.explain import lines
 from oven_controller.log.announcement_text import announced, injected
 from oven_controller.log.explanation import Explanations
+from oven_controller.log.explanation_report import report
 from oven_controller.log.replay import replay
 from oven_controller.log.run_summary import RunSummary
 from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
@@ -145,7 +146,7 @@ def test_explain_names_the_announcement_before_and_the_prompts_beside() -> None:
     text = "\n".join(lines(found))
     assert "before it: the learner announced teacher.active at step 1: one of none, small, big, huge, now none" in text
     assert "beside it: ann added 2 prompts to sums at step 1 (2 held, 1 older ones made room): harder sums" in text
-    assert len(plain(found)["injected"]) == 1 and (view.injected, view.evicted) == (2, 1)
+    assert len(report("r", found).model_dump(mode="json")["injected"]) == 1 and (view.injected, view.evicted) == (2, 1)
 
 
 def test_a_sentence_says_what_can_be_set() -> None:

@@ -7,6 +7,7 @@ from tests.support.mesh_log import LR, NOON, RUN, SPECS, Log, event
 
 from oven_controller.cli.explain import lines as explained
 from oven_controller.log.explanation import Explanations
+from oven_controller.log.open_advice import Reminders, remaining, waiting
 from oven_controller.log.run_summary import RunSummary
 from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_controller.protocol.events import Event
@@ -267,3 +268,25 @@ def test_a_choice_for_the_end_is_no_intervention_and_is_neither_withheld_nor_tri
     log = ended_with_its_best(control_share=1.0, max_interventions=0, trials="all")
     assert (log.last.verdict, log.last.target, log.last.snapshot_first) == ("adopted", "", False)
     assert log.outcomes == [] and not log.trials and log.mesh.state.effective["run.best"] == "best"
+
+
+def test_advice_that_is_about_to_lapse_is_said_again_once() -> None:
+    log = Log.running("amy", speciality=(LR, "grad.clip"), autonomy="advise", approve_ticks=8)
+    log.propose("amy", 0.5, confidence=0.9)
+    log.tick(1)
+    log.propose("amy", 0.5, "grad.clip", confidence=0.9)
+    first, second = log.decisions
+    fold, reminders, due, out = RunSummary(), Reminders(), list[tuple[int, str]](), list[str]()
+    log.tick(9)
+    headless = Headless(out.append, NOON)
+    for entry in log.events:
+        fold.feed(entry)
+        headless.event(entry)
+        due += [(fold.tick, one.id) for one in reminders.due(fold)]
+    assert due == [(6, first.id), (7, second.id)]
+    said = [line for line in out if "lapses in" in line]
+    assert len(said) == 2 and f"advice   on {LR} lapses in 2 ticks: `oven-controller approve {first.id}`" in said[0]
+    assert waiting(fold) == []
+    assert [remaining(first, tick, 60.0) for tick in (1, 7, 9)] == [
+        "7 ticks (about 7 min)", "1 tick (about 60 s)", "0 ticks",
+    ]  # fmt: skip

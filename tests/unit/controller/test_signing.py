@@ -14,7 +14,7 @@ from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision, Message, Observation, Receipt, RunStarted, StepClosed, Vote
 from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_controller.protocol.operator_messages import OperatorCommand, OperatorKey
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring, Signer
 
@@ -229,3 +229,58 @@ def test_what_was_judged_and_printed_can_be_judged_again() -> None:
     forged = begun().verify(event(subject, body, "stranger"))
     assert '"type": "Malformed"' in forged.line() and '"fault": "signature"' in forged.line()
     assert Event.from_line(forged.line()).body == body
+
+
+OPERATOR = Signer(Credentials.new("operator"))
+WITH_OPERATOR = PUBLIC | {"operator": OPERATOR.public}
+
+
+def named(name: str, key: str, by: str = "operator", signer: Signer = OPERATOR, message_id: str = "k") -> Event:
+    subject, data = ON.operator(by), OperatorKey(name=name, key=key).wire()
+    signature = signer.sign(subject, message_id, data)
+    return Event.read(2, subject, data, NOON, message_id=message_id, signature=signature)
+
+
+def with_operator(**how: Any) -> Keyring:
+    keyring = Keyring(PIN, **how)
+    assert fault(keyring, started(keys=WITH_OPERATOR)) == ""
+    return keyring
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_person_counts_from_the_stacks_word_on_until_it_is_taken_back(check: bool) -> None:
+    keyring, held = with_operator(check=check), event(ON.operator("bob"), HELD, "bob")
+    assert fault(keyring, held) == "unsigned"
+    assert fault(keyring, named("bob", KEYS["bob"].public)) == ""
+    assert fault(keyring, held) == fault(keyring, event(ON.operator("ann"), HELD, "ann")) == ""
+    assert fault(keyring, event(ON.operator("bob"), HELD, None)) == "unsigned"
+    if check:
+        assert fault(keyring, event(ON.operator("bob"), HELD, "ann")) == "signature"
+    assert fault(keyring, named("bob", "", message_id="k2")) == ""
+    assert fault(keyring, held) == "unsigned"
+    # The learner says anew who signs.
+    assert fault(keyring, named("bob", KEYS["bob"].public)) == ""
+    assert fault(keyring, started(incarnation=2, keys=WITH_OPERATOR)) == ""
+    assert fault(keyring, held) == "unsigned"
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_no_one_else_says_whose_keys_count(check: bool) -> None:
+    stranger, mallory = KEYS["stranger"], KEYS["bob"].public
+    for what, said in {
+        "another person": named("bob", mallory, by="ann", signer=KEYS["ann"]),
+        "a person in the operator's place": named("bob", mallory, signer=KEYS["ann"]),
+        "a stranger": named("bob", mallory, signer=stranger),
+        "the mesh": named("bob", mallory, by="mesh", signer=KEYS["mesh"]),
+        "of the learner": named("learner", mallory),
+        "of the mesh": named("mesh", mallory),
+        "of itself": named("operator", mallory),
+        "of none": named("bob", "AAAA"),
+        "of two": named("a.b", mallory),
+    }.items():
+        keyring = with_operator(check=check)
+        assert fault(keyring, said) in ("unsigned", "signature"), what
+        assert keyring.keys == WITH_OPERATOR, what
+    unsigned = Keyring()
+    assert fault(unsigned, started(None, keys={})) == fault(unsigned, named("bob", mallory)) == ""
+    assert unsigned.keys == {}, "an unsigned run stays one"

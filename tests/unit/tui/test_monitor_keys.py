@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -15,13 +16,22 @@ from textual.pilot import Pilot
 from textual.widgets import Footer
 
 from oven_controller.protocol.events import Event
-from oven_tui.app import CHARTS, MonitorApp
+from oven_controller.protocol.messages import Decision
+from oven_tui.app import MonitorApp
+from oven_tui.apps.overlay_app import OverlayApp
+from oven_tui.apps.play_app import PlayApp
+from oven_tui.bindings import key_words
+from oven_tui.model.commands import BY_ID, COMMANDS
 from oven_tui.model.decisions import Decided
+from oven_tui.screens.console import ConsoleScreen
 from oven_tui.screens.decision_detail import DecisionScreen
-from oven_tui.screens.help import HelpScreen
+from oven_tui.screens.help import BOARD, HelpScreen
 from oven_tui.widgets.chart import Chart
+from oven_tui.widgets.charts import CHARTS
+from oven_tui.widgets.console_lines import ConsoleLines
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header
+from oven_tui.widgets.run_list import RunList
 
 EVENTS = recorded()
 ABOUT = About("demo", "grpo", "drill:lr-low", "everything was made slow")
@@ -174,17 +184,54 @@ async def test_the_filter() -> None:
         await until(pilot, lambda: "shown by" not in screen_text(app))
 
 
-async def test_help_lists_every_binding_and_every_binding_has_an_id_and_a_tooltip() -> None:
-    async with monitor(EVENTS, (120, 70)) as (app, pilot):
+SHOWN = (MonitorApp, Decisions, DecisionScreen, HelpScreen, ConsoleScreen, ConsoleLines, RunList, OverlayApp, PlayApp)
+
+
+def test_a_key_has_one_meaning_where_it_is_heard() -> None:
+    for scope in ("decisions", "paper", "help", "runs", "overlay", "player", "console", "console_page"):
+        keys = [key for command in COMMANDS if command.scope == scope for key in command.key_names()]
+        assert len(keys) == len(set(keys))
+    board = [key for command in COMMANDS if command.scope in ("monitor", "decisions") for key in command.key_names()]
+    assert len(board) == len(set(board)) and len(BY_ID) == len(COMMANDS)
+
+
+async def test_help_has_every_command_of_the_table_and_the_classes_have_its_bindings() -> None:
+    async with monitor(EVENTS, (120, 80)) as (app, pilot):
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen) and "Filter the decisions" in screen_text(app))
         text = screen_text(app)
-        bindings = [b for kind in (MonitorApp, Decisions, DecisionScreen, HelpScreen) for b in kind.BINDINGS]
-        for binding in bindings:
-            assert isinstance(binding, Binding) and binding.id and binding.tooltip
-        for binding in (*MonitorApp.BINDINGS, *Decisions.BINDINGS):
-            assert isinstance(binding, Binding) and binding.tooltip in text
-        assert len({b.id for b in bindings if isinstance(b, Binding)}) == len(bindings)
+        for command in COMMANDS:
+            assert command.scope not in BOARD or (command.help in text and key_words(command) in text)
+        bindings = [b for kind in SHOWN for b in kind.BINDINGS]
+        assert {b.id for b in bindings if isinstance(b, Binding)} == set(BY_ID)
+
+
+@pytest.mark.parametrize("key", ["colon", "ctrl+p"])
+async def test_the_palette_runs_what_it_names(key: str) -> None:
+    async with monitor(EVENTS) as (app, pilot):
+        await pilot.press(key)
+        await until(pilot, lambda: "Close the monitor" in screen_text(app))
+        await pilot.press(*"next met")
+        await until(pilot, lambda: "Next metrics" in screen_text(app) and "Close the" not in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.charts.page == 1)
+
+
+async def test_y_copies_the_row_as_json_and_vim_keys_move() -> None:
+    async with monitor(EVENTS) as (app, pilot):
+        decisions = app.query_one(Decisions)
+        last = decisions.cursor
+        await pilot.press("ctrl+u")
+        assert decisions.cursor < last
+        await pilot.press("ctrl+d", "g", "j")
+        assert decisions.cursor == 1
+        for place, entry in enumerate(app.view.rows()):
+            decisions.move_to(place)
+            await pilot.press("y")
+            copied = json.loads(app.clipboard)
+            assert copied["event"] == entry.seq
+            if isinstance(entry, Decided):
+                assert Decision.model_validate(copied["decision"]) == entry.decision
 
 
 async def test_both_themes_colour_every_kind_of_text() -> None:

@@ -12,6 +12,7 @@ from tests.support.trial_log import two_trials, under_way
 
 from oven_controller.protocol.events import Event
 from oven_tui.app import MonitorApp
+from oven_tui.appearance import Appearance
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About
 
@@ -60,7 +61,9 @@ async def picture(
     name: str, events: list[Event], size: tuple[int, int], theme: str, monkeypatch: pytest.MonkeyPatch, *keys: str
 ) -> None:
     monkeypatch.setattr(MonitorApp, "silent_s", lambda self: 2.0)  # the clock is no part of the picture
-    app = MonitorApp(About("demo", "grpo", "drill:lr-low", "everything was made slow"), light=theme == "light")
+    app = MonitorApp(
+        About("demo", "grpo", "drill:lr-low", "everything was made slow"), appearance=Appearance(light=theme == "light")
+    )
     async with app.run_test(size=size) as pilot:
         app.say("connected", "")
         app.take(events)

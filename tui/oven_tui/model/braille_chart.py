@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -14,10 +14,21 @@ Style: TypeAlias = Literal["noisy", "measured", "set"]
 """`noisy`: raw and dim under a bright average. `measured`: points joined by a bright line. `set`: a knob's steps."""
 
 Run: TypeAlias = tuple[str, str]
-"""Text, and what it is: "blank", "raw", "line", "broken", the kind of a branch, or that of a mark."""
+"""Text, and what it is: "blank", "raw", "line", "broken", "cross", the kind of a branch, or that of a mark."""
+
+Grid: TypeAlias = list[bytearray]
+"""Rows of cells; of each cell its eight dots."""
+
+LAYERS = ("change", "line", "control", "trace", "raw")
+"""Kinds of curves, the foremost first. Further curves in one chart are branches of a kind that stands here, and has a
+component class in widgets/base."""
 
 # Of each dot of a cell, by [column][row from the top] (Unicode block U+2800).
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+_SPANS = tuple([[sum(dots[top : bottom + 1]) for bottom in range(4)] for top in range(4)] for dots in _DOTS)
+"""The dots from one row to another, by [column][upper][lower]."""
+_BRAILLE = [chr(0x2800 | dots) for dots in range(256)]
+_BLANK: Run = (" ", "blank")
 
 
 class Mark(NamedTuple):
@@ -28,11 +39,11 @@ class Mark(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """One branch of a trial: measured points, joined by a line, beside the run's own."""
+    """Another curve beside the run's own: measured points, joined by a line."""
 
     columns: Sequence[Column]
-    kind: Literal["control", "change", "trace"]
-    """The control of a trial under way; a change; a branch of one that is over."""
+    kind: str
+    """One of LAYERS. Of a trial: its control while it is under way, a change, a trace of one that is over."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +66,29 @@ class Bounds:
         return math.sqrt(self.low * self.high) if self.log else self.low / 2 + self.high / 2
 
 
-def bounds(columns: Sequence[Column], style: Style) -> Bounds:
-    """Round numbers around all that was measured. Knobs that range over more than a factor of 20 get a log scale."""
+@dataclass(frozen=True)
+class Axis:
+    """The ticks that all charts show."""
+
+    first: int
+    last: int
+
+    def cell(self, tick: int, width: int) -> int | None:
+        """Of `width` cells the one of a tick; None where it is not shown."""
+        if not self.first <= tick <= self.last:
+            return None
+        return int((tick - self.first) * width / (self.last - self.first + 1))
+
+
+def bounds(columns: Sequence[Column], style: Style, log: bool = False) -> Bounds:
+    """Round numbers around all that was measured. Knobs that range over more than a factor of 20 get a log scale, and
+    what is to have one if all of it is above 0."""
     low = min((c.low for c in columns if c.low <= c.high), default=0.0)
     high = max((c.high for c in columns if c.low <= c.high), default=1.0)
-    if style == "set" and 1e-300 < low < high / 20 < 1e300:
-        return Bounds(10.0 ** math.floor(math.log10(low) + 1e-9), 10.0 ** math.ceil(math.log10(high) - 1e-9), log=True)
+    far = style == "set" and low < high / 20
+    if (log or far) and 1e-300 < low < high < 1e300:
+        least, most = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
+        return Bounds(10.0**least, 10.0 ** max(most, least + 1), log=True)
     if low == high:
         around = abs(low) / 2 or 1.0
         low, high = max(low - around, -sys.float_info.max), min(high + around, sys.float_info.max)
@@ -97,100 +125,116 @@ def draw(
     width: int,
     height: int,
     branches: Sequence[Branch] = (),
+    cross: int | None = None,
 ) -> list[list[Run]]:
-    """`height` rows of runs, `width` cells each in all. Columns count dots (two to a cell), marks count cells."""
-    raw = [[0] * width for _ in range(height)]
-    line = [[0] * width for _ in range(height)]
+    """`height` rows of runs, `width` cells each in all. Columns count dots (two to a cell), marks count cells; `cross`
+    is the cell of the crosshair."""
     dots = height * 4 - 1
+    grids: dict[str, Grid] = {}
 
     def row(value: float) -> int:
         return dots - round(scale.height(value) * dots)
 
-    before: tuple[int, int] | None = None
-    raw_before: tuple[int, int] | None = None
-    for column in columns:
-        if column.low > column.high:
-            before = raw_before = None  # a gap: nothing finite here
-            continue
-        if style == "noisy":
-            _upright(raw, column.x, row(column.high), row(column.low))
-            raw_here = (column.x, row(column.last))
-            for x, y in _between(raw_before, raw_here, style):
-                raw[y >> 2][x >> 1] |= _DOTS[x & 1][y & 3]
-            here, raw_before = (column.x, row(column.smooth)), None if column.broken else raw_here
-        else:
-            _upright(line, column.x, row(column.high), row(column.low))
-            here = (column.x, row(column.last))
-        for x, y in _between(before, here, style):
-            line[y >> 2][x >> 1] |= _DOTS[x & 1][y & 3]
-        before = None if column.broken else here
-    broken = {column.x >> 1 for column in columns if column.broken}
-    layers = {kind: [[0] * width for _ in range(height)] for kind in ("trace", "control", "change")}
-    for branch in branches:
-        before = None
-        for column in branch.columns:
+    def curve(kind: str, points: Iterable[Column], of: Callable[[Column], float], uprights: bool = False) -> None:
+        grid = grids.setdefault(kind, [bytearray(width) for _ in range(height)])
+        before: tuple[int, int] | None = None
+        for column in points:
             if column.low > column.high or column.x >= 2 * width:
-                before = None
+                before = None  # a gap: nothing finite here
                 continue
-            here = (column.x, row(column.last))
-            for x, y in _between(before, here, style):
-                layers[branch.kind][y >> 2][x >> 1] |= _DOTS[x & 1][y & 3]
-            before = here
+            if uprights:
+                _upright(grid, column.x, row(column.high), row(column.low))
+            here = (column.x, row(of(column)))
+            _join(grid, before or here, here, style)
+            before = None if column.broken else here
+
+    if style == "noisy":
+        curve("raw", columns, _last, uprights=True)
+        curve("line", columns, _smooth)
+    else:
+        curve("line", columns, _last, uprights=True)
+    for branch in branches:
+        curve(branch.kind, branch.columns, _last)
+    under: dict[int, Run] = {} if cross is None else {cross: ("│", "cross")}
+    under |= {x: ("┊", mark.kind) for x, mark in marks.items() if x != cross}
+    head = {x: (mark.glyph, mark.kind) for x, mark in marks.items()}
+    foot = {column.x >> 1: ("×", "broken") for column in columns if column.broken}
+    order = [(grids[kind], kind) for kind in LAYERS if kind in grids]
     made = []
     for y in range(height):
-        grids = [(layers["change"][y], "change"), (line[y], "line"), (layers["control"][y], "control")]
-        grids += [(layers["trace"][y], "trace"), (raw[y], "raw")]
-        made.append(_row(grids, marks, broken, width, head=y == 0, foot=y == height - 1))
+        here = [(grid[y], kind) for grid, kind in order if any(grid[y])]
+        over = (foot if y == height - 1 else {}) | (head if y == 0 else {})
+        made.append(_row(here, over, under, width))
     return made
 
 
-def _upright(grid: list[list[int]], x: int, top: int, bottom: int) -> None:
-    for y in range(top, bottom + 1):
-        grid[y >> 2][x >> 1] |= _DOTS[x & 1][y & 3]
+def _last(column: Column) -> float:
+    return column.last
 
 
-def _between(before: tuple[int, int] | None, here: tuple[int, int], style: Style) -> Iterator[tuple[int, int]]:
-    """The dots from one point to the next: straight, or level and then upright for what is set."""
-    x1, y1 = here
-    x0, y0 = before or here
-    if style == "set":
-        yield from ((x, y0) for x in range(x0, x1 + 1))
-        yield from ((x1, y) for y in range(min(y0, y1), max(y0, y1) + 1))
+def _smooth(column: Column) -> float:
+    return column.smooth
+
+
+def _upright(grid: Grid, x: int, top: int, bottom: int) -> None:
+    cell, spans = x >> 1, _SPANS[x & 1]
+    first, last = top >> 2, bottom >> 2
+    if first == last:
+        grid[first][cell] |= spans[top & 3][bottom & 3]
         return
-    steps = max(x1 - x0, abs(y1 - y0), 1)
-    for step in range(steps + 1):
-        yield x0 + round((x1 - x0) * step / steps), y0 + round((y1 - y0) * step / steps)
+    grid[first][cell] |= spans[top & 3][3]
+    for y in range(first + 1, last):
+        grid[y][cell] |= spans[0][3]
+    grid[last][cell] |= spans[0][bottom & 3]
+
+
+def _join(grid: Grid, before: tuple[int, int], here: tuple[int, int], style: Style) -> None:
+    """The dots from one point to the next: straight, or level and then upright for what is set."""
+    (x0, y0), (x1, y1) = before, here
+    wide, high = x1 - x0, y1 - y0
+    if style == "set":
+        for x in range(x0, x1 + 1):
+            grid[y0 >> 2][x >> 1] |= _DOTS[x & 1][y0 & 3]
+        _upright(grid, x1, min(y0, y1), max(y0, y1))
+    elif abs(high) <= wide:
+        slope = high / wide if wide else 0.0
+        for x in range(x0, x1 + 1):
+            y = y0 + round(slope * (x - x0))
+            grid[y >> 2][x >> 1] |= _DOTS[x & 1][y & 3]
+    else:
+        y, way = y0, 1 if high > 0 else -1
+        for x in range(x0, x1):
+            end = y0 + round(high * (x - x0 + 0.5) / wide)
+            _upright(grid, x, min(y, end), max(y, end))
+            y = end + way
+        _upright(grid, x1, min(y, y1), max(y, y1))
 
 
 def _row(
-    grids: Sequence[tuple[list[int], str]],
-    marks: Mapping[int, Mark],
-    broken: set[int],
-    width: int,
-    *,
-    head: bool,
-    foot: bool,
+    here: Sequence[tuple[bytearray, str]], over: Mapping[int, Run], under: Mapping[int, Run], width: int
 ) -> list[Run]:
-    """Where several things meet in a cell: a mark's glyph, a broken value, the first of `grids` with a dot there, a
+    """Where several things meet in a cell: a mark's glyph or a broken value, the first layer with a dot there, a
     mark's line."""
-    runs: list[tuple[list[str], str]] = []
+    chars: list[str] = []
+    runs: list[Run] = []
+    now = ""
     for x in range(width):
-        dots, drawn = next(((grid[x], kind) for grid, kind in grids if grid[x]), (0, ""))
-        if head and x in marks:
-            char, kind = marks[x].glyph, marks[x].kind
-        elif foot and x in broken:
-            char, kind = "×", "broken"
-        elif dots:
-            char, kind = chr(0x2800 | dots), drawn
-        elif x in marks:
-            char, kind = "┊", marks[x].kind
+        if x in over:
+            char, kind = over[x]
         else:
-            char, kind = " ", "blank"
-        if runs and runs[-1][1] == kind:
-            runs[-1][0].append(char)
-        else:
-            runs.append(([char], kind))
-    return [("".join(chars), kind) for chars, kind in runs]
+            for cells, drawn in here:
+                if cells[x]:
+                    char, kind = _BRAILLE[cells[x]], drawn
+                    break
+            else:
+                char, kind = under.get(x, _BLANK)
+        if kind != now:
+            if chars:
+                runs.append(("".join(chars), now))
+            chars, now = [], kind
+        chars.append(char)
+    runs.append(("".join(chars), now))
+    return runs
 
 
 def label(value: float) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+from pydantic import BaseModel
 
 from oven_controller.log.trial_findings import Trial
 from oven_controller.protocol.messages import BallotOpened, Decision, Outcome, Receipt, Vote
@@ -84,6 +87,47 @@ class Note:
 Entry: TypeAlias = Decided | Open | Note
 
 
+def named(entry: Entry) -> str:
+    """What a person calls the row."""
+    match entry:
+        case Decided():
+            return f"decision {entry.decision.id}"
+        case Open():
+            return f"ballot {entry.opened.id}"
+        case Note():
+            return f"event {entry.seq}"
+
+
+def came_at(entry: Entry) -> int | None:
+    """The tick at which a decision came into force or closed, or a ballot was opened; None of a note."""
+    match entry:
+        case Decided():
+            return entry.receipt.tick if entry.receipt is not None else entry.decision.tick
+        case Open():
+            return entry.opened.tick
+        case Note():
+            return None
+
+
+def as_json(entry: Entry) -> str:
+    """The row as one JSON object: the messages as the log has them, and what became of the decision."""
+    found: dict[str, Any] = {"event": entry.seq, "step": entry.step}
+    match entry:
+        case Decided():
+            parts: dict[str, BaseModel | None] = {
+                "decision": entry.decision, "ballot": entry.opened, "receipt": entry.receipt, "outcome": entry.outcome
+            }  # fmt: skip
+            found |= {"fate": entry.fate}
+            found |= {name: part.model_dump(mode="json") if part is not None else None for name, part in parts.items()}
+            found["votes"] = {name: vote.model_dump(mode="json") for name, vote in entry.votes.items()}
+        case Open():
+            found["ballot"] = entry.opened.model_dump(mode="json")
+            found["votes"] = {name: vote.model_dump(mode="json") for name, vote in entry.votes.items()}
+        case Note():
+            found |= {"author": entry.author, "text": entry.text}
+    return json.dumps(found, ensure_ascii=False)
+
+
 def matching(filter_text: str) -> Callable[[Entry], bool]:
     """`agent:NAME`, `actuator:NAME`, `step:N` or `step:N-M`, else anywhere in the text; `!` before a word turns it
     round. All words must hold. A regular expression that cannot be read is taken literally."""
@@ -99,12 +143,12 @@ def _word(word: str) -> Callable[[Entry], bool]:
         first, last = int(steps[1]), int(steps[2] or steps[1])
         return lambda entry: (first <= entry.step <= last) != inverse
     fields = {"agent": _agents, "actuator": _actuator}.get(key) if colon else None
-    pattern = _pattern(rest if fields else word)
+    sought = pattern(rest if fields else word)
     read = fields or _text
-    return lambda entry: bool(pattern.search(read(entry))) != inverse
+    return lambda entry: bool(sought.search(read(entry))) != inverse
 
 
-def _pattern(text: str) -> re.Pattern[str]:
+def pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text, re.IGNORECASE)
     except re.error:

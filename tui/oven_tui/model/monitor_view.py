@@ -34,7 +34,7 @@ from oven_controller.protocol.trial_messages import BranchObservation, TrialEnde
 from oven_tui.model.braille_chart import Style
 from oven_tui.model.decisions import Decided, Entry, Note, Open
 from oven_tui.model.fans import Fans
-from oven_tui.model.metric_series import Series
+from oven_tui.model.metric_series import WAITING, Series
 
 ENTRIES = 2000
 METRICS = 256
@@ -62,12 +62,16 @@ class MonitorView:
         self.open: dict[str, Open] = {}
         self.marks: dict[str, tuple[int, str, str]] = {}
         """Decision (or command) id → tick, author, fate: what charts mark."""
+        self.marked = 0
+        """Grows with every mark."""
         self.agents: list[str] = []
         """In the order in which they were first heard, which is also the order of their glyphs."""
         self.reputations: dict[str, float] = {}
         """Agent → its weight after the last outcome; absent before the first."""
         self.faults: deque[str] = deque(maxlen=20)
         self.left_out = 0
+        self.preview = False
+        """Whether it is of samples of a long log, unchecked: then what it counts is wrong."""
         self.pace_s = 0.0
         """Seconds between observations, as a moving average."""
         self.version = 0
@@ -75,6 +79,7 @@ class MonitorView:
         self._votes: dict[str, dict[str, Vote]] = {}
         self._place: dict[str, int] = {}
         self._closed: deque[str] = deque(maxlen=OPEN)  # a ballot said again may come after its decision
+        self._unsettled = 0  # measurements since all series were last settled
         self._observed: datetime | None = None
         self._played_upto = -1  # ticks of a branch that was kept: they took no time when they come again
 
@@ -181,14 +186,20 @@ class MonitorView:
         self._measure(self.run.tick, body.metrics)
 
     def _measure(self, tick: int, metrics: dict[str, float]) -> None:
+        known = self.series
         for name, value in metrics.items():
-            series = self.series.get(name)
-            if series is None:
-                if len(self.series) >= METRICS:
-                    self.left_out += 1
-                    continue
-                series = self.series[name] = Series()
-            series.add(tick, value)
+            if name in known:
+                known[name].waiting.append((tick, value))
+            elif len(known) >= METRICS:
+                self.left_out += 1
+            else:
+                known[name] = Series()
+                known[name].add(tick, value)
+        self._unsettled += 1
+        if self._unsettled >= WAITING:
+            self._unsettled = 0
+            for series in known.values():
+                series.settle()
 
     def _knobs(self) -> None:
         """Scalar settings are curves, too: a point for each change."""
@@ -258,6 +269,7 @@ class MonitorView:
 
     def _mark(self, key: str, tick: int, author: str, fate: str) -> None:
         self.marks[key] = (tick, author, fate)
+        self.marked += 1
         if len(self.marks) > MARKS:
             del self.marks[next(iter(self.marks))]
 

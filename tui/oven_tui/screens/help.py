@@ -1,20 +1,22 @@
-"""A screen with the keys, read from the bindings, and the signs that the dashboard uses."""
+"""A screen with the keys, read from the table of commands, and the signs that the dashboard uses."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from oven_tui.bindings import bindings, key_words
 from oven_tui.model.cell_text import FATES
+from oven_tui.model.commands import COMMANDS, GROUPS, Scope, of
 
 SIGNS = (
     ("⣀⠤⠒", "dots dim: as measured, the least and greatest of each column; bright: moving average over 20 points"),
@@ -23,22 +25,21 @@ SIGNS = (
     ("⚑", "an operator's command"),
     *((sign, f"decision {words}") for sign, words, _ in FATES.values()),
 )
+BOARD: Final[tuple[Scope, ...]] = ("monitor", "decisions")
+"""The monitor's own scopes."""
+PAGES = ("paper", "help")
+"""Scopes whose one command is told at the foot of the page."""
 
 
 class HelpScreen(ModalScreen[None]):
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,question_mark,q", "dismiss", "Back", id="help.back", tooltip="Back to the run"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("help")
 
-    def __init__(self, bindings: Sequence[Binding]) -> None:
+    def __init__(self, scopes: Sequence[Scope] = BOARD) -> None:
+        """`scopes`: whose commands are told; of a key that two of them have, the later one's."""
         super().__init__()
-        self._keys = bindings
+        self._scopes = scopes
 
     def compose(self) -> ComposeResult:
-        keys = _grid()
-        for binding in self._keys:
-            names = " ".join(self.app.get_key_display(part) for part in _parts(binding))
-            keys.add_row(Text(names, style="bold"), Text(binding.tooltip or binding.description))
         signs = _grid()
         for sign, meaning in SIGNS:
             signs.add_row(Text(sign, style="bold"), Text(meaning))
@@ -48,11 +49,26 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll(id="paper") as paper:
             paper.border_title = "help"
             paper.border_subtitle = "escape: back"
-            yield Static(Group(keys, Text("\nFilter", style="bold"), filters, Text("\nSigns", style="bold"), signs))
+            yield Static(Group(*_keys(self._scopes), _head("Filter"), filters, _head("Signs"), signs))
 
 
-def _parts(binding: Binding) -> list[Binding]:
-    return [Binding(key.strip(), binding.action, key_display=binding.key_display) for key in binding.key.split(",")]
+def _keys(scopes: Sequence[Scope]) -> list[RenderableType]:
+    """Every command of these scopes with its keys, under the heading of its group."""
+    parts: list[RenderableType] = []
+    owner = {key: command for scope in scopes for command in of(scope) for key in command.key_names()}
+    heard = {command.id for command in owner.values()}
+    for group in GROUPS:
+        grid = _grid()
+        for command in COMMANDS:
+            if command.group == group and command.id in heard:
+                grid.add_row(Text(key_words(command), style="bold"), Text(command.help))
+        if grid.row_count:
+            parts += [_head(group), grid]
+    return parts
+
+
+def _head(words: str) -> Text:
+    return Text(f"\n{words}", style="bold underline")
 
 
 def _grid() -> Table:

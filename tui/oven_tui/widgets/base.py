@@ -15,7 +15,7 @@ from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import COLOURS
 from oven_tui.model.monitor_view import MonitorView
 
-TEXT = ("blank", "text", "dim", "strong", "title", "good", "warn", "bad", "drill", "cursor")
+TEXT = ("blank", "text", "dim", "strong", "title", "good", "warn", "bad", "drill", "cursor", "cross")
 DOTS = ("line", "raw", "broken", "control", "change", "trace")
 KINDS = (*TEXT, *DOTS)
 PAINTS = {f"paint--{kind}" for kind in (*KINDS, *(f"agent-{n}" for n in range(COLOURS)))}
@@ -41,7 +41,8 @@ class Painted(_Base):
         return self._paints[kind]
 
     def strip(self, runs: list[Run], *, picked: bool = False) -> Strip:
-        over = Style(bgcolor=self.paint("cursor").bgcolor) if picked else Style.null()
+        chosen = self.paint("cursor")
+        over = Style(bgcolor=chosen.bgcolor, reverse=chosen.reverse) if picked else Style.null()
         return Strip([Segment(text, self.paint(kind) + over) for text, kind in runs])
 
 

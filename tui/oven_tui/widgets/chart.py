@@ -3,72 +3,89 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-from oven_tui.model.braille_chart import Bounds, Mark, Run, bounds, draw, label
-from oven_tui.model.cell_text import FATES, clip, fit, glyph, row
+from textual.events import Leave, MouseMove
+from textual.message import Message
+
+from oven_tui.model.braille_chart import Axis, Bounds, Branch, Run, bounds, draw, label
+from oven_tui.model.cell_text import clip, fit, row
+from oven_tui.model.chart_marks import ChartMarks
 from oven_tui.model.fans import around
+from oven_tui.model.metric_series import Column
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import Lines
 
 GUTTER = 7
 
 
-@dataclass(frozen=True)
-class Axis:
-    """The ticks that all charts show."""
-
-    first: int
-    last: int
-
-    def cell(self, tick: int, width: int) -> int | None:
-        if not self.first <= tick <= self.last:
-            return None
-        return int((tick - self.first) * width / (self.last - self.first + 1))
-
-
 class Chart(Lines):
-    def __init__(self, view: MonitorView, *, id: str, axis_row: bool) -> None:
+    class Pointed(Message):
+        """The mouse is over a tick; None: it has left."""
+
+        def __init__(self, tick: int | None) -> None:
+            super().__init__()
+            self.tick = tick
+
+    def __init__(self, view: MonitorView, marks: ChartMarks, *, id: str, axis_row: bool) -> None:
         super().__init__(id=id)
         self.view = view
         self.axis = Axis(0, 30)
         self.metric: str | None = None
+        self.logarithmic = False
+        """Asked for a log scale; what is not above 0 stays linear."""
+        self.cross: int | None = None
+        """The tick of the crosshair."""
+        self.nothing = ""
+        """What to say where there is no metric."""
+        self._marks = marks
         self._axis_row = axis_row
 
     def rows(self, width: int, height: int) -> list[list[Run]]:
         if self.metric is None:
-            return [row(width, []) for _ in range(height)]
+            blank = row(width, [])
+            return [row(width, [(" " * GUTTER, "blank"), (self.nothing, "dim")]), *[blank] * (height - 1)]
         inner, tall = width - GUTTER, height - 1 - self._axis_row
         if inner < 8 or tall < 1:
             return [row(width, [(self.metric, "title")]), *(row(width, []) for _ in range(height - 1))]
-        series, style = self.view.series.get(self.metric), self.view.style(self.metric)
-        columns = series.columns(self.axis.first, self.axis.last, inner * 2) if series else []
-        if style == "set" and series and columns:
-            columns = self._held_on(columns, inner * 2)
-        branches = self.view.fans.branches(self.metric, self.axis.first, self.axis.last, inner * 2)
+        axis, style = self.axis, self.view.style(self.metric)
+        columns, branches = self.curves(self.metric, inner * 2)
         under_way = [column for branch in branches if branch.kind != "trace" for column in branch.columns]
-        scale = bounds([*columns, *under_way], style)
+        scale = bounds([*columns, *under_way], style, self.logarithmic)
+        marks = self._marks.cells(self.view, axis, inner)
+        cross = None if self.cross is None else axis.cell(self.cross, inner)
+        drawn = draw(columns, scale, style, marks, inner, tall, around(branches, scale), cross)
         made = [self._title(width, scale)]
-        drawn = draw(columns, scale, style, self._marks(inner), inner, tall, around(branches, scale))
         for y, runs in enumerate(drawn):
             made.append([(self._tick(y, tall, scale) if columns else " " * (GUTTER - 1) + "│", "dim"), *runs])
         if self._axis_row:
             made.append(self._steps(width, inner))
         return made
 
-    def _held_on(self, columns: list, width: int) -> list:  # type: ignore[type-arg]
+    def curves(self, metric: str, width: int) -> tuple[list[Column], list[Branch]]:
+        """The run's own curve on `width` columns, and the others beside it."""
+        axis, series = self.axis, self.view.series.get(metric)
+        columns = series.columns(axis.first, axis.last, width) if series else []
+        if columns and self.view.style(metric) == "set":
+            columns = self._held_on(columns, width)
+        return columns, self.view.fans.branches(metric, axis.first, axis.last, width)
+
+    def _held_on(self, columns: list[Column], width: int) -> list[Column]:
         """A knob keeps its value until it is turned again, so its line continues to the newest tick."""
-        end = self.axis.cell(self.view.run.tick, width)
-        if end is not None and end > columns[-1].x and math.isfinite(columns[-1].last):
-            last = columns[-1].last
-            columns.append(columns[-1]._replace(x=end, low=last, high=last, broken=0))
-        return columns
+        end, newest = self.axis.cell(self.view.run.tick, width), columns[-1]
+        if end is None or end <= newest.x or not math.isfinite(newest.last):
+            return columns
+        return [*columns, newest._replace(x=end, low=newest.last, high=newest.last, broken=0)]
 
     def _title(self, width: int, scale: Bounds) -> list[Run]:
         assert self.metric is not None
         series = self.view.series.get(self.metric)
         right: list[Run] = [("log  ", "dim")] if scale.log else []
-        if series and series.count:
+        if self.logarithmic and not scale.log:
+            right = [("not above 0: linear  ", "dim")]
+        if self.cross is not None and series and series.count:
+            value = series.at(self.cross)
+            right += [(f"step {self.view.step_at(self.cross)} ", "cross"), (f"{value:.4g} ", "strong")]
+        elif series and series.count:
             broken = not math.isfinite(series.last)
             right.append((f"{series.last:.4g} ", "broken" if broken else "strong"))
         else:
@@ -81,21 +98,6 @@ class Chart(Lines):
             value = scale.middle()
         return (label(value).rjust(GUTTER - 1) + "┤") if value is not None else " " * (GUTTER - 1) + "│"
 
-    def _marks(self, inner: int) -> dict[int, Mark]:
-        marks: dict[int, Mark] = {}
-        places = {name: place for place, name in enumerate(self.view.agents)}
-        for tick, author, fate in self.view.marks.values():
-            cell = self.axis.cell(tick, inner)
-            if cell is None:
-                continue
-            if fate == "operator":
-                marks[cell] = Mark("⚑", "warn")
-            elif fate in ("failed", "pending", "trying", "tried"):
-                marks[cell] = Mark(FATES[fate][0], FATES[fate][2])  # type: ignore[index]
-            else:
-                marks[cell] = Mark(*glyph(places.get(author, 0)))
-        return marks
-
     def _steps(self, width: int, inner: int) -> list[Run]:
         """Optimizer steps under the axis: at the left, in the middle and at the right."""
         axis = self.axis
@@ -105,3 +107,16 @@ class Chart(Lines):
         line = fit(f"step {left}", inner // 2 - len(middle) // 2) + middle
         line = fit(line, inner - len(right)) + right
         return row(width, [(" " * GUTTER, "blank"), (clip(line, inner), "dim")])
+
+    def on_mouse_move(self, event: MouseMove) -> None:
+        inner = self.content_size.width - GUTTER
+        place = event.get_content_offset(self)
+        if place is None or place.x < GUTTER or inner < 8:
+            self.post_message(self.Pointed(None))
+            return
+        first, last = self.axis.first, self.axis.last
+        tick = first + int((place.x - GUTTER + 0.5) * (last - first + 1) / inner)
+        self.post_message(self.Pointed(min(tick, self.view.run.tick)))
+
+    def on_leave(self, event: Leave) -> None:
+        self.post_message(self.Pointed(None))

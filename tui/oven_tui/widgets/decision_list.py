@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.events import Click
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -15,30 +15,30 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from oven_controller.log.run_summary import text
+from oven_tui.bindings import bindings
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import FATES, fit, glyph, row
-from oven_tui.model.decisions import Decided, Entry, Note, Open, matching
+from oven_tui.model.decisions import Decided, Entry, Note, Open, as_json, came_at, matching, named
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import PAINTS, Painted, Panel
 
 AGENT, ACTUATOR, CHANGE, FATE = 12, 19, 15, 13
+"""Cells of the columns."""
+LONG_AGENT, ROOMY = 16, 100
+"""Cells of an agent's name on a list that is at least so wide."""
 
 
 class Decisions(Painted, ScrollView, Panel, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "Up", show=False, id="decisions.up", tooltip="The decision before"),
-        Binding("down,j", "move(1)", "Down", show=False, id="decisions.down", tooltip="The next decision"),
-        Binding("pageup", "page(-1)", "Page up", show=False, id="decisions.pageup", tooltip="A screenful back"),
-        Binding("pagedown", "page(1)", "Page down", show=False, id="decisions.pagedown", tooltip="A screenful on"),
-        Binding("home,g", "move(-100000)", "First", show=False, id="decisions.first", tooltip="The first decision"),
-        Binding("enter", "open", "Ballot", id="decisions.open", tooltip="Votes, tally, reason, evidence and receipt"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("decisions")
 
     class Chosen(Message):
         def __init__(self, entry: Entry) -> None:
             super().__init__()
             self.entry = entry
+
+    class Moved(Message):
+        """Another row is the chosen one."""
 
     def __init__(self, view: MonitorView) -> None:
         super().__init__(id="decisions")
@@ -69,11 +69,19 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         run = self.view.run
         not_kept = f", {run.not_kept} tried and not kept" if run.not_kept else ""
         shown = f", {len(rows)} shown by {self.filter!r}" if self.filter else ""
-        self.border_title = (
-            f"decisions: {run.adopted} adopted, {run.rejected} rejected{not_kept}, {len(self.view.open)} open{shown}"
-        )
+        counts = f"{run.adopted} adopted, {run.rejected} rejected{not_kept}"
+        if self.view.preview:
+            counts = "the newest; those before are being read"
+        self.border_title = f"decisions: {counts}, {len(self.view.open)} open{shown}"
         self._keep_cursor_visible()
         self.refresh()
+
+    @property
+    def chosen_tick(self) -> int | None:
+        """When the chosen row came into force, was closed or opened; None while the list follows the newest."""
+        if self.follows or self.cursor >= len(self._rows):
+            return None
+        return came_at(self._rows[self.cursor])
 
     def on_resize(self) -> None:
         self.virtual_size = Size(self.size.width, len(self._rows))
@@ -88,6 +96,19 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
 
     def action_page(self, by: int) -> None:
         self.move_to(self.cursor + by * max(1, self.size.height - 1))
+
+    def action_half(self, by: int) -> None:
+        self.move_to(self.cursor + by * max(1, self.size.height // 2))
+
+    def action_first(self) -> None:
+        self.move_to(0)
+
+    def action_copy(self) -> None:
+        """The row as JSON to the terminal's clipboard, over ssh too."""
+        if self.cursor < len(self._rows):
+            entry = self._rows[self.cursor]
+            self.app.copy_to_clipboard(as_json(entry))
+            self.app.notify(f"{named(entry)}: copied as JSON", timeout=3)
 
     def action_open(self) -> None:
         if self.cursor < len(self._rows):
@@ -106,6 +127,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         self._keep_cursor_visible()
         for number in {before, self.cursor}:
             self.refresh_line(number)
+        self.post_message(self.Moved())
 
     def _keep_cursor_visible(self) -> None:
         self.scroll_to_region(Region(0, self.cursor, 1, 1), animate=False, force=True)
@@ -151,7 +173,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         cells: list[Run] = [
             (f"{entry.step:>5}  ", "dim"),
             (f"{sign} ", colour),
-            (fit(agent, AGENT) + " ", quiet),
+            (fit(agent, LONG_AGENT if width >= ROOMY else AGENT) + " ", quiet),
             (fit(actuator, ACTUATOR) + " ", quiet),
             (fit(change, CHANGE) + " ", "strong" if quiet == "text" else "dim"),
             (fit(fate[0], FATE) + " ", fate[1]),

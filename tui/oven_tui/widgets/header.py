@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
+
+from oven_controller.log.open_advice import is_near_end, remaining, waiting
 from oven_controller.log.run_summary import text
+from oven_controller.protocol.messages import Value
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import ago, row
 from oven_tui.model.monitor_view import MonitorView
@@ -48,7 +53,7 @@ class Header(Lines):
 
     def _state(self) -> list[Run]:
         state = self.view.state(self.silent_s)
-        if self.link[0] == "down" and state != "ended":
+        if self.link[0] in ("down", "checking past") and state != "ended":
             return [("■ stack is down", "bad")]
         glyph, kind = STATES.get(state, ("○", "dim"))
         if state == "ended" and self.view.run.ended:
@@ -66,7 +71,12 @@ class Header(Lines):
         name, detail = self.link
         if name in ("connected", "down"):
             return []
-        words = {"no mesh": "no mesh: nothing is decided", "unreadable": f"log not readable: {detail}"}.get(name, name)
+        words = {
+            "no mesh": "no mesh: nothing is decided",
+            "unreadable": f"log not readable: {detail}",
+            "checking": f"preview; checking the log {detail}",
+            "checking past": f"preview; checking the log {detail}",
+        }.get(name, name)
         return [(words[: max(20, self.content_size.width // 2)], "warn"), (" ", "blank")]
 
     def _how_far(self, width: int) -> list[Run]:
@@ -84,7 +94,7 @@ class Header(Lines):
         right: list[Run] = [(f" FROZEN +{self.behind} ", "drill")] if self.behind is not None else []
         bar = min(40, max(10, width // 4))
         done = round(bar * run.progress)
-        return row(width, [("━" * done, "good"), ("━" * (bar - done), "raw"), (words, "text")], right)
+        return row(width, [("━" * done, "good"), ("─" * (bar - done), "raw"), (words, "text")], right)
 
     def _what_came(self, width: int) -> list[Run]:
         run, left = self.view.run, []
@@ -96,15 +106,32 @@ class Header(Lines):
                 (f" ({now - start:+.3f})  ", "text"),
             ]
         not_kept = f", {run.not_kept} tried and not kept" if run.not_kept else ""
-        left.append((f"{run.adopted} adopted, {run.rejected} rejected{not_kept}", "text"))
+        counts = f"{run.adopted} adopted, {run.rejected} rejected{not_kept}"
+        left.append((counts, "text") if not self.view.preview else ("its decisions are being read", "dim"))
         initial = (
             {spec.name: spec.value for spec in run.started.actuators if spec.kind != "action"} if run.started else {}
         )
-        for name, value in run.knobs.items():
-            if name in initial and value != initial[name]:
-                left += [(f"  {name} ", "dim"), (text(value), "text")]
+        turned = [(name, value) for name, value in run.knobs.items() if name in initial and value != initial[name]]
         right: list[Run] = []
+        if (advised := waiting(run)) and is_near_end(advised[0], run.tick):
+            left_over = remaining(advised[0], run.tick, self.view.pace_s)
+            right = [(f"  ? {advised[0].actuator} lapses in {left_over}", "warn")]
         if run.malformed or self.view.left_out:
-            right = [(f"  {run.malformed} malformed", "warn")] if run.malformed else []
+            right += [(f"  {run.malformed} malformed", "warn")] if run.malformed else []
             right += [(f"  {self.view.left_out} left out", "warn")] if self.view.left_out else []
-        return row(width, left, right)
+        room = width - sum(cell_len(words) for words, _ in (*left, *right))
+        return row(width, [*left, *_knobs(turned, room)], right)
+
+
+def _knobs(turned: Sequence[tuple[str, Value]], room: int) -> list[Run]:
+    """Knobs that were turned, with their values, as many whole ones as there is room for; how many more there are."""
+    found: list[Run] = []
+    for place, (name, value) in enumerate(turned):
+        said = (f"  {name} ", text(value))
+        more = len(turned) - place - 1
+        if sum(map(cell_len, said)) + (len(f"  +{more}") if more else 0) > room:
+            rest = f"  +{more + 1} knobs" if found else f"  {more + 1} knobs turned"
+            return [*found, (rest if len(rest) <= room else "", "dim")]
+        found += [(said[0], "dim"), (said[1], "text")]
+        room -= sum(map(cell_len, said))
+    return found

@@ -1,0 +1,137 @@
+"""`bench opening`: how long a long run takes to open in the monitor, cold and again, and where the time goes.
+
+The monitor runs as people start it, in a pseudo-terminal, on a signed log.jsonl of a run that is over. Cold: the run's
+name, then the preview with its newest step, then all of the log, checked. Again: all of it, from the cache. Memory is
+the monitor's and its reading process's together, at their highest. The floor beside it is the same on a log of 100
+events; the parts are process CPU of the same code on the log's first events, a microsecond an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import psutil
+from typer import Option
+
+from oven_bench.bench_command import Bench, HomeFolder, Json, home_folder, print_object
+from oven_bench.performance.long_log import LongLog
+from oven_bench.performance.monitor import Terminal
+from oven_controller.runs.folder import Home, RunFolder
+from oven_controller.runs.log_sources import LogFile
+from oven_controller.security.signing import Keyring
+from oven_tui.model.monitor_view import MonitorView
+from oven_tui.past.cache import NAME
+
+FLOOR_EVENTS = 100
+PART_EVENTS = 20_000
+LIMIT_S = 1200.0
+LOOK_S = 0.1
+
+
+class Use:
+    """What a process and its children use together: resident memory at its highest, in MB, and CPU so far, in s."""
+
+    def __init__(self, pid: int) -> None:
+        self.mb = self.cpu_s = 0.0
+        self._process = psutil.Process(pid)
+
+    def look(self) -> None:
+        try:
+            every = (self._process, *self._process.children(recursive=True))
+            self.mb = max(self.mb, sum(one.memory_info().rss for one in every) / 1e6)
+            times = [one.cpu_times() for one in every]
+            self.cpu_s = sum(one.user + one.system for one in times)
+        except psutil.Error:
+            return  # one of them ended in this moment
+
+    async def watch(self) -> None:
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_S)
+
+
+async def opened(folder: RunFolder, home: Path, events: int) -> dict[str, float]:
+    """Seconds until the monitor shows the run's name, its newest step, and all of its decisions; then it is quit."""
+    command = [sys.executable, "-P", "-m", "oven_controller.cli.main", "monitor", folder.run]
+    terminal = Terminal(command, {**os.environ, "OVEN_HOME": str(home), "TERM": "xterm-256color"})
+    use = Use(terminal.process.pid)
+    watching = asyncio.create_task(use.watch())
+    last, adopted = f"step {LongLog.last_step(events)}", f" {LongLog.decided(events)} adopted"
+    try:
+        found = {"first_paint_s": await terminal.until(folder.run.encode(), limit_s=LIMIT_S) - terminal.began}
+        use.look()
+        found["first_paint_cpu_s"] = use.cpu_s
+        found["opened_s"] = await terminal.until(last.encode(), limit_s=LIMIT_S) - terminal.began
+        use.look()
+        found["opened_cpu_s"] = use.cpu_s
+        found["checked_s"] = await terminal.until(adopted.encode(), limit_s=LIMIT_S) - terminal.began
+        use.look()
+        found["checked_cpu_s"] = use.cpu_s
+        await asyncio.sleep(3)  # the cache is being written
+        found["memory_mb"] = use.mb
+        mark = len(terminal.said)
+        terminal.press(b"q")
+        await terminal.until(b"events were read", mark)
+    finally:
+        watching.cancel()
+        await terminal.close()
+    return {name: round(value, 2) for name, value in found.items()}
+
+
+def parts(folder: RunFolder) -> dict[str, float]:
+    """CPU microseconds of an event: to read and decode it, to check its signature, to fold it."""
+    began = time.process_time()
+    events = list(islice(LogFile(folder), PART_EVENTS))
+    read = time.process_time()
+    keyring = Keyring(folder.pin())
+    verified = [keyring.verify(event) for event in events]
+    checked = time.process_time()
+    view = MonitorView()
+    for event in verified:
+        view.feed(event)
+    folded = time.process_time()
+    spans = {"decode_us": read - began, "signature_us": checked - read, "fold_us": folded - checked}
+    return {name: round(1e6 * span / len(events), 1) for name, span in spans.items()}
+
+
+def made(home: Home, run: str, events: int, tell: Callable[[str], object]) -> RunFolder:
+    """The run with so many events; one that is there already is taken as it is, without its cache."""
+    folder = next((folder for folder in home.runs() if folder.run == run), None)
+    if folder is None:
+        tell(f"writing a log of {events} events")
+        folder = home.create(run, "bench")
+        LongLog(folder).write(events)
+    (folder.path / NAME).unlink(missing_ok=True)
+    return folder
+
+
+async def measure(home: Home, events: int, tell: Callable[[str], object]) -> dict[str, object]:
+    long, floor = made(home, f"long-{events}", events, tell), made(home, "floor", FLOOR_EVENTS, tell)
+    found: dict[str, object] = {"events": events, "megabytes": round(long.export.stat().st_size / 1e6)}
+    found["floor"] = await opened(floor, home.path, FLOOR_EVENTS)
+    found["cold"] = await opened(long, home.path, events)
+    found["again"] = await opened(long, home.path, events)
+    return found | parts(long)
+
+
+def bench(
+    events: Annotated[int, Option(min=10_000, help="Events of the long log.")] = 1_000_000,
+    home: HomeFolder = None,
+    as_json: Json = False,
+) -> int:
+    with home_folder(home) as path:
+        tell = (lambda _line: None) if as_json else print
+        print_object(asyncio.run(measure(Home(path), events, tell)), as_json)
+    return 0
+
+
+BENCH = Bench(
+    "opening", bench, "seconds and memory to open a run of 1,000,000 events in the monitor", "--events 100000 --json"
+)

@@ -1,0 +1,108 @@
+"""`decisions`: a run's decisions, a row each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oven_controller.cli import completion
+from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run
+from oven_controller.log.since import FORMS
+from oven_controller.runs.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from oven_controller.log.decision_row import Wanted
+    from oven_controller.log.explanation import Explanations
+    from oven_controller.runs.run_access import RunAccess
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(from_anywhere(decisions))
+
+
+def decisions(
+    run: RunName = None,
+    run_: SameRun = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="STEP|TIME", help=f"Only those from there on: {FORMS} before the log's newest event."),
+    ] = None,
+    actuator: Annotated[
+        str, typer.Option(metavar="NAME", help="Only those on this actuator.", autocompletion=completion.knobs)
+    ] = "",
+    agent: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Only those that this agent voted on, or that this person asked for.",
+            autocompletion=completion.agents,
+        ),
+    ] = "",
+    verdict: Annotated[
+        str,
+        typer.Option(
+            metavar="VERDICT",
+            help="Only these: adopted, rejected, advised, withheld or tried.",
+            autocompletion=completion.verdicts,
+        ),
+    ] = "",
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Continue until the stack is down: a row again when its receipt or outcome comes."
+        ),
+    ] = False,
+    as_json: Json = False,
+    at: Endpoint = HERE,
+) -> None:
+    """List a run's decisions: step, who, what, verdict, what was read back, and the effect. With --json an object per
+    line.
+
+    Example: oven-controller decisions --since 30m --verdict adopted
+    """
+    import asyncio
+
+    from oven_controller.errors import UnknownNameError
+    from oven_controller.log.decision_row import VERDICTS, Wanted
+    from oven_controller.log.since import Since
+    from oven_controller.runs.run_finder import find_run
+
+    if verdict and verdict not in VERDICTS:
+        raise UnknownNameError("verdict", verdict, VERDICTS)
+    wanted = Wanted(Since.read(since), actuator, agent, verdict)
+    asyncio.run(_print(find_run(one_run(run, run_), at), wanted, follow, as_json))
+
+
+async def _print(access: RunAccess, wanted: Wanted, follow: bool, as_json: bool) -> None:
+    from oven_controller.log.decision_row import HEAD
+    from oven_controller.log.explanation import Explanations
+
+    seen, last = Explanations(), 0
+    async for event in access.events():
+        seen.feed(event)
+        last = event.seq
+    wanted.check(seen.found.values())
+    if not as_json:
+        print(HEAD)
+    for id_ in seen.found:
+        _show(seen, id_, wanted, as_json)
+    if not follow:
+        return
+    async for event in access.follow():
+        if event.seq > last:
+            seen.feed(event)
+            if seen.changed:
+                _show(seen, seen.changed, wanted, as_json)
+
+
+def _show(seen: Explanations, id_: str, wanted: Wanted, as_json: bool) -> None:
+    from oven_controller.log.decision_row import line, row
+    from oven_controller.terminal_text import say
+
+    if wanted.holds(seen.found[id_], seen.newest):
+        found = row(seen.whole(id_))
+        if as_json:
+            print(found.model_dump_json(ensure_ascii=True), flush=True)
+        else:
+            say(line(found), flush=True)

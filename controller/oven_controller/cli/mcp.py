@@ -1,0 +1,57 @@
+"""`mcp`: a server of the Model Context Protocol over stdin and stdout, for coding agents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oven_controller.cli.options import HERE, RunName, SameRun, from_anywhere, one_run
+from oven_controller.runs.endpoint import Endpoint
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(from_anywhere(mcp))
+
+
+def mcp(
+    run: RunName = None,
+    run_: SameRun = None,
+    control: Annotated[
+        bool,
+        typer.Option(
+            "--control", help="Also offer approve, veto, set, hold and resume, under a key of the server's own."
+        ),
+    ] = False,
+    agent_files: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Python files of agents in it may be backtested, which runs them.", exists=True
+        ),
+    ] = None,
+    at: Endpoint = HERE,
+) -> None:
+    """Serve runs to a coding agent by the Model Context Protocol, over stdin and stdout. With RUN, that run alone.
+    Needs the extra `mcp`.
+
+    Example: claude mcp add oven -- oven-controller mcp
+
+    Example: oven-controller mcp grpo-1121-0231 --control
+    """
+    from oven_controller.errors import ConfigError
+
+    try:
+        from oven_controller.mcp_server.reach import Reach
+        from oven_controller.mcp_server.server import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("mcp", "mcp_types"):
+            raise
+        raise ConfigError(
+            'the package "mcp" is not installed, by which coding agents are served; '
+            '`pip install "oven-controller[mcp]"` installs it'
+        ) from error
+    reach = Reach(one_run(run, run_), at, agent_files)
+    if reach.run is not None or reach.elsewhere:
+        reach.find(None)  # a name that is none is said at once, and not at the first question
+    serve(reach, control)

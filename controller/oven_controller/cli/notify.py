@@ -1,0 +1,129 @@
+"""`notify test | watch`: messages about a run, to a webhook, a chat or by e-mail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oven_controller.cli.options import HERE, Json, LiveRunName, RunOption, SameRun, from_anywhere, one_run
+from oven_controller.runs.endpoint import Endpoint as Place
+
+if TYPE_CHECKING:
+    from oven_controller.runs.folder import RunFolder
+    from oven_controller.settings.notify import NotifySettings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Messages about a run, to a webhook, a chat or by e-mail.\n\n"
+    "Example: oven-controller notify test env:OPS_HOOK",
+)
+
+Urls = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--notify",
+        metavar="URL",
+        help="Call there: https://… (JSON), slack://…, discord://…, mailtos://…, or env:NAME; repeatable.",
+    ),
+]
+Config = Annotated[Path | None, typer.Option(help="A YAML file with settings; of it `notify` is read.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="notify.KEY=VALUE", help="One setting of notify; repeatable.")
+]
+
+
+@app.command("test")
+def try_out(
+    urls: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="URL", help="Addresses, or env:NAME.", show_default="those of the settings"),
+    ] = None,
+    config: Config = None,
+    sets: Sets = None,
+    run: RunOption = None,
+    as_json: Json = False,
+) -> None:
+    """Send one message to each address, and say what came back. Without an address: to those of the settings (--config,
+    --set, OVEN_SET_NOTIFY__TO), or of the run that --run names. Exit code 3 if one did not take it.
+
+    Example: oven-controller notify test env:OPS_HOOK
+    """
+    import json
+    import os
+
+    from oven_controller.notify import trial_message
+    from oven_controller.notify.endpoints import resolve, warnings
+    from oven_controller.runs.folder import Home
+    from oven_controller.terminal_text import say
+
+    folder = Home().find(run) if run is not None else None
+    settings = _settings(urls, config, sets, folder)
+    endpoints = resolve(settings, os.environ, folder.path if folder is not None else None)
+    for warning in warnings(endpoints):
+        say(f"warning: {warning}")
+    results = [trial_message.send(endpoint) for endpoint in endpoints]
+    if as_json:
+        print(json.dumps([result.fields() for result in results], ensure_ascii=False))
+    else:
+        say(*(result.line() for result in results))
+    raise typer.Exit(0 if all(not result.failure for result in results) else 3)
+
+
+def watch(
+    run: LiveRunName = None,
+    run_: SameRun = None,
+    urls: Urls = None,
+    config: Config = None,
+    sets: Sets = None,
+    at: Place = HERE,
+) -> None:
+    """Call about a run that is up already, here or elsewhere, until it is over or Ctrl-C. What waits for an approval
+    now is told at once, and nothing else of the past.
+
+    Example: oven-controller notify watch grpo-1121-0231 --notify env:OPS_HOOK
+    """
+    import asyncio
+    import os
+
+    from oven_controller.notify.endpoints import resolve, warnings
+    from oven_controller.notify.watching import watched
+    from oven_controller.runs.run_finder import find_run
+    from oven_controller.terminal_text import say
+
+    settings = _settings(urls, config, sets, None)
+    endpoints = resolve(settings, os.environ)
+    access = find_run(one_run(run, run_), at, running=True)
+    for warning in warnings(endpoints):
+        say(f"warning: {warning}")
+    names = ", ".join(endpoint.name for endpoint in endpoints)
+    say(f"run {access.run}: calling {names} about {', '.join(settings.on)}; Ctrl-C ends it", flush=True)
+    asyncio.run(watched(access, settings, endpoints))
+
+
+app.command("watch")(from_anywhere(watch))
+
+
+def _settings(
+    urls: list[str] | None, config: Path | None, sets: list[str] | None, folder: RunFolder | None
+) -> NotifySettings:
+    """What is said here; without an address, what the run was configured with. Raises ConfigError where there is no
+    address at all."""
+    import os
+
+    from oven_controller.errors import ConfigError
+    from oven_controller.notify.process import settings_of
+    from oven_controller.process.own_arguments import conceal
+    from oven_controller.settings.resolution import notify_settings
+
+    conceal(urls or ())
+    settings = notify_settings(config=config, sets=sets or (), environ=os.environ, urls=urls or ())
+    if not settings.to and folder is not None:
+        settings = settings_of(folder)
+    if not settings.to:
+        raise ConfigError(
+            "no address is given: name one, e.g. env:OPS_HOOK for the one in that environment variable, or have it in "
+            "the settings (`notify: {to: […]}`, --config FILE)"
+        )
+    return settings

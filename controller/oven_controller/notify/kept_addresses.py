@@ -1,0 +1,62 @@
+"""Addresses that were written out, kept in the run's folder in a file that its owner alone can read, like the keys.
+
+The run's settings say `kept:1 https://hooks.example/…` in their place, so config.json can be shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from oven_controller.errors import ConfigError, reason
+from oven_controller.files import write_atomic
+from oven_controller.settings.notify import KEPT_PREFIX, EndpointSettings, NotifySettings, is_reference, shown
+
+FOLDER: Final = "notify"
+"""In the run's folder; the cursor is in it, too."""
+NAME: Final = "addresses.json"
+
+
+def keep(run: Path, settings: NotifySettings) -> NotifySettings:
+    """The settings without addresses, which are in the file from now on. Raises OSError, ConfigError."""
+    if all(is_reference(endpoint.url) for endpoint in settings.to):
+        return settings
+    held = dict(read(run))
+    to = tuple(_kept(endpoint, held) for endpoint in settings.to)
+    folder = run / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    write_atomic(folder / NAME, json.dumps(held, indent=1) + "\n", private=True)
+    return settings.model_copy(update={"to": to})
+
+
+def _kept(endpoint: EndpointSettings, held: dict[str, str]) -> EndpointSettings:
+    if is_reference(endpoint.url):
+        return endpoint
+    number = next((number for number, url in held.items() if url == endpoint.url), str(len(held) + 1))
+    held[number] = endpoint.url
+    return endpoint.model_copy(update={"url": f"{KEPT_PREFIX}{number} {shown(endpoint.url)}"})
+
+
+def read(run: Path) -> Mapping[str, str]:
+    """Number → address; empty where nothing was kept. Raises ConfigError for a file that is damaged, or that others may
+    read."""
+    path = run / FOLDER / NAME
+    try:
+        mode = path.stat().st_mode & 0o777
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path} cannot be read ({reason(error)}): remove it, and name the addresses again"
+        ) from error
+    if mode & 0o077:
+        raise ConfigError(
+            f"{path} has mode {mode:04o}: others may read these addresses, and post to them; `chmod 600 {path}`, and "
+            "have new ones made if others had them"
+        )
+    if not isinstance(found, dict) or not all(isinstance(part, str) for pair in found.items() for part in pair):
+        raise ConfigError(f"{path} holds no addresses: remove it, and name them again")
+    return found

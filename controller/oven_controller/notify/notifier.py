@@ -1,0 +1,162 @@
+"""The notifier of one run: it reads the log as it grows, and has what is worth it delivered to each endpoint.
+
+It asks `history` with the monitor's key every POLL_S. What it knows of the run it takes from the whole log, each time
+that it starts; what it has told, from its cursor, so that a restart tells nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from oven_controller.bus.connection import Bus
+from oven_controller.cancellation import end
+from oven_controller.errors import BusError, RefusedError
+from oven_controller.notify import cursor as cursors
+from oven_controller.notify.cursor import Cursor
+from oven_controller.notify.delivery import Delivery
+from oven_controller.notify.endpoints import Endpoint
+from oven_controller.notify.message import Notice
+from oven_controller.notify.pacing import Pacer, PacerState
+from oven_controller.notify.triggers import Triggers
+from oven_controller.protocol.events import Event
+from oven_controller.runs.folder import RunFolder
+from oven_controller.runs.log_sources import batches
+from oven_controller.runs.run_access import RunAccess
+from oven_controller.settings.notify import SEVERITIES, NotifySettings
+
+log = logging.getLogger("oven.notify")
+
+POLL_S: Final = 0.5
+"""Seconds between two looks at the log."""
+AGAIN_S: Final = 1.0
+"""Seconds between two attempts where the log cannot be read."""
+SAVE_S: Final = 30.0
+"""Seconds after which the cursor is written although nothing was told: a restart reads what is behind it."""
+LAST_READ_S: Final = 1.5
+LAST_WORDS_S: Final = 2.5
+"""Seconds for what is left to be sent when the stack goes down, which waits for 5."""
+
+
+class Notifier:
+    """`folder`: the run's, where the cursor is; None: nothing is written down."""
+
+    def __init__(
+        self, access: RunAccess, settings: NotifySettings, endpoints: Sequence[Endpoint], folder: RunFolder | None
+    ) -> None:
+        self._access, self._settings, self._folder = access, settings, folder
+        self._triggers = Triggers(access.run)
+        known = cursors.load(folder.path) if folder is not None else None
+        self._cursor = known or Cursor()
+        self._caught_up = known is not None
+        """Otherwise what is in the log already is the past, and is not told."""
+        self._keyring, self._last = access.keyring(), 0
+        self._saved_at, self._unwritten = 0.0, False
+        states = {endpoint.name: self._cursor.endpoints.get(endpoint.name, PacerState()) for endpoint in endpoints}
+        self._cursor.endpoints = states
+        self.deliveries = [Delivery(one, Pacer(access.run, states[one.name]), self._write_down) for one in endpoints]
+        for delivery in self.deliveries:
+            for notice in delivery.pacer.in_doubt():
+                log.warning(
+                    "%s may not have got %r: the notifier ended meanwhile", delivery.endpoint.name, notice.title
+                )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`, or the run is over, and what is left then is sent. Raises RefusedError, ConfigError."""
+        sending = [asyncio.create_task(one.run(), name=f"deliver-{n}") for n, one in enumerate(self.deliveries)]
+        reading = asyncio.create_task(self._read(), name="read")
+        stopped = asyncio.create_task(stop.wait(), name="stop")
+        try:
+            await asyncio.wait({reading, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if stopped.done():
+                await end(reading)
+                with contextlib.suppress(BusError, TimeoutError):
+                    async with asyncio.timeout(LAST_READ_S), self._access.connected("monitor") as bus:
+                        await self._news(bus)
+            else:
+                reading.result()
+            self._offer(self._went_down())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORDS_S):
+                    await asyncio.gather(*(delivery.idle() for delivery in self.deliveries))
+        finally:
+            await end(reading, stopped, *sending)
+            self._write_down()
+            for delivery in self.deliveries:
+                if left := delivery.pacer.waiting:
+                    log.warning("%s did not get %d notices; --resume sends them", delivery.endpoint.name, left)
+
+    async def _read(self) -> None:
+        while self._access.up():
+            try:
+                async with self._access.connected("monitor") as bus:
+                    while self._access.up():
+                        await self._news(bus)
+                        self._offer(self._triggers.quiet(datetime.now(UTC)))
+                        await asyncio.sleep(POLL_S)
+            except RefusedError:
+                raise
+            except BusError as error:
+                if self._access.over(self._triggers.view.ended is not None):
+                    break
+                log.debug("the log is not read: %s", error)
+                await asyncio.sleep(AGAIN_S)
+        async for event in self._access.past(self._last):
+            if event.seq > self._last:
+                self._take([event])
+
+    async def _news(self, bus: Bus) -> None:
+        """All that the log has behind the last event. Raises BusError."""
+        async for events in batches(bus, self._access.run, self._last):
+            self._take(events)
+        if not self._caught_up:
+            self._caught_up, self._cursor.seq = True, self._last
+            self._offer(self._triggers.waiting())
+        if time.monotonic() - self._saved_at > SAVE_S:
+            self._write_down()
+
+    def _take(self, events: Sequence[Event]) -> None:
+        found: list[Notice] = []
+        for event in events:
+            told = self._triggers.feed(self._keyring.verify(event))
+            self._last = event.seq
+            if self._caught_up and event.seq > self._cursor.seq:
+                found += told
+        if self._caught_up:
+            self._cursor.seq = max(self._cursor.seq, self._last)
+        self._offer(found)
+
+    def _offer(self, notices: Sequence[Notice]) -> None:
+        least = SEVERITIES.index(self._settings.severity)
+        wanted = [one for one in notices if one.kind in self._settings.on and SEVERITIES.index(one.severity) >= least]
+        if not wanted or not self._caught_up:
+            return
+        for delivery in self.deliveries:
+            for notice in wanted:
+                delivery.offer(notice)
+        self._write_down()
+
+    def _went_down(self) -> list[Notice]:
+        """What the stack knows of the learner's end, where the learner has not said it."""
+        info = self._access.info()
+        if info.ended is None and self._access.up():
+            return []  # this process alone was told to end, or the run is elsewhere
+        return self._triggers.went_down(info.ended, info.learner_end, datetime.now(UTC))
+
+    def _write_down(self) -> None:
+        """The cursor. A disk that takes nothing costs a line: then a restart may tell something twice."""
+        self._saved_at = time.monotonic()
+        if self._folder is None:
+            return
+        try:
+            cursors.save(self._folder.path, self._cursor)
+            self._unwritten = False
+        except OSError as error:
+            if not self._unwritten:
+                log.warning("%s cannot be written (%s)", cursors.NAME, error.strerror)
+            self._unwritten = True

@@ -1,0 +1,57 @@
+"""The notifier's process: the run's folder in OVEN_RUN_DIR has its settings, its key and its cursor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from oven_controller.cancellation import call_at_end
+from oven_controller.errors import ConfigError, reason
+from oven_controller.notify.endpoints import resolve, warnings
+from oven_controller.notify.notifier import Notifier
+from oven_controller.runs.folder import RunFolder
+from oven_controller.runs.local_run import LocalRun
+from oven_controller.settings.notify import NotifySettings
+
+log = logging.getLogger("oven.notify")
+
+
+def main(args: list[str]) -> int:
+    """Entry point of the process. Raises ConfigError."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(call)
+    app(args, prog_name="notify")
+    return 0
+
+
+def call(
+    run_folder: Annotated[Path, typer.Argument(metavar="folder", envvar="OVEN_RUN_DIR", help="the run's folder")],
+) -> None:
+    """Call whom the run's settings name, about what its log says."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    folder = RunFolder(run_folder)
+    settings = settings_of(folder)
+    endpoints = resolve(settings, os.environ, folder.path)
+    for warning in warnings(endpoints):
+        log.warning("%s", warning)
+    asyncio.run(_until_told(Notifier(LocalRun(folder), settings, endpoints, folder)))
+
+
+def settings_of(folder: RunFolder) -> NotifySettings:
+    """What the run was last configured with. Raises ConfigError."""
+    try:
+        return NotifySettings.model_validate(folder.earlier_settings().get("notify", {}))
+    except ValidationError as error:
+        raise ConfigError(f"notify in {folder.config} cannot be read: {reason(error)}") from None
+
+
+async def _until_told(notifier: Notifier) -> None:
+    stop = asyncio.Event()
+    call_at_end(stop.set)
+    await notifier.run(stop)

@@ -1,0 +1,21 @@
+"""A notifier in the foreground, about a run that is up already; nothing of it is written down."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from oven_controller.cancellation import call_at_end
+from oven_controller.notify.endpoints import Endpoint
+from oven_controller.notify.notifier import Notifier
+from oven_controller.runs.run_access import RunAccess
+from oven_controller.settings.notify import NotifySettings
+
+
+async def watched(access: RunAccess, settings: NotifySettings, endpoints: Sequence[Endpoint]) -> None:
+    """Until the run is over, or the process is told to end. Raises RefusedError, ConfigError."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    stop = asyncio.Event()
+    call_at_end(stop.set)
+    await Notifier(access, settings, endpoints, None).run(stop)

@@ -1,0 +1,259 @@
+"""How a run is doing, as `status --json` prints it: from its log, and from its folder where that is on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from oven_controller.errors import OvenError
+from oven_controller.log.open_advice import remaining, waiting
+from oven_controller.log.run_summary import RunSummary
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Metrics, Real, Value
+from oven_controller.runs import judge_states
+from oven_controller.runs.folder import RunFolder
+from oven_controller.runs.judge_costs import judge_costs
+from oven_controller.runs.judge_states import JudgeState
+from oven_controller.runs.local_run import LocalRun
+from oven_controller.runs.run_access import RunAccess
+from oven_controller.security import tls
+from oven_controller.stack.health import notes
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+
+
+class ProcessStatus(_Part):
+    """A process of the stack with what it started."""
+
+    name: str
+    pid: int
+    alive: bool
+    stopped: bool = Field(description="frozen by a signal")
+    memory_mb: float = Field(description="resident")
+
+
+class DecisionCounts(_Part):
+    """Decisions by verdict."""
+
+    adopted: int
+    rejected: int
+    withheld: int
+    trying: dict[str, str] = Field(description="decision → actuator: those that a trial measures")
+    not_kept: int = Field(description="tried, and not kept")
+    advised: dict[str, str] = Field(description="decision → actuator: those that may be approved now")
+    lapses: dict[str, str] = Field(description="the same decisions → for how long they may be, in words")
+
+
+class TrialCounts(_Part):
+    """Trials, and what they took."""
+
+    completed: int
+    kept: int
+    interrupted: int
+    refused: int
+    steps_thrown_away: int
+    under_way: str = Field(description="which arm is played, and how far; empty: none is")
+    summary: str
+
+
+class PromptCounts(_Part):
+    """Prompts that were added to those that training draws."""
+
+    injected: int
+    evicted: int
+
+
+class AgentState(_Part):
+    """One agent."""
+
+    live: bool
+    cannot_fire: str = Field(description="why it can never vote; empty: it can")
+    shadow: str = Field(description="why its votes do not count; empty: they do")
+    newcomer: bool
+    proposals: int
+    against: int
+    in_adopted: int = Field(description="adopted decisions that it was for")
+
+
+class RunStatus(_Part):
+    """All of it."""
+
+    run: str
+    status: str = Field(description="running, completed, stopped, failed or interrupted; elsewhere also unreachable")
+    recipe: str
+    start: str
+    drill: str = Field(description="what was staged on purpose, if this run is a drill")
+    url: str
+    processes: tuple[ProcessStatus, ...]
+    memory_mb: float
+    tick: int
+    step: int
+    progress: Real
+    target: str | None = Field(description="the metric that says how the run is doing")
+    metrics: Metrics = Field(description="each one's newest value")
+    knobs: dict[str, Value]
+    decisions: DecisionCounts
+    trials: TrialCounts
+    outcomes: int
+    prompts: PromptCounts
+    judge_costs: dict[str, Any] = Field(description="dollars, tokens and calls of remote judges; empty: none was paid")
+    held: str = Field(description="why it is held; empty: it is not")
+    ended_with: str
+    autonomy: dict[str, str] = Field(description='actuator → observe, advise or auto; "" for every other one')
+    receipts: dict[str, int] = Field(description="status → how many")
+    agents: dict[str, AgentState]
+    judges: dict[str, JudgeState]
+    events: int
+    log_unread: str = Field(description="why the log could not be read; empty: it was")
+    missing: str = Field(description="what the log is known to lack; empty: nothing")
+    notes: tuple[str, ...] = Field(description="what is wrong, a sentence each")
+
+
+async def run_status(access: RunAccess, hear: Callable[[Event], object] = lambda _: None) -> RunStatus:
+    """The status of the run; a log that cannot be read is said in it. `hear` is called with each event, and may raise
+    to end it."""
+    view, unread, missing, told = RunSummary(), "", "", list[str]()
+    try:
+        async for event in access.events(tell=told.append):
+            view.feed(event)
+            hear(event)
+        missing = access.missing()
+    except OvenError as error:
+        unread = str(error)
+    info, beside = access.info(), _beside_the_log(access, view, unread, told)
+    running = beside.status == "running"
+    lacking = [missing] if missing else []
+    return RunStatus(
+        run=access.run,
+        status=beside.status,
+        recipe=info.recipe or (view.started.recipe if view.started else ""),
+        start=info.start,
+        drill=info.drill,
+        url=tls.shown(info.url) if running else "",
+        processes=tuple(ProcessStatus.model_validate(entry) for entry in beside.processes),
+        memory_mb=round(sum(entry["memory_mb"] for entry in beside.processes), 1),
+        tick=view.tick,
+        step=view.step,
+        progress=view.progress,
+        target=view.target(),
+        metrics=view.metrics,
+        knobs=view.knobs,
+        decisions=_decisions(view),
+        trials=_trials(view),
+        outcomes=view.outcomes,
+        prompts=PromptCounts(injected=view.injected, evicted=view.evicted),
+        judge_costs=beside.judge_costs,
+        held=view.held if running else "",
+        ended_with=view.ended_with,
+        autonomy=_autonomy(view),
+        receipts=view.receipts,
+        agents=_agents(view, running),
+        judges=beside.judges,
+        events=view.seq,
+        log_unread=unread,
+        missing=missing,
+        notes=(*told, *lacking, *notes(view, beside.processes, unread, datetime.now(UTC), beside.last_words)),
+    )
+
+
+def _decisions(view: RunSummary) -> DecisionCounts:
+    return DecisionCounts(
+        adopted=view.adopted,
+        rejected=view.rejected,
+        withheld=view.withheld,
+        trying={d.id: d.actuator for d in view.trying.values()},
+        not_kept=view.not_kept,
+        advised={d.id: d.actuator for d in waiting(view)},
+        lapses={d.id: remaining(d, view.tick) for d in waiting(view)},
+    )
+
+
+def _trials(view: RunSummary) -> TrialCounts:
+    return TrialCounts(
+        completed=view.trials.completed,
+        kept=view.trials.kept,
+        interrupted=view.trials.interrupted,
+        refused=view.trials.refused,
+        steps_thrown_away=view.trials.extra,
+        under_way=view.trials.open.progress if view.trials.open else "",
+        summary=view.trials.counts(view.tick),
+    )
+
+
+def _agents(view: RunSummary, running: bool) -> dict[str, AgentState]:
+    return {
+        name: AgentState(
+            live=agent.live and running,
+            cannot_fire=agent.cannot_fire,
+            shadow=agent.shadow,
+            newcomer=agent.newcomer,
+            proposals=agent.proposals,
+            against=agent.against,
+            in_adopted=agent.backed,
+        )
+        for name, agent in sorted(view.agents.items())
+    }
+
+
+def _autonomy(view: RunSummary) -> dict[str, str]:
+    """What is in force, by actuator; "" for every actuator that is not named."""
+    if view.started is None:
+        return {}
+    rules = {"": view.started.rules.autonomy, **view.started.rules.autonomy_of}
+    return {**({} if "" in view.autonomy else rules), **view.autonomy}
+
+
+@dataclass
+class _BesideTheLog:
+    """What the run's folder says."""
+
+    status: str
+    last_words: Callable[[str], str]
+    processes: list[dict[str, Any]] = field(default_factory=list)
+    judge_costs: dict[str, Any] = field(default_factory=dict)
+    judges: dict[str, JudgeState] = field(default_factory=dict)
+
+
+def _beside_the_log(access: RunAccess, view: RunSummary, unread: str, told: list[str]) -> _BesideTheLog:
+    """Of a run on another machine the log has to do. `told` hears what cannot be read."""
+    if not isinstance(access, LocalRun):
+        ended = view.ended.reason if view.ended else "running"
+        return _BesideTheLog("unreachable" if unread else ended, lambda _: "on its own machine")
+    folder = access.folder
+    found = _BesideTheLog(folder.status(), folder.last_words, judges=judge_states.read(folder.path))
+    if found.status == "running":
+        found.processes = _processes(folder)
+    try:
+        found.judge_costs = judge_costs(folder, view)
+    except OvenError as error:
+        told.append(str(error))
+    return found
+
+
+def _processes(folder: RunFolder) -> list[dict[str, Any]]:
+    """The stack's processes, each with what it started, in MB of resident memory."""
+    import psutil
+
+    info = folder.info()
+    found = []
+    for name, pid in {"up": info.pid, **info.children}.items():
+        memory, alive, stopped = 0, False, False
+        try:
+            process = psutil.Process(pid)
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            below = [] if name == "up" else process.children(recursive=True)
+            stopped = psutil.STATUS_STOPPED in [one.status() for one in (process, *below)]
+            for one in (process, *below):
+                memory += one.memory_info().rss
+        except psutil.Error:
+            pass
+        found.append(
+            {"name": name, "pid": pid, "alive": alive, "stopped": stopped, "memory_mb": round(memory / 1e6, 1)}
+        )
+    return found

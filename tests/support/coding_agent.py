@@ -1,0 +1,76 @@
+"""A coding agent over a run that is up: a client of `mcp --control` over stdio, which looks, acts and is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+from mcp import Client, StdioServerParameters, stdio_client
+from mcp.types import TextContent
+
+ACTING = ["approve", "veto", "set", "hold", "resume"]
+
+
+class CodingAgent:
+    """What it calls is held against the tools' schemas."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def tools(self) -> list[str]:
+        self._tools = {tool.name: tool for tool in (await self._client.list_tools()).tools}
+        return list(self._tools)
+
+    async def call(self, name: str, **arguments: Any) -> Any:
+        """The structured answer."""
+        tool = self._tools[name]
+        jsonschema.validate(arguments, tool.input_schema)
+        result = await self._client.call_tool(name, arguments)
+        (content,) = result.content
+        assert isinstance(content, TextContent) and not result.is_error, content
+        assert tool.output_schema is not None and json.loads(content.text) == result.structured_content
+        jsonschema.validate(result.structured_content, tool.output_schema)
+        return result.structured_content
+
+    async def refused(self, name: str, **arguments: Any) -> str:
+        """What the error says."""
+        result = await self._client.call_tool(name, arguments)
+        (content,) = result.content
+        assert isinstance(content, TextContent) and result.is_error, content
+        return content.text
+
+
+async def steer(
+    run: str, actuator: str, lapsed: str, env: Mapping[str, str], folder: Path, revoke: Callable[[], object]
+) -> None:
+    """Acts on a run that is up, whose knob has the bounds 0.1 to 10, until `revoke` takes its key away. `lapsed`:
+    advice that is approved no more."""
+    arguments = ["-m", "oven_controller.cli.main", "mcp", run, "--control"]
+    parameters = StdioServerParameters(command=sys.executable, args=arguments, env=dict(env), cwd=folder)
+    async with Client(stdio_client(parameters)) as client:
+        agent = CodingAgent(client)
+        assert (await agent.tools())[-5:] == ACTING
+        assert (await agent.call("status"))["status"] == "running"
+        told = await agent.call("set", actuator=actuator, value=-50, reason="too far")
+        assert told["code"] == 1 and "bounds 0.1 to 10" in told["line"]
+        told = await agent.call("set", actuator="grad.clap", value=1, reason="misspelt")
+        assert told["code"] == 1 and f"there are {actuator}" in told["line"]
+        told = await agent.call("approve", decision=lapsed, reason="late")
+        assert told["code"] == 1 and told["answer"]["done"] is False
+        told = await agent.call("veto", ballot="nothing", reason="there is none")
+        assert told["code"] == 1
+        told = await agent.call("set", actuator=actuator, value=3.5, reason="ann asked for it")
+        assert told["code"] == 0 and told["receipt"]["after"] == 3.5 and told["answer"]["operator"] == "mcp"
+        for action in ("hold", "resume"):
+            told = await agent.call(action, reason="a look")
+            assert (told["code"], told["receipt"]["status"]) == (0, "applied")
+        (row,) = (await agent.call("decisions", agent="mcp"))["decisions"]
+        assert (row["who"], row["by_operator"], row["after"]) == ("mcp", True, 3.5)
+        assert "ann asked for it" in (await agent.call("explain", decision=row["id"]))["decision"]["reason"]
+        revoke()
+        assert "refused the credentials of 'mcp'" in await agent.refused("hold", reason="not any more")
+        assert "is about run" in await agent.refused("set", actuator=actuator, value=1, reason="no", run="other")

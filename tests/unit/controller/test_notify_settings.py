@@ -1,0 +1,179 @@
+"""Settings of notifications: what is refused, and that no secret of an address is shown anywhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oven_controller.errors import ConfigError
+from oven_controller.notify import apprise_service, kept_addresses
+from oven_controller.notify.endpoints import resolve, warnings
+from oven_controller.notify.message import Message
+from oven_controller.settings.notify import NotifySettings, shown
+from oven_controller.settings.resolution import notify_settings
+from oven_controller.settings.resolution import resolve as resolved
+
+SECRET = "T0123456789abcdef"
+HOOK = f"https://hooks.example/services/{SECRET}"
+
+
+def given(*urls: Any, **more: Any) -> NotifySettings:
+    return NotifySettings.model_validate({"to": urls, **more})
+
+
+@pytest.mark.parametrize(
+    ("url", "seen"),
+    [
+        (HOOK, "https://hooks.example/…"),
+        (f"https://ann:{SECRET}@hooks.example:8443", "https://hooks.example:8443"),
+        (f"https://hooks.example?token={SECRET}", "https://hooks.example/…"),
+        (f"slack://{SECRET}/b/c", "slack://…"),
+        (f"mailtos://ann:{SECRET}@example.com", "mailtos://…"),
+        ("env:OPS_HOOK", "env:OPS_HOOK"),
+    ],
+)
+def test_an_address_is_shown_without_what_may_be_secret(url: str, seen: str) -> None:
+    assert shown(url) == seen and SECRET not in seen
+    settings = given(url)
+    assert settings.model_dump(mode="json")["to"][0]["url"] == seen
+    assert SECRET not in repr(settings) + str(settings) + settings.model_dump_json()
+
+
+def test_settings_that_are_written_down_have_no_address_and_find_it_again(tmp_path: Path) -> None:
+    settings = kept_addresses.keep(tmp_path, given(HOOK, "env:OPS", {"url": HOOK, "headers": {"X-A": "A"}}))
+    assert [one.url for one in settings.to] == [
+        "kept:1 https://hooks.example/…", "env:OPS", "kept:1 https://hooks.example/…",
+    ]  # fmt: skip
+    again = NotifySettings.model_validate_json(settings.model_dump_json())
+    endpoints = resolve(again, {"OPS": HOOK + "2", "A": "v"}, tmp_path)
+    assert [one.url for one in endpoints] == [HOOK, HOOK + "2", HOOK]
+    assert [one.name for one in endpoints] == ["https://hooks.example/…", "env:OPS", "https://hooks.example/… (2)"]
+    assert SECRET not in repr(endpoints)
+    kept_addresses.keep(tmp_path, given(HOOK + "3"))
+    assert dict(kept_addresses.read(tmp_path)) == {"1": HOOK, "2": HOOK + "3"}
+    file = tmp_path / "notify" / "addresses.json"
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="has mode 0644: others may read"):
+        resolve(again, {}, tmp_path)
+    file.unlink()
+    with pytest.raises(ConfigError, match="not in the run's folder any more; name it again with --notify"):
+        resolve(again, {}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"to": [f"{SECRET} no address"]}, "notify.to.0.url (--set notify): it should be an address, e.g. https://…"),
+        ({"to": [f"https:///{SECRET}"]}, "notify.to.0.url (--set notify): it should name a server"),
+        ({"to": [f"env:{SECRET}-x"]}, "notify.to.0.url (--set notify): write env:NAME"),
+        (
+            {"to": [{"url": HOOK, "headers": {"X-A": f"{SECRET}-x"}}]},
+            "it should be the name of an environment variable",
+        ),
+        ({"to": [{"url": HOOK, "headers": {"Host": "A"}}]}, "the header Host is set by each message itself"),
+        (
+            {"to": [{"url": "slack://a/b/c", "sign_env": "A"}]},
+            "headers and sign_env are for webhooks, and slack:// is none",
+        ),
+        ({"to": [{"url": HOOK, "heders": {}}]}, "there is no setting 'notify.to.0.heders'"),
+        ({"on": ["advise"]}, "no kind of message named 'advise'; did you mean 'advice'"),
+        ({"severity": "warn"}, "notify.severity = 'warn' (--set notify): it should be 'info', 'warning' or 'error'"),
+        ({"too": [HOOK]}, "did you mean 'notify.to'"),
+    ],
+)
+def test_settings_that_are_wrong(settings: dict[str, Any], said: str) -> None:
+    import json
+
+    with pytest.raises(ConfigError) as error:
+        resolved(sets=[f"notify={json.dumps(settings)}"], attached=True)
+    assert said in str(error.value) and SECRET not in str(error.value)
+
+
+def test_a_list_that_is_no_yaml_is_not_repeated() -> None:
+    with pytest.raises(ConfigError) as error:
+        notify_settings(sets=[f"notify.to=[https://x/{SECRET}"], environ={})
+    assert str(error.value).startswith("--set notify.to: the value is not YAML") and SECRET not in str(error.value)
+    with pytest.raises(ConfigError, match="only notify can be set here"):
+        notify_settings(sets=["seed=1"], environ={})
+
+
+def test_where_addresses_come_from() -> None:
+    environ = {"OVEN_SET_NOTIFY__TO": "env:A", "OVEN_SET_SEED": "3"}
+    assert [one.url for one in notify_settings(environ=environ).to] == ["env:A"]
+    assert [one.url for one in notify_settings(environ=environ, urls=["env:B", HOOK]).to] == ["env:B", HOOK]
+    shown_values = {one.setting: one.value for one in resolved(sets=[f"notify.to=[{HOOK}]"], attached=True).origins()}
+    assert shown_values["notify.to"][0]["url"] == "https://hooks.example/…"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("env:NOPE", "the environment variable NOPE, which notify.to (env:NOPE) names, is not set"),
+        ("env:WRONG", "env:WRONG: what it leads to is not an address"),
+        ("env:ROUND", "env:ROUND: the address that it leads to leads elsewhere again"),
+        (f"http://192.0.2.1/{SECRET}", "http://192.0.2.1/… has no TLS and 192.0.2.1 is another machine"),
+        (f"jsons://192.0.2.1/{SECRET}?x=y\tz", "it should be an address"),
+        (f"json://192.0.2.1/{SECRET}", "json://… has no TLS and 192.0.2.1 is another machine"),
+        (f"slak://{SECRET}", "slak://…: apprise sends to no slak://; did you mean slack://"),
+        (f"slack://{SECRET}", "slack://…: apprise does not take this slack:// address"),
+    ],
+)
+def test_addresses_that_cannot_be_sent_to(url: str, said: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        resolve(given(url), {"WRONG": SECRET, "ROUND": "env:NOPE"})
+    assert said in str(error.value)
+
+
+def test_without_tls_where_it_is_said_or_stays_on_this_machine() -> None:
+    plain = given("http://192.0.2.1/x", "http://127.0.0.1:1/x", "http://localhost/x", HOOK, plain=True)
+    (warning,) = warnings(resolve(plain, {}))
+    assert warning.startswith("http://192.0.2.1/… has no TLS: anyone between here and 192.0.2.1 can read")
+    assert warnings(resolve(given("http://127.0.0.1:1/x", "json://127.0.0.1/x"), {})) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"https://hooks.slack.com/services/T12345678/B12345678/{SECRET}{SECRET[:7]}",
+        f"https://discord.com/api/webhooks/123456789012345678/{SECRET}",
+        f"mailtos://ann:{SECRET}@example.com",
+        f"tgram://123456789:{SECRET}_hijklmnop/12345/",
+    ],
+)
+def test_chats_and_mail_go_by_apprise(url: str) -> None:
+    (endpoint,) = resolve(given(url), {})
+    assert endpoint.service is not None
+    assert SECRET not in endpoint.name
+    token = next(part for part in url.replace("@", "/").replace(":", "/").split("/") if part.startswith(SECRET))
+    assert SECRET not in endpoint.without_secrets(f"could not reach {url}: {token}")
+
+
+def test_without_apprise_the_command_that_installs_it_is_named() -> None:
+    code = (
+        "import sys; sys.modules['apprise'] = None\n"
+        "from oven_controller.notify.endpoints import resolve\n"
+        "from oven_controller.settings.notify import NotifySettings\n"
+        "for url in ('https://hooks.example/x', 'slack://a/b/c', 'htps://x/y'):\n"
+        "    try:\n"
+        "        print(resolve(NotifySettings(to=[url]), {})[0].name)\n"
+        "    except ValueError as error:\n"
+        "        print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    webhook, slack, typo = done.stdout.splitlines()
+    assert webhook == "https://hooks.example/…"
+    assert slack == 'slack://…: slack:// is sent to by apprise: `pip install "oven-controller[notify]"`'
+    assert typo.startswith("htps://…: did you mean https://? Else htps:// is sent to by apprise")
+
+
+def test_what_apprise_says_of_a_failure_has_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    from tests.unit.controller.test_notify_webhook import sent
+
+    (endpoint,) = resolve(given(f"json://127.0.0.1:1/{SECRET}"), {})
+    message: Message = sent()
+    failure = endpoint.without_secrets(apprise_service.send(endpoint.service, message))
+    assert failure and SECRET not in failure + caplog.text

@@ -1,0 +1,178 @@
+"""Which events become a notice, and its words."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.support.mesh_log import LR, NOON, RUN, Log
+
+from oven_controller.notify.message import Notice
+from oven_controller.notify.triggers import Triggers
+from oven_controller.protocol.messages import RunEnded
+
+
+def told(log: Log, triggers: Triggers | None = None) -> list[Notice]:
+    triggers = triggers or Triggers(RUN)
+    return [notice for event in log.events for notice in triggers.feed(event)]
+
+
+def advising(**rules: Any) -> Log:
+    log = Log.running("amy", speciality=(LR, "grad.clip", "run.rollback"), autonomy="advise", **rules)
+    log.tick_s = 6.0
+    log.tick(4)
+    return log
+
+
+def test_advice_names_who_what_why_how_long_and_the_command() -> None:
+    log = advising(approve_ticks=40)
+    log.propose("amy", 0.5, confidence=0.9, rationale="the loss is flat:\nlook\x1b[31m <!channel> @here.")
+    (notice,) = told(log)
+    assert (notice.kind, notice.severity, notice.title) == ("advice", "warning", f"advice: {LR} 1 → 0.5")
+    assert notice.text == (
+        f"At step 4 amy advises {LR} 1 → 0.5, because the loss is flat: look [31m !channel> here. "
+        "It lapses in 40 ticks (about 4 min)."
+    )
+    assert notice.command == f"oven-controller approve {log.last.id} --run {RUN}"
+
+
+def test_advice_is_told_again_once_before_it_lapses_and_not_after_an_answer() -> None:
+    log = advising(approve_ticks=40)
+    log.propose("amy", 0.5, confidence=0.9)
+    log.propose("amy", 0.5, "grad.clip", confidence=0.9)
+    log.operator("c1", "veto", of="grad.clip")
+    log.tick(39)
+    first, other, again = told(log)
+    assert (first.kind, other.kind, again.kind) == ("advice",) * 3
+    assert again.title == f"advice lapses in 10 ticks (about 60 s): {LR} 1 → 0.5"
+    assert again.tick == 34 and "this still waits" in again.text and again.command == first.command
+
+
+def test_applied_rolled_back_and_what_did_not_take_effect() -> None:
+    log = Log.running("amy", speciality=(LR, "grad.clip", "run.rollback"))
+    for value, actuator, status in (
+        (0.5, LR, "applied"),
+        (0.4, "grad.clip", "rejected"),
+        (None, "run.rollback", "applied"),
+    ):
+        log.propose("amy", value, actuator, confidence=0.9, rationale="so")
+        log.tick(1)
+        log.receipt(log.last, status)
+        log.receipt(log.last, status)  # said twice: it is one thing
+        log.tick(8)
+    applied, failed, back = told(log)
+    assert (applied.kind, applied.severity, applied.title) == ("applied", "info", f"applied: {LR} 1 → 0.5")
+    assert applied.text.endswith(f"{LR} 1 → 0.5, as amy wanted, because so.")
+    assert (failed.kind, failed.severity) == ("applied", "warning")
+    assert failed.title == "not done: grad.clip 1 → 0.4 (rejected)"
+    assert (back.kind, back.title) == ("rollback", "rolled back")
+
+
+def test_an_operators_approval_says_so() -> None:
+    log = advising()
+    log.propose("amy", 0.5, confidence=0.9, rationale="it is flat")
+    log.operator("c1", "approve", of=LR)
+    log.receipt(log.last)
+    assert told(log)[-1].text.endswith("as amy (approved by an operator) wanted, because it is flat.")
+
+
+def test_held_and_resumed() -> None:
+    log = Log.running("amy")
+    for command, action in (("c1", "hold"), ("c2", "resume"), ("c3", "hold")):
+        log.operator(command, action)
+        log.obeyed(command)
+    one, two = told(log)
+    assert (one.kind, one.text, one.command) == (
+        "held", "The run is held at step 0: ann: so.", f"oven-controller resume {RUN}",
+    )  # fmt: skip
+    assert one.key != two.key
+
+
+def test_a_judge_that_is_away_or_has_spent_its_budget_is_told_when_it_begins() -> None:
+    log = Log.running("amy")
+    away = {"committee/skipped_groups": 0.0, "rewards/critic/abstain/timeout": 4.0, "rewards/other/mean": 0.5}
+    log.tick(3, **away)
+    log.tick(1, **{"loss": 1.0})
+    log.tick(1, **{"committee/skipped_groups": 0.0, "rewards/critic/abstain/timeout": 1.0, "rewards/critic/mean": 0.5})
+    log.tick(2, **away)
+    log.tick(2, **(away | {"rewards/critic/abstain/budget": 4.0}))
+    first, again, spent = told(log)
+    assert (first.kind, first.title, again.kind) == ("judge", "judge critic is away", "judge")
+    assert "it scored nothing (timeout)" in first.text
+    assert (spent.kind, spent.severity, spent.title) == ("budget", "error", "budget spent: critic")
+
+
+def test_a_budget_of_interventions_and_of_a_language_model() -> None:
+    log = Log.running("amy", speciality=(LR,), max_interventions=0)
+    for _ in range(2):
+        log.propose("amy", 0.5, confidence=0.9)
+        log.tick(8)
+    log.status("amy", "notice", reason="all 50 calls of tuner.calls are made: 50 calls, 9 votes")
+    log.status("amy", "notice", reason="abstains: timeout")
+    spent, calls = told(log)
+    assert (spent.kind, spent.title) == ("budget", "budget spent: rules.max_interventions")
+    assert "budget spent: 0 of 0 interventions are used up" in spent.text
+    assert (calls.title, calls.kind) == ("budget spent: amy", "budget")
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "title"),
+    [
+        ("completed", "ended", "completed at step 0"),
+        ("stopped", "ended", "stopped at step 0"),
+        ("failed", "died", "failed at step 0"),
+    ],
+)
+def test_the_end(reason: Any, kind: str, title: str) -> None:
+    log, triggers = Log.running("amy"), Triggers(RUN)
+    log.put("run", RunEnded(**log.stamp(), reason=reason, tick=0, step=0, detail="x", metrics={"eval/loss": 0.25}))
+    (notice,) = told(log, triggers)
+    assert (notice.kind, notice.title) == (kind, title) and "eval/loss 0.25" in notice.text
+    assert triggers.went_down("failed", "exit code 1", NOON) == [] == triggers.quiet(NOON + timedelta(days=1))
+
+
+@pytest.mark.parametrize(
+    ("status", "how", "kind", "title"),
+    [
+        ("failed", "killed by SIGKILL", "died", "the learner died at step 3"),
+        (None, "", "died", "the stack was killed at step 3"),
+        ("stopped", "exit code 0", "ended", "taken down at step 3"),
+    ],
+)
+def test_an_end_that_the_log_does_not_have(status: str | None, how: str, kind: str, title: str) -> None:
+    log, triggers = Log.running("amy"), Triggers(RUN)
+    assert triggers.went_down(status, how, NOON) == [], "nothing has begun"
+    log.tick(3)
+    told(log, triggers)
+    (notice,) = triggers.went_down(status, how, NOON)
+    assert (notice.kind, notice.title) == (kind, title) and how in notice.text
+
+
+def test_a_silent_learner_is_missed_once_and_later_where_steps_are_long() -> None:
+    for step_s, silence_s in ((1.0, 601), (60.0, 1201)):
+        log, triggers = Log.running("amy"), Triggers(RUN)
+        log.tick_s = step_s
+        log.tick(5)
+        told(log, triggers)
+        assert triggers.quiet(log.now + timedelta(seconds=silence_s - 2)) == []
+        (notice,) = triggers.quiet(log.now + timedelta(seconds=silence_s))
+        assert notice.kind == "died" and "Its last word was at step 5" in notice.text
+        assert triggers.quiet(log.now + timedelta(days=1)) == []
+
+
+def test_the_same_events_have_the_same_notices() -> None:
+    log = advising()
+    log.propose("amy", 0.5, confidence=0.9)
+    log.operator("c1", "hold")
+    log.obeyed("c1")
+    assert told(log) == told(log) and len({notice.key for notice in told(log)}) == 2
+
+
+def test_what_waits_is_told_to_who_comes_later() -> None:
+    log, triggers = advising(approve_ticks=40), Triggers(RUN)
+    assert triggers.waiting() == []
+    log.propose("amy", 0.5, confidence=0.9)
+    (first,) = told(log, triggers)
+    (waiting,) = triggers.waiting()
+    assert (waiting.key, waiting.command, waiting.title) == (first.key, first.command, first.title)

@@ -1,0 +1,149 @@
+"""The list of runs as an application: it returns what to open, and is shown again when that is closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from textual.app import ComposeResult
+from textual.widgets import Footer
+
+from oven_controller.errors import OvenError
+from oven_controller.log.run_row import RunRow
+from oven_controller.runs.run_rows import RunRows
+from oven_tui.appearance import Appearance
+from oven_tui.model.braille_chart import Run
+from oven_tui.model.cell_text import ago, row
+from oven_tui.screens.help import HelpScreen
+from oven_tui.themed_app import ThemedApp
+from oven_tui.widgets.base import Lines
+from oven_tui.widgets.filter_box import FilterBox
+from oven_tui.widgets.run_list import RunList
+
+LOOK_S = 2.0
+"""Between two looks at the home; a live log is no further behind on disk than a second."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to open: one run, or two to four over each other, or one to be played."""
+
+    runs: tuple[str, ...]
+    play: bool = False
+    marked: tuple[str, ...] = ()
+    """What is marked, for when the list is shown again."""
+
+
+class Summary(Lines):
+    """A line about all runs, or about the one under the cursor."""
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self.left: list[Run] = []
+        self.right: list[Run] = []
+
+    def rows(self, width: int, height: int) -> list[list[Run]]:
+        return [row(width, self.left, self.right)]
+
+
+class RunsApp(ThemedApp[Choice]):
+    TITLE = "Oven Controller: runs"
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(
+        self, rows: RunRows, *, appearance: Appearance | None = None, cursor: str = "", marked: Sequence[str] = ()
+    ) -> None:
+        """`cursor` and `marked`: where somebody left it."""
+        super().__init__(appearance)
+        self._source = rows
+        self._cursor = cursor
+        self._marked = marked
+
+    def compose(self) -> ComposeResult:
+        yield Summary(id="runs-summary")
+        yield RunList()
+        yield Summary(id="run-detail")
+        yield FilterBox("runs", "state:live recipe:grpo run:name !failed", id="filter")
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self.dress()
+        self._source.look()
+        runs = self.query_one(RunList)
+        runs.marked = list(self._marked)
+        runs.focus()
+        self._show()
+        runs.put_cursor(self._cursor)
+        self.run_worker(self._follow(), exit_on_error=True)
+
+    async def _follow(self) -> None:
+        """Read what is new in any log, a slice at a time, for as long as the list is open."""
+        while True:
+            try:
+                for _ in self._source.advance():
+                    self._show()
+                    await asyncio.sleep(0)
+                self._source.save()
+                await asyncio.sleep(LOOK_S)
+                await asyncio.to_thread(self._source.look)
+                self._show()
+            except OvenError as error:
+                self.notify(str(error), severity="error")
+                await asyncio.sleep(LOOK_S)
+
+    def _show(self) -> None:
+        if not self.screen_stack:
+            return
+        rows = list(self._source.rows.values())
+        now = datetime.now(UTC)
+        live = sum(found.status == "running" for found in rows)
+        alerts = sum(len(found.alerts(now)) for found in rows if found.status == "running")
+        unread = sum(not found.whole for found in rows)
+        summary = self.query_one("#runs-summary", Summary)
+        summary.left = [(f"{len(rows)} run{'s' * (len(rows) != 1)}", "strong"), (f"  {live} live", "good")]
+        summary.left += [(f"  {alerts} alert{'s' * (alerts != 1)}", "warn")] if alerts else []
+        summary.left += [(f"  reading {unread} log{'s' * (unread != 1)} …", "dim")] if unread else []
+        summary.right = [("as logged; open a run to have its signatures checked", "dim")]
+        summary.redraw()
+        self.query_one(RunList).show_rows(rows)
+
+    def on_run_list_moved(self, message: RunList.Moved) -> None:
+        detail, found = self.query_one("#run-detail", Summary), message.found
+        detail.left = _about(found, datetime.now(UTC)) if found is not None else []
+        detail.redraw()
+
+    def on_run_list_chosen(self, message: RunList.Chosen) -> None:
+        self._source.save()
+        self.exit(Choice(tuple(message.runs), message.play, tuple(self.query_one(RunList).marked)))
+
+    def action_filter(self) -> None:
+        self.query_one(FilterBox).open()
+
+    def action_unfilter(self) -> None:
+        runs, box = self.query_one(RunList), self.query_one(FilterBox)
+        if not runs.filter and not box.has_class("-open"):
+            runs.marked = []
+        box.clear()
+        self._show()
+
+    def on_filter_box_changed(self, message: FilterBox.Changed) -> None:
+        self.query_one(RunList).filter = message.words
+        self._show()
+
+    def on_filter_box_closed(self) -> None:
+        self.query_one(RunList).focus()
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen(("runs",)))
+
+
+def _about(found: RunRow, now: datetime) -> list[Run]:
+    """The run under the cursor: what no column has room for."""
+    silent = found.silent_s(now)
+    heard = f", last event {ago(silent)} ago" if silent is not None else ""
+    parts: list[Run] = [(found.run, "strong"), (f"  {found.recipe}, {ago(found.age_s(now))} old{heard}", "dim")]
+    if found.ended:
+        parts.append((f"  {found.ended}", "dim"))
+    return parts + [("  " + alert, "warn") for alert in found.alerts(now)]

@@ -1,0 +1,85 @@
+"""Textual's bindings and the command palette's entries, made from the table of commands (oven_tui.model.commands)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from textual.binding import Binding, BindingType
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+
+from oven_tui.model.commands import BY_ID, Command, Scope, of
+
+SIGNS = {
+    "question_mark": "?",
+    "colon": ":",
+    "slash": "/",
+    "plus": "+",
+    "minus": "-",
+    "equals_sign": "=",
+    "greater_than_sign": ">",
+    "less_than_sign": "<",
+    "full_stop": ".",
+    "comma": ",",
+    "dollar_sign": "$",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+}
+"""Keys that are written as one sign."""
+
+
+def bindings(*scopes: Scope) -> list[BindingType]:
+    """The bindings of a class that hears the commands of these scopes."""
+    return [_binding(command) for scope in scopes for command in of(scope)]
+
+
+def _binding(command: Command) -> Binding:
+    first = command.key_names()[0]
+    return Binding(
+        command.keys,
+        command.action,
+        command.footer or command.words,
+        show=bool(command.footer),
+        key_display=SIGNS.get(first),
+        id=command.id,
+        tooltip=command.help,
+    )
+
+
+def key_words(command: Command) -> str:
+    """A command's keys as they are written on a keyboard."""
+    return " ".join(SIGNS.get(key) or key.replace("ctrl+", "^") for key in command.key_names())
+
+
+class CommandPalette(Provider):
+    """The palette's entries: every listed command that the screen under the palette hears now."""
+
+    def _heard(self) -> Iterator[tuple[Command, Any]]:
+        """(command, what runs it), each command once."""
+        seen = set[str]()
+        for active in self.screen.active_bindings.values():
+            command = BY_ID.get(active.binding.id or "")
+            if command is not None and command.listed and command.id not in seen:
+                seen.add(command.id)
+                yield command, partial(self.app.run_action, active.binding.action, active.node)
+
+    async def discover(self) -> Hits:
+        for command, run in self._heard():
+            yield DiscoveryHit(_title(command), run, help=command.help)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for command, run in self._heard():
+            score = max(matcher.match(command.words), 0.7 * matcher.match(command.help), _by_key(command, query))
+            if score > 0:
+                yield Hit(score, matcher.highlight(_title(command)), run, text=command.words, help=command.help)
+
+
+def _title(command: Command) -> str:
+    return f"{command.words}  ({key_words(command)})"
+
+
+def _by_key(command: Command, query: str) -> float:
+    """1 where the whole query is one of the command's keys."""
+    return float(query.strip() in key_words(command).split())

@@ -1,0 +1,232 @@
+"""The table of the monitor's commands, from which its bindings, footer, help and command palette are made.
+
+A new command is a row here and an `action_…` on the class that its scope names. A class takes its rows with
+`BINDINGS = bindings("…")` (oven_tui.bindings).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+Scope = Literal["monitor", "decisions", "paper", "help", "console", "console_page", "runs", "overlay", "player"]
+"""Where a command is heard: everywhere in the monitor (the application), in the list of decisions, on a page over the
+dashboard that only reads (`paper`), on the help, in the console's lines or on its page, in the list of runs, over
+several runs, or while a recorded run is played (there beside the monitor's, and before them where a key is both's)."""
+Group = Literal["Window", "Charts", "Decisions", "Console", "Acting on the run", "Runs", "Overlay", "Playing"]
+"""Headings of the help, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of the monitor."""
+
+    id: str
+    scope: Scope
+    keys: str
+    """Textual's names of keys, separated by commas: any of them gives the command."""
+    action: str
+    """Textual's action, with its arguments: `zoom(1)` calls `action_zoom(1)`."""
+    words: str
+    """What the command palette calls it, and finds it by."""
+    help: str
+    """A line for the help and the palette."""
+    group: Group = "Window"
+    footer: str = ""
+    """Its word in the footer; empty: it is not there."""
+    acts: bool = False
+    """Whether it acts on the run: it then needs `--control` and a key that may act."""
+    listed: bool = True
+    """Whether the palette has it; moving a cursor is quicker by its key."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a row from which no binding would follow."""
+        if not (self.id and self.keys and self.action and self.words and self.help):
+            raise ValueError(f"the command {self.id!r} lacks a key, an action, its words or its line of help")
+
+    def key_names(self) -> tuple[str, ...]:
+        """Its keys, one by one."""
+        return tuple(key.strip() for key in self.keys.split(","))
+
+
+COMMANDS: Final = (
+    Command(
+        "quit", "monitor", "q", "quit", "Close the monitor", "Close the monitor; the run continues", footer="Close"
+    ),
+    Command("help", "monitor", "question_mark", "help", "Help", "This help", footer="Help"),
+    Command(
+        "palette", "monitor", "colon,ctrl+p", "command_palette", "Command palette", "Any command by its name",
+        footer="Commands", listed=False,
+    ),
+    Command(
+        "freeze", "monitor", "space", "freeze", "Freeze or thaw", "Freeze what is shown; data keeps arriving",
+        footer="Freeze",
+    ),
+    Command(
+        "theme", "monitor", "ctrl+t", "theme", "Next theme", "Dark, light, or colours for the colour-blind on either"
+    ),
+    Command(
+        "save", "monitor", "s", "save", "Save a picture", "Save a picture (SVG) into the run's folder", footer="SVG"
+    ),
+    Command(
+        "console", "monitor", "l", "console", "Console", "What the run's processes wrote into their logs",
+    ),
+    Command("list", "monitor", "R", "runs", "All runs", "The list of runs"),
+    Command("metrics", "monitor", "m", "metrics(1)", "Next metrics", "The next four metrics", "Charts", "Metrics"),
+    Command("metrics.back", "monitor", "M", "metrics(-1)", "Metrics before", "The four metrics before", "Charts"),
+    Command(
+        "metrics.filter", "monitor", "f", "filter_metrics", "Filter metrics",
+        "Charts: only metrics whose names match; escape shows all", "Charts",
+    ),
+    Command(
+        "log_scale", "monitor", "L", "log_scale", "Logarithmic scale", "Charts: logarithmic scale, or linear again",
+        "Charts",
+    ),
+    Command("zoom.in", "monitor", "plus,equals_sign", "zoom(1)", "Zoom in", "Charts: fewer, newer ticks", "Charts"),
+    Command("zoom.out", "monitor", "minus", "zoom(-1)", "Zoom out", "Charts: more ticks", "Charts"),
+    Command(
+        "tail", "monitor", "end,G", "tail", "Follow the newest", "Thaw, and follow the newest decision again",
+        "Decisions",
+    ),
+    Command("filter", "monitor", "slash", "filter", "Filter decisions", "Filter the decisions", "Decisions", "Filter"),
+    Command("unfilter", "monitor", "escape", "unfilter", "Clear the filter", "Clear the filter", "Decisions"),
+    Command(
+        "decisions.open", "decisions", "enter", "open", "Open the ballot",
+        "Votes, tally, reason, evidence and receipt", "Decisions", "Ballot",
+    ),
+    Command(
+        "decisions.copy", "decisions", "y", "copy", "Copy the row as JSON",
+        "Copy the chosen row as JSON (the terminal's clipboard, by OSC 52)", "Decisions", "Copy",
+    ),
+    Command("decisions.up", "decisions", "up,k", "move(-1)", "Up", "The decision before", "Decisions", listed=False),
+    Command("decisions.down", "decisions", "down,j", "move(1)", "Down", "The next decision", "Decisions", listed=False),
+    Command(
+        "decisions.half_up", "decisions", "ctrl+u", "half(-1)", "Half a page up", "Half a screenful back",
+        "Decisions",
+        listed=False,
+    ),
+    Command(
+        "decisions.half_down", "decisions", "ctrl+d", "half(1)", "Half a page down", "Half a screenful on",
+        "Decisions", listed=False,
+    ),
+    Command(
+        "decisions.page_up", "decisions", "pageup,ctrl+b", "page(-1)", "Page up", "A screenful back", "Decisions",
+        listed=False,
+    ),
+    Command(
+        "decisions.page_down", "decisions", "pagedown,ctrl+f", "page(1)", "Page down", "A screenful on", "Decisions",
+        listed=False,
+    ),
+    Command(
+        "decisions.first", "decisions", "home,g", "first", "First decision", "The first decision", "Decisions",
+        listed=False,
+    ),
+    Command(
+        "console.filter", "console_page", "slash", "filter", "Filter lines", "Filter the lines", "Console", "Filter"
+    ),
+    Command(
+        "console.next", "console_page", "right_square_bracket,tab", "process(1)", "Next process",
+        "The next process's log, or all of them", "Console", "Process",
+    ),
+    Command(
+        "console.before", "console_page", "left_square_bracket,shift+tab", "process(-1)", "Process before",
+        "The process before", "Console",
+    ),
+    Command(
+        "console.back", "console_page", "escape,l,q", "back", "Back", "Show all lines again, then back to the run",
+        "Console", "Back",
+    ),
+    Command("console.help", "console_page", "question_mark", "help", "Help", "This help", "Console", "Help"),
+    Command("console.up", "console", "up,k", "lines(-1)", "Up", "A line up", "Console", listed=False),
+    Command("console.down", "console", "down,j", "lines(1)", "Down", "A line down", "Console", listed=False),
+    Command(
+        "console.page_up", "console", "pageup,ctrl+b", "page(-1)", "Page up", "A screenful back", "Console",
+        listed=False,
+    ),
+    Command(
+        "console.page_down", "console", "pagedown,ctrl+f", "page(1)", "Page down", "A screenful on", "Console",
+        listed=False,
+    ),
+    Command("console.first", "console", "home,g", "first", "First line", "The first line", "Console", listed=False),
+    Command("console.last", "console", "end,G", "last", "Last line", "Follow what is written", "Console", listed=False),
+    Command(
+        "console.right", "console", "right,L", "aside(1)", "Right", "Long lines: further right", "Console", listed=False
+    ),
+    Command("console.left", "console", "left,h,H", "aside(-1)", "Left", "Long lines: back", "Console", listed=False),
+    Command(
+        "runs.open", "runs", "enter", "open", "Open", "Open the run; where runs are marked, overlay them",
+        "Runs", "Open",
+    ),
+    Command("runs.mark", "runs", "space", "mark", "Mark", "Mark the run for an overlay: two to four", "Runs", "Mark"),
+    Command("runs.play", "runs", "p", "play", "Play", "Play the run from its log", "Runs", "Play"),
+    Command("runs.filter", "runs", "slash", "filter", "Filter runs", "Filter the runs", "Runs", "Filter"),
+    Command("runs.unfilter", "runs", "escape", "unfilter", "Show all", "Clear the filter, then the marks", "Runs"),
+    Command("runs.up", "runs", "up,k", "move(-1)", "Up", "The run above", "Runs", listed=False),
+    Command("runs.down", "runs", "down,j", "move(1)", "Down", "The run below", "Runs", listed=False),
+    Command("runs.page_up", "runs", "pageup,ctrl+b", "page(-1)", "Page up", "A screenful up", "Runs", listed=False),
+    Command(
+        "runs.page_down", "runs", "pagedown,ctrl+f", "page(1)", "Page down", "A screenful down", "Runs", listed=False
+    ),
+    Command("runs.first", "runs", "home,g", "move(-100000)", "First run", "The newest run", "Runs", listed=False),
+    Command("runs.last", "runs", "end,G", "move(100000)", "Last run", "The oldest run", "Runs", listed=False),
+    Command(
+        "runs.theme", "runs", "ctrl+t", "theme", "Next theme", "Dark, light, and both for the colour-blind", "Runs",
+    ),
+    Command("runs.help", "runs", "question_mark", "help", "Help", "This help", "Runs", "Help"),
+    Command("runs.quit", "runs", "q", "quit", "Close the list", "Close the list; no run is touched", "Runs", "Close"),
+    Command("overlay.axis", "overlay", "x", "axis", "Steps or ticks", "The x-axis: steps, or ticks", "Overlay", "Axis"),
+    Command("overlay.metrics", "overlay", "m", "metrics(1)", "Next metrics", "The next metrics", "Overlay", "Metrics"),
+    Command("overlay.metrics_back", "overlay", "M", "metrics(-1)", "Metrics before", "The metrics before", "Overlay"),
+    Command("overlay.zoom_in", "overlay", "plus,equals_sign", "zoom(1)", "Zoom in", "Fewer, newer steps", "Overlay"),
+    Command("overlay.zoom_out", "overlay", "minus", "zoom(-1)", "Zoom out", "More steps", "Overlay"),
+    Command(
+        "overlay.save", "overlay", "s", "save", "Save a picture", "Save a picture (SVG) into the first run's folder",
+        "Overlay", "SVG",
+    ),
+    Command(
+        "overlay.theme", "overlay", "ctrl+t", "theme", "Next theme",
+        "Dark, light, and both for the colour-blind", "Overlay",
+    ),
+    Command("overlay.help", "overlay", "question_mark", "help", "Help", "This help", "Overlay", "Help"),
+    Command(
+        "overlay.quit", "overlay", "q,escape", "quit", "Close", "Close the overlay; the runs continue", "Overlay",
+        "Close",
+    ),
+    Command("player.pause", "player", "space", "pause", "Play or pause", "Play, or pause", "Playing", "Play/pause"),
+    Command(
+        "player.faster", "player", "greater_than_sign,full_stop", "speed(1)", "Faster", "Twice as fast",
+        "Playing", "Faster",
+    ),
+    Command("player.slower", "player", "less_than_sign,comma", "speed(-1)", "Slower", "Half as fast", "Playing"),
+    Command("player.next_step", "player", "right,l", "step(1)", "Next step", "On to the next step", "Playing"),
+    Command("player.last_step", "player", "left,h", "step(-1)", "Step before", "Back to the step before", "Playing"),
+    Command(
+        "player.next_decision", "player", "n", "decision(1)", "Next decision", "On to the next decision",
+        "Playing", "Decision",
+    ),
+    Command(
+        "player.last_decision", "player", "N", "decision(-1)", "Decision before",
+        "Back to the decision before", "Playing",
+    ),
+    Command(
+        "player.on", "player", "right_square_bracket", "tenth(1)", "A tenth on", "A tenth of the run on", "Playing",
+    ),
+    Command(
+        "player.back", "player", "left_square_bracket", "tenth(-1)", "A tenth back", "A tenth of the run back",
+        "Playing",
+    ),
+    Command("player.seek", "player", "t", "seek", "Go to a step", "Go to a step, by its number", "Playing", "Go to"),
+    Command("player.start", "player", "0", "start", "To the start", "To the start of the log", "Playing"),
+    Command("player.end", "player", "end,dollar_sign", "end", "To the end", "To the end of the log", "Playing"),
+    Command("paper.back", "paper", "escape,enter,q", "dismiss", "Back", "Back to the run", footer="Back"),
+    Command("help.back", "help", "escape,question_mark,q", "dismiss", "Back", "Back to the run", footer="Back"),
+)  # fmt: skip
+"""A key has one meaning in a scope; a page over the dashboard hides the keys of what lies under it."""
+
+BY_ID: Final = {command.id: command for command in COMMANDS}
+GROUPS: Final[tuple[Group, ...]] = get_args(Group)
+
+
+def of(scope: Scope) -> tuple[Command, ...]:
+    """A scope's commands, in the table's order."""
+    return tuple(command for command in COMMANDS if command.scope == scope)

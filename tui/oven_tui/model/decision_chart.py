@@ -1,0 +1,70 @@
+"""A small chart of the metric by which a decision is judged, around the tick at which it came into force, with the
+forecast that was logged with it."""
+
+from __future__ import annotations
+
+import math
+
+from oven_tui.model.braille_chart import Axis, Branch, Mark, Run, bounds, draw, label
+from oven_tui.model.cell_text import row
+from oven_tui.model.decisions import Decided, came_at
+from oven_tui.model.metric_series import Column
+from oven_tui.model.monitor_view import MonitorView
+
+GUTTER, TALL = 8, 7
+BEFORE = 0.6
+"""Ticks shown before the decision, as a share of those after it."""
+LEAST = 12
+"""Ticks shown after a decision at least."""
+
+
+def chart(view: MonitorView, entry: Decided, width: int) -> list[list[Run]]:
+    """Nothing where no metric judges the decision, or none of it was measured around it."""
+    decision, tick = entry.decision, came_at(entry)
+    series = view.series.get(decision.target)
+    inner = width - GUTTER
+    if series is None or tick is None or inner < 16:
+        return []
+    ahead = max(LEAST, round(1.5 * decision.horizon))
+    axis = Axis(max(0, tick - max(LEAST, round(BEFORE * ahead))), tick + ahead)
+    columns = series.columns(axis.first, axis.last, inner * 2)
+    forecast = _forecast(entry, axis, tick, _level(columns, axis, tick, inner * 2), inner * 2)
+    if not columns:
+        return []
+    style = view.style(decision.target)
+    scale = bounds([*columns, *forecast], style)
+    cell = axis.cell(tick, inner)
+    marks = {} if cell is None else {cell: Mark("◆", "warn")}
+    drawn = draw(columns, scale, style, marks, inner, TALL, [Branch(forecast, "change")] if forecast else [])
+    rows = [[(_tick(y, scale.high, scale.low), "dim"), *runs] for y, runs in enumerate(drawn)]
+    title: list[Run] = [(f"{decision.target} around the decision", "title")]
+    legend: list[Run] = (
+        [("⠤ measured  ", "line")] if style != "noisy" else [("⠤ average  ", "line"), ("⠤ raw  ", "raw")]
+    )
+    if forecast:
+        legend.append((f"⠤ forecast {decision.expected_change:+.3g} in {decision.horizon} ticks", "change"))
+    steps = f"step {view.step_at(axis.first)}"
+    end = str(view.step_at(axis.last))
+    return [row(width, title, legend), *rows, row(width, [(" " * GUTTER + steps, "dim")], [(end, "dim")])]
+
+
+def _level(columns: list[Column], axis: Axis, tick: int, width: int) -> float:
+    """What the metric was when the decision came into force; NaN where it was not measured before."""
+    at = axis.cell(tick, width) or 0
+    before = [column.smooth for column in columns if column.x <= at and math.isfinite(column.smooth)]
+    return before[-1] if before else math.nan
+
+
+def _forecast(entry: Decided, axis: Axis, tick: int, level: float, width: int) -> list[Column]:
+    """A straight line from the level at the decision to the change that was promised, at the end of its horizon."""
+    decision = entry.decision
+    first, last = axis.cell(tick, width), axis.cell(tick + decision.horizon, width)
+    if not decision.expected_change or not decision.horizon or first is None or last is None or level != level:
+        return []
+    points = [(first, level), (last, level + decision.expected_change)]
+    return [Column(x, value, value, value, value, 0) for x, value in points]
+
+
+def _tick(y: int, high: float, low: float) -> str:
+    value = {0: high, TALL - 1: low}.get(y)
+    return (label(value).rjust(GUTTER - 1) + "┤") if value is not None else " " * (GUTTER - 1) + "│"

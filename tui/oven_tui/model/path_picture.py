@@ -1,0 +1,83 @@
+"""A path through the knowledge graph as a picture: symptom, cause and remedy in boxes, with what leads from one to the
+next."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len
+
+from oven_controller.log.cited_paths import CitedPath
+from oven_tui.model.braille_chart import Run
+from oven_tui.model.cell_text import clip, wrapped
+
+ROLES = {"against": ("against", "bad"), "chosen": ("why this plan", "title"), "for": ("for", "good"), "": ("", "dim")}
+"""Role of a path → what it is called, kind of text."""
+ARM = 3
+"""Cells of line on either side of a relation's name."""
+
+Rows = list[list[Run]]
+
+
+def picture(path: CitedPath, width: int) -> Rows:
+    """The boxes in one line, if that fits; else one below the other. Below them what the path rests on."""
+    drawn = _across(path) if _wide(path) <= width else _down(path)
+    return [*drawn, *_ground(path, width)]
+
+
+def _arms(path: CitedPath) -> tuple[str, str]:
+    """What stands before and behind a relation's name: the arrow shows which node has the effect."""
+    line = "─" * ARM
+    return (f"◂{line} ", f" {line}─") if path.backwards else (f"─{line} ", f" {line}▸")
+
+
+def _words(relation: str) -> str:
+    return relation.lower().replace("_", " ")
+
+
+def _wide(path: CitedPath) -> int:
+    boxes = sum(cell_len(node) + 4 for node in path.nodes)
+    return boxes + sum(2 * ARM + 4 + cell_len(_words(relation)) for relation in path.relations)
+
+
+def _kinds(path: CitedPath) -> list[str]:
+    """How each node's name is drawn: the remedy stands out."""
+    return ["text"] * (len(path.nodes) - 1) + ["change"]
+
+
+def _across(path: CitedPath) -> Rows:
+    top: list[Run] = []
+    middle: list[Run] = []
+    bottom: list[Run] = []
+    before, behind = _arms(path)
+    for place, (node, kind) in enumerate(zip(path.nodes, _kinds(path), strict=True)):
+        if place:
+            arm = f"{before}{_words(path.relations[place - 1])}{behind}"
+            edge = path.edges[place - 1] if place <= len(path.edges) else ""
+            middle.append((arm, "line"))
+            top.append((" " * cell_len(arm), "blank"))
+            bottom.append((clip(edge, cell_len(arm)).center(cell_len(arm)), "dim"))
+        line = "─" * (cell_len(node) + 2)
+        top.append((f"╭{line}╮", "dim"))
+        middle += [("│ ", "dim"), (node, kind), (" │", "dim")]
+        bottom.append((f"╰{line}╯", "dim"))
+    return [top, middle, bottom]
+
+
+def _down(path: CitedPath) -> Rows:
+    arrow = "▴" if path.backwards else "▾"
+    rows: Rows = []
+    for place, (node, kind) in enumerate(zip(path.nodes, _kinds(path), strict=True)):
+        if place:
+            edge = path.edges[place - 1] if place <= len(path.edges) else ""
+            rows.append([(f"  {arrow} {_words(path.relations[place - 1])}", "line"), (f"  {edge}", "dim")])
+        rows.append([(node, kind)])
+    return rows
+
+
+def _ground(path: CitedPath, width: int) -> Rows:
+    role, kind = ROLES[path.role]
+    parts = [f"grade {path.grade}" if path.grade else "", ", ".join(path.sources), path.remark]
+    cited = f"cited by {', '.join(path.agents)}" if path.agents else ""
+    words = "; ".join(part for part in (*parts, cited) if part)
+    head: list[Run] = [(f"{role}: ", kind)] if role else []
+    first, *more = wrapped(words, max(8, width - cell_len(role) - 2)) or [""]
+    return [[*head, (first, "dim")], *([("  " + line, "dim")] for line in more)]

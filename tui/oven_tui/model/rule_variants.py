@@ -1,0 +1,39 @@
+"""Other rules that a person would ask about on seeing a decision: one change each of the run's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from oven_controller.protocol.messages import Decision
+from oven_controller.protocol.rules import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A change of rules."""
+
+    words: str
+    changes: dict[str, Any]
+
+
+def variants(rules: Rules, decision: Decision) -> list[Variant]:
+    """Those that differ from `rules` and can matter for this decision."""
+    every = [
+        Variant("one agent is enough, whoever it is", {"agreeing": 1, "newcomers": "full"}),
+        Variant("no agent is enough alone", {"specialist_confidence": 1.0, "agreeing": max(2, rules.agreeing)}),
+        Variant("a weaker objection is a veto", {"veto_confidence": min(0.4, rules.veto_confidence)}),
+        Variant("no vetoes", {"veto_confidence": 1.0}),
+        Variant("a bare majority decides", {"majority": 0.501}),
+        Variant("nine tenths must be for it", {"majority": 0.9}),
+        Variant("no cool-down between changes", {"cooldown_ticks": 0}),
+        Variant("twice the window to vote in", {"window_ticks": min(1000, 2 * rules.window_ticks)}),
+        Variant("no trials", {"trials": "off"}),
+        Variant("every change on trial first", {"trials": "all"}),
+    ]
+    if decision.verdict == "advised" or rules.autonomy_for(decision.actuator) != "auto":
+        every.append(
+            Variant("without asking a person", {"autonomy": "auto", "autonomy_of": {decision.actuator: "auto"}})
+        )
+    now = rules.model_dump()
+    return [one for one in every if any(now[name] != value for name, value in one.changes.items())]

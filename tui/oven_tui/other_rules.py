@@ -1,0 +1,164 @@
+"""What other rules would have made of one decision, asked of a process of its own.
+
+Deciding a log again is work for a core, and the monitor has to answer keys meanwhile: so the question goes to a child
+of lower priority with a limit of time, which ends with the person's interest. `ask` is the monitor's side, `main` the
+child's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from oven_controller.errors import OvenError, reason
+from oven_controller.log.other_rules import OtherRules, OtherRuling
+from oven_controller.protocol.messages import Decision, RunStarted
+from oven_tui.model.rule_variants import variants
+
+if TYPE_CHECKING:
+    from oven_controller.protocol.events import Event
+    from oven_controller.runs.run_access import RunAccess
+
+LIMIT_S: Final = 20.0
+"""Seconds of CPU after which the child stops: what it has found by then is said, with how far it came."""
+MOST_EVENTS: Final = 200_000
+"""Before a decision: they are kept in memory, about 2 KB each."""
+PATIENCE_S: Final = 90.0
+"""Seconds by the clock after which a child that says nothing is ended."""
+NICE: Final = 10
+
+
+class Ruling(BaseModel):
+    """The answer of one variant."""
+
+    model_config = ConfigDict(frozen=True)
+
+    words: str
+    """Which rules."""
+    ruling: OtherRuling
+
+
+class Answer(BaseModel):
+    """What the child found."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rulings: tuple[Ruling, ...] = ()
+    cannot: str = ""
+    """Why it cannot be told, or not for sure: a sentence."""
+
+
+async def ask(where: Sequence[str], decision: str) -> Answer:
+    """Of the decision with this id, in the run that `where` names as the monitor's own arguments do. Never raises but
+    for its cancellation, which ends the child."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",
+        "-m",
+        "oven_tui.other_rules",
+        decision,
+        *where,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            said, _ = await child.communicate()
+        return Answer.model_validate_json(said)
+    except TimeoutError:
+        return Answer(cannot=f"it was not told within {PATIENCE_S:g} s; {_elsewhere(decision)}")
+    except ValidationError:
+        return Answer(cannot=f"the question came to nothing (exit code {child.returncode}); {_elsewhere(decision)}")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
+
+
+def _elsewhere(decision: str) -> str:
+    return f"`oven-controller explain {decision} --set rules.KEY=VALUE` asks without a limit"
+
+
+def main(argv: Sequence[str]) -> int:
+    """The child: prints an Answer as JSON. `argv`: the decision's id, and the run as RunAccess.arguments names it."""
+    os.nice(NICE)
+    try:
+        answer = asyncio.run(_answered(_run(argv[1:]), argv[0]))
+    except (OvenError, OSError, ValueError) as error:
+        answer = Answer(cannot=f"the log cannot be read: {reason(error)}")
+    print(answer.model_dump_json())
+    return 0
+
+
+def _run(arguments: Sequence[str]) -> RunAccess:
+    from oven_controller.runs.endpoint import Endpoint
+    from oven_controller.runs.folder import RunFolder
+    from oven_controller.runs.local_run import LocalRun
+    from oven_controller.runs.remote_run import RemoteRun
+
+    if not arguments[0].startswith("--"):
+        return LocalRun(RunFolder(Path(arguments[0])))
+    given = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    creds, ca = given.get("--creds"), given.get("--tls-ca")
+    endpoint = Endpoint(given.get("--nats", ""), Path(creds) if creds else None, Path(ca) if ca else None)
+    return RemoteRun.at(endpoint.completed(), given.get("--run"))
+
+
+async def _answered(access: RunAccess, id_: str) -> Answer:
+    before: list[Event] = []
+    asked: list[tuple[str, OtherRules]] = []
+    started: RunStarted | None = None
+    async with contextlib.aclosing(access.events(check=False, tell=_untold)) as log:
+        async for event in log:
+            if asked:
+                before = [event]
+            else:
+                before.append(event)
+                if len(before) > MOST_EVENTS:
+                    return Answer(cannot=f"more than {MOST_EVENTS:,} events come before it; {_elsewhere(id_)}")
+                if started is None and isinstance(event.body, RunStarted):
+                    started = event.body
+                if not (started is not None and isinstance(event.body, Decision) and event.body.id == id_):
+                    continue
+                about = event.body
+                asked = [
+                    (one.words, OtherRules(access.run, about, one.changes, _in_place(one.changes)))
+                    for one in variants(started.rules, about)
+                ]
+            for each in before:
+                for _, other in asked:
+                    if not other.done:
+                        other.feed(each)
+                if time.process_time() > LIMIT_S:
+                    return Answer(
+                        cannot=f"deciding so long a log again takes more than {LIMIT_S:g} s; {_elsewhere(id_)}"
+                    )
+            if all(other.done for _, other in asked):
+                break
+    if not asked:
+        return Answer(cannot=f"the log has no decision {id_}, or nothing that says by which rules it was made")
+    return Answer(rulings=tuple(Ruling(words=words, ruling=other.answer()) for words, other in asked))
+
+
+def _in_place(changes: dict[str, Any]) -> Any:
+    from oven_controller.settings.resolution import with_rules
+
+    return lambda logged: with_rules(logged, changes)
+
+
+def _untold(_line: str) -> None:
+    """The monitor has the terminal."""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,169 @@
+"""The player of a recorded run: the same fold as the live monitor's, at any event of the log.
+
+A view at an event is the fold of all events up to it, whichever way one came there: going back takes the newest
+checkpoint before the place and folds on from it. It has no clock: the caller says how much time has passed.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Decision
+from oven_controller.runs.folder import RunFolder
+from oven_controller.runs.log_sources import LogFile
+from oven_controller.security.signing import Keyring
+from oven_tui.model.monitor_view import MonitorView
+from oven_tui.past.fold import Decided, Fold
+from oven_tui.past.frames import Checkpoint, Frame, Preview, Progress, Whole
+
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+PIECE = 500
+"""Events folded between two looks at the keys: about 50 ms."""
+LONGEST_GAP_S = 30.0
+"""Longest wait for an event, in the log's own time: a night between two incarnations is cut to it."""
+
+
+class Player:
+    """Give it the frames of a reading with checkpoints, as they come; then it can go anywhere that was read."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Raises ConfigError for damaged keys."""
+        self._folder = folder
+        self.speed = 1.0
+        self.checkpoints: list[Checkpoint] = []
+        self.decisions: list[Decided] = []
+        """Those of what was read, in order."""
+        self.share = 0.0
+        """Of the log that was read for going to."""
+        self.last: tuple[int, int, int] = (0, 0, 0)
+        """Sequence, tick and step of the log's end."""
+        self.whole = False
+        """Whether all of the log was read."""
+        self.clock: datetime | None = None
+        """Where playing is in the log's own time."""
+        self._ahead: Event | None = None
+        self._go_on(Fold(MonitorView(), Keyring(folder.pin())))
+
+    def take(self, frame: Frame) -> None:
+        """A frame of the reading."""
+        match frame:
+            case Preview(view):
+                self.last = (view.run.seq, view.run.tick, view.run.step)
+            case Progress(share):
+                self.share = share
+            case Checkpoint():
+                self.checkpoints.append(frame)
+                self.decisions += frame.decided
+            case Whole(fold):
+                self.decisions += frame.decided
+                run = fold.view.run
+                self.last, self.share, self.whole = (run.seq, run.tick, run.step), 1.0, True
+
+    @property
+    def view(self) -> MonitorView:
+        """What the live monitor showed here."""
+        return self.fold.view
+
+    @property
+    def at_end(self) -> bool:
+        """Whether no event is left."""
+        return self._peek() is None
+
+    def play(self, seconds: float) -> int:
+        """Let time pass, at the player's speed. Returns how many events came; PIECE at most, and then the rest comes
+        with the next call."""
+        ahead = self._peek()
+        if ahead is None:
+            return 0
+        if self.clock is None or self.clock > ahead.time + timedelta(days=1):
+            self.clock = ahead.time
+        self.clock += timedelta(seconds=seconds * self.speed)
+        if (ahead.time - self.clock).total_seconds() > LONGEST_GAP_S:
+            self.clock = ahead.time - timedelta(seconds=LONGEST_GAP_S)
+        count = 0
+        while ahead is not None and ahead.time <= self.clock and count < PIECE:
+            self.forward()
+            count += 1
+            ahead = self._peek()
+        if count == PIECE and self.view.run.last_time is not None:
+            self.clock = self.view.run.last_time  # it is not fast enough for this speed
+        return count
+
+    def forward(self) -> Event | None:
+        """Fold the next event. Raises ConfigError where the log is damaged."""
+        event = self._peek()
+        if event is None:
+            return None
+        event = self.fold.keyring.verify(event)
+        self.fold.view.feed(event)
+        self.fold.offset = self._log.offset
+        self._ahead = None
+        return event
+
+    def to_seq(self, seq: int) -> Iterator[None]:
+        """Go to right behind an event. Yields every PIECE events."""
+        yield from self._to(bisect_right(self.checkpoints, seq, key=lambda c: c.seq), lambda fold: fold.seq >= seq, seq)
+
+    def to_step(self, step: int) -> Iterator[None]:
+        """Go to where the run came to a step for the first time."""
+        before = bisect_left(self.checkpoints, step, key=lambda c: c.step)
+        yield from self._to(before, lambda fold: fold.view.run.step >= step, None)
+
+    def to_tick(self, tick: int) -> Iterator[None]:
+        """Go to the first event of a tick."""
+        before = bisect_left(self.checkpoints, tick, key=lambda c: c.tick)
+        yield from self._to(before, lambda fold: fold.view.run.tick >= tick, None)
+
+    def to_decision(self, by: int) -> Iterator[None]:
+        """Go on to the next decision, or back to the one before."""
+        here = self.fold.seq
+        if by < 0:
+            place = bisect_left(self.decisions, here, key=lambda d: d.seq) - 1
+            yield from self.to_seq(self.decisions[place].seq if place >= 0 else 0)
+            return
+        place = bisect_right(self.decisions, here, key=lambda d: d.seq)
+        if place < len(self.decisions):
+            yield from self.to_seq(self.decisions[place].seq)
+        else:
+            yield from self._fold_on(lambda fold: False, until_decision=True)
+
+    def to_end(self) -> Iterator[None]:
+        """Go to the end of what is in the log."""
+        yield from self._to(len(self.checkpoints), lambda fold: False, self.last[0])
+
+    def _to(self, checkpoints: int, there: Callable[[Fold], bool], seq: int | None) -> Iterator[None]:
+        """From the last of so many checkpoints, or from here where that is nearer, until it is there."""
+        best = self.checkpoints[checkpoints - 1] if checkpoints else None
+        ahead = seq is not None and self.fold.seq <= seq
+        if not ahead or (best is not None and best.seq > self.fold.seq):
+            fold = pickle.loads(zlib.decompress(best.packed)) if best else None
+            self._go_on(fold or Fold(MonitorView(), Keyring(self._folder.pin())))
+        yield from self._fold_on(there)
+        self.clock = self.view.run.last_time
+
+    def _fold_on(self, there: Callable[[Fold], bool], *, until_decision: bool = False) -> Iterator[None]:
+        count = 0
+        while not there(self.fold):
+            event = self.forward()
+            if event is None or (until_decision and isinstance(event.body, Decision)):
+                break
+            count += 1
+            if count % PIECE == 0:
+                yield
+        self.clock = self.view.run.last_time
+
+    def _go_on(self, fold: Fold) -> None:
+        self.fold = fold
+        self._log = LogFile(self._folder, offset=fold.offset, seq=fold.seq, growing=True)
+        self._events = iter(self._log)
+        self._ahead = None
+
+    def _peek(self) -> Event | None:
+        if self._ahead is None:
+            self._ahead = next(self._events, None)
+        return self._ahead

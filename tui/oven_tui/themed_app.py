@@ -1,0 +1,37 @@
+"""The base of the monitor's applications: its themes, and what replaces colours and signs that a terminal lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from textual.app import App
+from textual.filter import LineFilter
+
+from oven_tui.appearance import OWN_THEMES, THEMES, Appearance
+
+Result = TypeVar("Result")
+
+
+class ThemedApp(App[Result]):
+    """Call `dress` when it is mounted."""
+
+    CSS_PATH = Path(__file__).with_name("styles.tcss")
+
+    def __init__(self, appearance: Appearance | None = None) -> None:
+        super().__init__()
+        self.appearance = appearance or Appearance()
+
+    def dress(self) -> None:
+        """Take the theme that was asked for."""
+        for theme in OWN_THEMES:
+            self.register_theme(theme)
+        self.theme = self.appearance.theme
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return self.appearance.filters(super().get_line_filters(), self.no_color)
+
+    def action_theme(self) -> None:
+        here = THEMES.index(self.theme) if self.theme in THEMES else -1
+        self.theme = THEMES[(here + 1) % len(THEMES)]

@@ -1,0 +1,55 @@
+"""A line for the words of a filter, opened over the footer."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.message import Message
+from textual.widgets import Input, Static
+
+
+class FilterBox(Horizontal):
+    """Posts `Changed` with every letter, and `Closed` when it is left."""
+
+    class Changed(Message):
+        """Other words are wanted."""
+
+        def __init__(self, box: FilterBox, words: str) -> None:
+            super().__init__()
+            self.box, self.words = box, words
+
+    class Closed(Message):
+        """The person is done with it."""
+
+    def __init__(self, of: str, example: str, *, id: str, stays: bool = False) -> None:
+        """`of`: what it filters. `stays`: it is shown as long as it filters, where nothing else says so."""
+        super().__init__(id=id, classes="filter")
+        self._of, self._stays = of, stays
+        self._input = Input(placeholder=example, select_on_focus=False, compact=True)
+
+    def compose(self) -> ComposeResult:
+        yield Static(f"{self._of}: ", markup=False)
+        yield self._input
+
+    def open(self) -> None:
+        """Show it and hear the keys."""
+        self.add_class("-open")
+        self._input.focus()
+
+    def clear(self) -> None:
+        """Filter nothing, and close it."""
+        self._input.value = ""
+        self._close()
+
+    def on_input_changed(self, message: Input.Changed) -> None:
+        message.stop()
+        self.post_message(self.Changed(self, message.value.strip()))
+
+    def on_input_submitted(self, message: Input.Submitted) -> None:
+        message.stop()
+        self._close()
+
+    def _close(self) -> None:
+        if self.has_class("-open"):
+            self.set_class(self._stays and bool(self._input.value.strip()), "-open")
+            self.post_message(self.Closed())

@@ -12,7 +12,7 @@ from oven_controller.runs.endpoint import Endpoint as Place
 
 if TYPE_CHECKING:
     from oven_controller.runs.folder import RunFolder
-    from oven_controller.settings.notify import NotifySettings
+    from oven_controller.settings.notifications import NotifySettings
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -42,7 +42,7 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
     Example: oven-controller runs --json
     """
     from oven_controller.runs.folder import Home
-    from oven_controller.runs.run_row import run_rows
+    from oven_controller.runs.listed_run import run_rows
 
     if context.invoked_subcommand is not None:
         return

@@ -26,9 +26,9 @@ from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, on_thread
 from oven_controller.protocol.requests import Diagnosis
 from oven_controller.runs.folder import Home
+from oven_controller.runs.listed_run import RunRow, run_rows
 from oven_controller.runs.rule_question import other_ruling
 from oven_controller.runs.run_access import RunAccess
-from oven_controller.runs.run_row import RunRow, run_rows
 from oven_controller.settings.resolution import rules_set
 from oven_controller.stack.run_status import RunStatus, run_status
 

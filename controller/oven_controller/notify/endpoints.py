@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from oven_controller.errors import ConfigError
 from oven_controller.notify import apprise_service, kept_addresses
 from oven_controller.security import tls
-from oven_controller.settings.notify import (
+from oven_controller.settings.notifications import (
     KEPT_PREFIX,
     VARIABLE_PREFIX,
     WEBHOOK,

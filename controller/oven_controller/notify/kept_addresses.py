@@ -12,7 +12,7 @@ from typing import Final
 
 from oven_controller.errors import ConfigError, reason
 from oven_controller.files import write_atomic
-from oven_controller.settings.notify import KEPT_PREFIX, EndpointSettings, NotifySettings, is_reference, shown
+from oven_controller.settings.notifications import KEPT_PREFIX, EndpointSettings, NotifySettings, is_reference, shown
 
 FOLDER: Final = "notify"
 """In the run's folder; the cursor is in it, too."""

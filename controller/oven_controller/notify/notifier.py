@@ -28,7 +28,7 @@ from oven_controller.protocol.events import Event
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.log_sources import batches
 from oven_controller.runs.run_access import RunAccess
-from oven_controller.settings.notify import SEVERITIES, NotifySettings
+from oven_controller.settings.notifications import SEVERITIES, NotifySettings
 
 log = logging.getLogger("oven.notify")
 

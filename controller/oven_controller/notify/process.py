@@ -17,7 +17,7 @@ from oven_controller.notify.endpoints import resolve, warnings
 from oven_controller.notify.notifier import Notifier
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.local_run import LocalRun
-from oven_controller.settings.notify import NotifySettings
+from oven_controller.settings.notifications import NotifySettings
 
 log = logging.getLogger("oven.notify")
 

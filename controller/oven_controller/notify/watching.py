@@ -10,7 +10,7 @@ from oven_controller.cancellation import call_at_end
 from oven_controller.notify.endpoints import Endpoint
 from oven_controller.notify.notifier import Notifier
 from oven_controller.runs.run_access import RunAccess
-from oven_controller.settings.notify import NotifySettings
+from oven_controller.settings.notifications import NotifySettings
 
 
 async def watched(access: RunAccess, settings: NotifySettings, endpoints: Sequence[Endpoint]) -> None:

@@ -13,7 +13,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.notify import apprise_service, kept_addresses
 from oven_controller.notify.endpoints import resolve, warnings
 from oven_controller.notify.message import Message
-from oven_controller.settings.notify import NotifySettings, shown
+from oven_controller.settings.notifications import NotifySettings, shown
 from oven_controller.settings.resolution import notify_settings
 from oven_controller.settings.resolution import resolve as resolved
 
@@ -156,7 +156,7 @@ def test_without_apprise_the_command_that_installs_it_is_named() -> None:
     code = (
         "import sys; sys.modules['apprise'] = None\n"
         "from oven_controller.notify.endpoints import resolve\n"
-        "from oven_controller.settings.notify import NotifySettings\n"
+        "from oven_controller.settings.notifications import NotifySettings\n"
         "for url in ('https://hooks.example/x', 'slack://a/b/c', 'htps://x/y'):\n"
         "    try:\n"
         "        print(resolve(NotifySettings(to=[url]), {})[0].name)\n"

@@ -23,9 +23,9 @@ from oven_tui.apps.play_app import PlayApp
 from oven_tui.bindings import key_words
 from oven_tui.model.commands import BY_ID, COMMANDS
 from oven_tui.model.decisions import Decided
-from oven_tui.screens.console import ConsoleScreen
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import BOARD, HelpScreen
+from oven_tui.screens.log_console import ConsoleScreen
 from oven_tui.widgets.chart import Chart
 from oven_tui.widgets.charts import CHARTS
 from oven_tui.widgets.console_lines import ConsoleLines

@@ -110,7 +110,9 @@ def fork_server(imported: Sequence[str]) -> Iterator[ForkServer]:
     """One that has imported these modules, until the context ends."""
     own, its = socket.socketpair()
     with its:
-        process = _popen([sys.executable, "-P", __file__, str(its.fileno()), *imported], pass_fds=(its.fileno(),))
+        process = _popen(
+            [sys.executable, "-P", __file__, str(its.fileno()), ",".join(imported)], pass_fds=(its.fileno(),)
+        )
     with own:
         yield ForkServer(own)
     process.wait()
@@ -214,6 +216,11 @@ def _take(order: dict[str, Any], fds: Sequence[int]) -> None:
     importlib.invalidate_caches()
     if program[1:3] not in CHILDLESS:
         subprocess.Popen = copied().popen()  # type: ignore[misc]
+        os.register_at_fork(after_in_child=_start_cold)  # a server has the children of one process alone
+
+
+def _start_cold() -> None:
+    subprocess.Popen = _popen  # type: ignore[misc]
 
 
 def _place(fds: Sequence[int], wanted: Sequence[int]) -> None:
@@ -259,7 +266,7 @@ def _run(program: list[str]) -> int:
 def main() -> None:
     """The first one: it imports, and has no other thread."""
     connection = socket.socket(fileno=int(sys.argv[1]))
-    for name in sys.argv[2:]:
+    for name in sys.argv[2].split(","):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

@@ -43,7 +43,7 @@ def test_a_model_is_baked_and_trains_on_though_its_stack_is_killed(oven: Oven) -
     run = Home(oven.home).find(None, running=True)
     assert f"run {run.run}: teacher small → big at step" in before
     psutil.Process(run.info().pid).send_signal(signal.SIGKILL)
-    said, _ = process.communicate(timeout=100)
+    said, _ = process.communicate(timeout=200)
     assert process.returncode == 0 and "'train_runtime'" in said, said
     oven("replay", run.run)  # brings home what the server's store has
     events = oven.events(run.run)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.binding import BindingType
 from textual.events import Click
 from textual.geometry import Region, Size
@@ -22,10 +23,10 @@ from oven_tui.model.decisions import Decided, Entry, Note, Open, as_json, came_a
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import PAINTS, Painted, Panel
 
-AGENT, ACTUATOR, CHANGE, FATE = 12, 19, 15, 13
+AGENT, ACTUATOR, CHANGE, FATE = 16, 19, 15, 13
 """Cells of the columns."""
-LONG_AGENT, ROOMY = 16, 100
-"""Cells of an agent's name on a list that is at least so wide."""
+WORDS = 12
+"""Cells below which the reason is left to the ballot: the beginning of a word says nothing."""
 
 
 class Decisions(Painted, ScrollView, Panel, can_focus=True):
@@ -173,13 +174,13 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         cells: list[Run] = [
             (f"{entry.step:>5}  ", "dim"),
             (f"{sign} ", colour),
-            (fit(agent, LONG_AGENT if width >= ROOMY else AGENT) + " ", quiet),
+            (fit(agent, AGENT) + " ", quiet),
             (fit(actuator, ACTUATOR) + " ", quiet),
             (fit(change, CHANGE) + " ", "strong" if quiet == "text" else "dim"),
             (fit(fate[0], FATE) + " ", fate[1]),
-            (why, "dim"),
         ]
-        return row(width, cells)
+        room = width - sum(cell_len(words) for words, _ in cells)
+        return row(width, [*cells, (why, "dim")] if room >= WORDS or cell_len(why) <= room else cells)
 
 
 def _same(one: Entry, other: Entry) -> bool:

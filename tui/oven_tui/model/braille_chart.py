@@ -86,7 +86,7 @@ def bounds(columns: Sequence[Column], style: Style, log: bool = False) -> Bounds
     low = min((c.low for c in columns if c.low <= c.high), default=0.0)
     high = max((c.high for c in columns if c.low <= c.high), default=1.0)
     far = style == "set" and low < high / 20
-    if (log or far) and 1e-300 < low < high < 1e300:
+    if (log or far) and 1e-300 < low <= high < 1e300:
         bottom, top = _round_down(low), _round_up(high)
         return Bounds(bottom, top if top > bottom else _round_up(top * 1.5), log=True)
     if low == high:

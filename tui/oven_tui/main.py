@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import sys
 import termios
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 LOOK_S = 1.0
 """How often it looks whether the terminal is still there."""
+WEB_DRIVER = "textual.drivers.web_driver:WebDriver"
+"""TEXTUAL_DRIVER of a monitor that draws for a browser, and has no terminal."""
 
 
 def main(argv: list[str]) -> int:
@@ -33,11 +37,12 @@ def main(argv: list[str]) -> int:
     on."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(show)
-    app(argv, prog_name="monitor")
+    app(argv, prog_name="monitor", obj=argv)
     return 0
 
 
 def show(
+    context: typer.Context,
     run_folders: Annotated[
         list[Path] | None, typer.Argument(metavar="folder", envvar="OVEN_RUN_DIR", help="the runs' folders")
     ] = None,
@@ -55,6 +60,8 @@ def show(
     creds: Annotated[Path | None, typer.Option(metavar="file", help="your key for it")] = None,
     tls_ca: Annotated[Path | None, typer.Option("--tls-ca", metavar="file", help="authority to trust, PEM")] = None,
     run: Annotated[str | None, typer.Option(metavar="name", help="the name of a run elsewhere")] = None,
+    web: Annotated[bool, typer.Option("--web", help="in a browser of this machine")] = False,
+    port: Annotated[int, typer.Option(help="with --web; 0: a free one")] = 0,
 ) -> None:
     """The monitor: of one run, of several over each other, or of all that there are."""
     accesses = _accesses(run_folders or [], Endpoint(nats, creds, tls_ca), run, home)
@@ -67,22 +74,26 @@ def show(
             f'the monitor needs its extra: `pip install "oven-controller[tui]"` ({error}); '
             f"without it, `oven-controller log {named} --follow` prints the events"
         ) from error
-    if not (sys.__stdin__ and sys.__stdin__.isatty() and sys.__stderr__ and sys.__stderr__.isatty()):
+    if web:
+        _serve(accesses, context.obj, port)
+        return
+    in_browser = os.environ.get("TEXTUAL_DRIVER") == WEB_DRIVER
+    if not in_browser and not _has_terminal():
         raise ConfigError(
             "the monitor needs a terminal on stdin and stderr; without one use "
             f"`oven-controller log {named} --follow`, or `oven-controller status {named}`"
         )
     appearance = Appearance(light, colour_blind, needs_ascii() if ascii_only is None else ascii_only)
-    windows = Windows(accesses, home, appearance, speed)
+    windows = Windows(accesses, home, appearance, speed, only_one=in_browser)
 
     async def shown() -> None:
         call_at_end(windows.exit, signal.SIGHUP)  # Textual would leave the terminal as it is
-        looking = asyncio.create_task(_end_when_hung_up())
+        looking = asyncio.create_task(_end_with_the_server() if in_browser else _end_when_hung_up())
         await windows.run(play=play)
         looking.cancel()
 
     asyncio.run(shown())
-    if (view := windows.last_view) is not None and len(accesses) == 1:
+    if (view := windows.last_view) is not None and len(accesses) == 1 and not in_browser:  # whose is its stdout
         print(f"{_how_it_is(accesses[0], view)}; {view.run.seq} events were read; {_again(accesses[0])}")
     raise typer.Exit(windows.return_code)
 
@@ -111,6 +122,38 @@ def _again(access: RunAccess) -> str:
     if isinstance(access, LocalRun):
         return f"`oven-controller monitor {access.run}` shows it again"
     return "the same command shows it again"
+
+
+def _has_terminal() -> bool:
+    return all(stream and stream.isatty() for stream in (sys.__stdin__, sys.__stderr__))
+
+
+def _serve(accesses: Sequence[RunAccess], argv: Sequence[str], port: int) -> None:
+    """Raises ConfigError without the extra `web`, and where no run is named."""
+    if not accesses:
+        raise ConfigError("--web shows what is named, and there are several runs: name one, or two to four")
+    try:
+        from oven_tui.web_server import serve
+    except ImportError as error:
+        raise ConfigError(
+            f'--web needs its extra: `pip install "oven-controller[web]"` ({error}); in a terminal the monitor needs '
+            "none"
+        ) from error
+    rest = [part for part in argv if part != "--web"]
+    if "--port" in rest:
+        at = rest.index("--port")
+        del rest[at : at + 2]
+    serve(rest, ", ".join(access.run for access in accesses), port)
+
+
+async def _end_with_the_server() -> None:
+    """Its server ends it, and one that was killed cannot. Nothing that it draws reaches anyone then, and Textual would
+    wait for that."""
+    stdin = select.poll()
+    stdin.register(0, 0)  # a pipe without a writer is told of all the same
+    while not stdin.poll(0):
+        await asyncio.sleep(LOOK_S)
+    os._exit(0)
 
 
 async def _end_when_hung_up() -> None:

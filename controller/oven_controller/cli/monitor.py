@@ -52,6 +52,10 @@ def monitor(
             show_default=False,
         ),
     ] = None,
+    web: Annotated[
+        bool, typer.Option("--web", help="Show it in a browser of this machine, behind a one-time address.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --web.", show_default="a free one")] = 0,
     at: Endpoint = HERE,
 ) -> None:
     """Watch a run: curves, agents, decisions and their ballots. It only reads; closing it leaves the run as it is.
@@ -82,6 +86,7 @@ def monitor(
     process = plugins.load("processes", "process", "monitor")
     looks = [*(["--light"] if light else []), *(["--colour-blind"] if colour_blind else [])]
     looks += [] if ascii_only is None else ["--ascii" if ascii_only else "--no-ascii"]
+    looks += ["--web", "--port", str(port)] if web else []
     raise typer.Exit(int(process([*where, *looks])))
 
 

@@ -26,16 +26,23 @@ class Windows:
     """Opens what was asked for; from the list one comes to a run, and back to the list when that is closed."""
 
     def __init__(
-        self, accesses: Sequence[RunAccess], home: Path | None, appearance: Appearance, speed: float = 1.0
+        self,
+        accesses: Sequence[RunAccess],
+        home: Path | None,
+        appearance: Appearance,
+        speed: float = 1.0,
+        *,
+        only_one: bool = False,
     ) -> None:
-        """Without `accesses` the list of the home's runs is shown first. `speed`: of a run that is played."""
+        """Without `accesses` the list of the home's runs is shown first. `speed`: of a run that is played. `only_one`:
+        no other window follows the first, as in a browser, whose driver takes one app a process."""
         self.last_view: MonitorView | None = None
         """That of the run that was shown last; None where there was none."""
         self.return_code = 0
         self._accesses = list(accesses)
         self._home, self._appearance, self._speed = home, appearance, speed
         self._app: App[Any] | None = None
-        self._over = False
+        self._over, self._only_one = False, only_one
         self._rows: RunRows | None = None
         self._cursor, self._marked = "", list[str]()
 
@@ -88,7 +95,7 @@ class Windows:
         found = await app.run_async()
         self._app = None
         self.return_code = app.return_code or 0
-        self._over = self._over or bool(self.return_code)
+        self._over = self._over or self._only_one or bool(self.return_code)
         return found
 
     def _found_home(self) -> Home:

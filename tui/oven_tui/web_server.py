@@ -1,0 +1,188 @@
+"""The monitor in a browser of this machine: textual-serve behind a one-time token, on loopback and nowhere else.
+
+Whoever opens the address with its token first gets a cookie, and the token is void. Everything else is refused without
+that cookie; so is a request that names another host (a page elsewhere whose name was made to mean this machine), and a
+WebSocket that another page opens. What the page needs comes from this server: nothing is asked of any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import secrets
+import shlex
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from aiohttp import WSCloseCode, web
+from textual_serve.app_service import AppService
+from textual_serve.server import Server
+
+from oven_controller.cancellation import call_at_end
+from oven_controller.errors import ConfigError
+
+HOST: Final = "127.0.0.1"
+"""The only address that it listens on; there is no option for another."""
+PAGE: Final = Path(__file__).with_name("web")
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; font-src 'self'; img-src 'self' data:; "
+    "connect-src 'self' {websocket}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""The browser itself asks nothing of another machine, whatever the page holds. The terminal styles its cells inline."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class MonitorServer(Server):
+    """textual-serve's server with its doors closed. `ended` is set when the monitor in the browser was quit."""
+
+    def __init__(self, command: Sequence[str], port: int, title: str) -> None:
+        """`command`: what draws the monitor, one process for each page that is open."""
+        super().__init__(
+            "exec " + shlex.join(command),
+            host=HOST,
+            port=port,
+            title=title,
+            public_url=f"http://{HOST}:{port}",
+            templates_path=PAGE,
+        )
+        self.token = secrets.token_urlsafe(32)
+        """Opens it once; empty: it was used."""
+        self.ended = asyncio.Event()
+        self._session = secrets.token_urlsafe(32)
+        self._cookie = f"oven-monitor-{port}"
+        self._sockets: set[web.WebSocketResponse] = set()
+
+    @property
+    def address(self) -> str:
+        """To be opened in a browser of this machine, once."""
+        return f"{self.public_url}/?token={self.token}"
+
+    async def application(self) -> web.Application:
+        """The routes, behind the checks."""
+        made = await self._make_app()
+        made.middlewares.append(self._guarded)
+        made.router.add_get("/page.css", self._style)
+        return made
+
+    async def on_startup(self, app: web.Application) -> None:
+        """Who started it says where it is."""
+
+    async def on_shutdown(self, app: web.Application) -> None:
+        """Have every open monitor end."""
+        for one in list(self._sockets):
+            with contextlib.suppress(Exception):
+                await one.close(code=WSCloseCode.GOING_AWAY, message=b"the monitor ended")
+
+    async def handle_index(self, request: web.Request) -> web.StreamResponse:
+        """The page; with the token, a cookie first, so that the address in the browser's history opens nothing."""
+        if (given := request.query.get("token")) is not None:
+            if not self.token or not _same(given, self.token):
+                raise web.HTTPForbidden(text="This address was used already, or is wrong: open the monitor anew.\n")
+            self.token = ""
+            opened = web.HTTPSeeOther("/")
+            opened.set_cookie(self._cookie, self._session, httponly=True, samesite="Strict", path="/")
+            raise opened
+        return await super().handle_index(request)
+
+    async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
+        """One open page: a monitor as its child, which ends with it."""
+        websocket = web.WebSocketResponse(heartbeat=15)
+        await websocket.prepare(request)
+        self._sockets.add(websocket)
+
+        async def quit_by_key() -> None:
+            if not websocket.closed:  # else the page was closed, or loaded again, and the monitor with it
+                await websocket.close()
+                self.ended.set()
+
+        service = AppService(
+            self.command,
+            write_bytes=websocket.send_bytes,
+            write_str=websocket.send_str,
+            close=quit_by_key,
+            download_manager=self.download_manager,
+        )
+        try:
+            await service.start(_cells(request, "width", 80), _cells(request, "height", 24))
+            await self._process_messages(websocket, service)
+        except (ValueError, KeyError, TypeError, AssertionError, IndexError, AttributeError):
+            await websocket.close(code=WSCloseCode.UNSUPPORTED_DATA)  # what is not a message of the page's
+        finally:
+            self._sockets.discard(websocket)
+            await service.stop()
+        return websocket
+
+    @web.middleware
+    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.host != f"{HOST}:{self.port}":
+            raise web.HTTPForbidden(text="This monitor is for browsers of its own machine.\n")
+        origin = request.headers.get("Origin")
+        if origin is not None and origin != f"http://{request.host}":
+            raise web.HTTPForbidden(text="Another page has no business here.\n")
+        opening = request.path == "/" and "token" in request.query
+        if not opening and not _same(request.cookies.get(self._cookie, ""), self._session):
+            raise web.HTTPForbidden(text="Open the monitor by the address that it printed.\n")
+        try:
+            response = await handler(request)
+        except web.HTTPException as said:
+            self._protect(said, request)
+            raise
+        if not response.prepared:
+            self._protect(response, request)
+        return response
+
+    def _protect(self, response: web.StreamResponse, request: web.Request) -> None:
+        response.headers["Content-Security-Policy"] = POLICY.format(websocket=f"ws://{request.host}")
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        response.headers["Cache-Control"] = "no-store"
+
+    async def _style(self, request: web.Request) -> web.StreamResponse:
+        return web.FileResponse(PAGE / "page.css")
+
+
+def _same(given: str, secret: str) -> bool:
+    """In a time that says nothing of the secret."""
+    return hmac.compare_digest(given.encode(errors="replace"), secret.encode())
+
+
+def _cells(request: web.Request, name: str, default: int) -> int:
+    """Of the page's size, within what a terminal can have."""
+    text = request.query.get(name, "")
+    return min(1000, max(1, int(text))) if text.isdecimal() and len(text) < 6 else default
+
+
+def serve(arguments: Sequence[str], run: str, port: int) -> None:
+    """Until the monitor in the browser is quit, or a signal. `arguments`: of the process `monitor` that draws it;
+    `port`: 0 takes a free one. Raises ConfigError for a port that is taken."""
+    logging.getLogger("textual-serve").setLevel(logging.ERROR)
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((HOST, port))
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"port {port} on {HOST} cannot be used ({getattr(error, 'strerror', None) or error}); choose another "
+                "with --port, or leave it out for a free one"
+            ) from error
+        command = (sys.executable, "-P", "-m", "oven_controller.process.entry", "monitor", *arguments)
+        asyncio.run(_served(MonitorServer(command, listening.getsockname()[1], f"run {run}"), listening))
+
+
+async def _served(server: MonitorServer, listening: socket.socket) -> None:
+    call_at_end(server.ended.set, signal.SIGHUP)
+    runner = web.AppRunner(await server.application(), access_log=None)  # the token is in an address
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listening).start()
+        print(f"open it once, in a browser of this machine: {server.address}", flush=True)
+        print("q in the monitor, or Ctrl-C here, ends it; the run continues", flush=True)
+        await server.ended.wait()
+    finally:
+        await runner.cleanup()

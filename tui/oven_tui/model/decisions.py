@@ -110,7 +110,7 @@ def came_at(entry: Entry) -> int | None:
 
 
 def as_json(entry: Entry) -> str:
-    """The row as one JSON object: the messages as the log has them, and what became of the decision."""
+    """The row as one JSON object: the messages as the log has them, and the outcome of the decision."""
     found: dict[str, Any] = {"event": entry.seq, "step": entry.step}
     match entry:
         case Decided():

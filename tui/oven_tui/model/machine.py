@@ -10,6 +10,7 @@ from typing import Final
 from rich.cells import cell_len
 
 from oven_tui.model.braille_chart import Run
+from oven_tui.model.cell_text import wrapped
 from oven_tui.model.monitor_view import MonitorView
 
 PARTS: Final = ("generate", "reward", "train", "optimizer", "evaluate")
@@ -46,7 +47,7 @@ class Machine:
     def rows(self, width: int) -> list[list[Run]]:
         """Nothing where nothing was measured."""
         rows: list[list[Run]] = []
-        for part in (self._speed(), self._machine(), self._parts(width)):
+        for part in (self._speed(), self._machine(), *self._parts(width)):
             if rows and cell_len("".join(text for text, _ in (*rows[-1], *part))) <= width:
                 rows[-1] += part
             elif part:
@@ -64,7 +65,7 @@ class Machine:
             found += [("controller ", "dim"), (f"{seconds(controller)}  ", "text")]
         return found
 
-    def _parts(self, width: int) -> list[Run]:
+    def _parts(self, width: int) -> list[list[Run]]:
         """A bar of the step's parts, and their shares in words; what is in none of them is left white."""
         whole = self.values.get("time/step")
         spent = {part: self.values[f"time/{part}"] for part in PARTS if f"time/{part}" in self.values}
@@ -76,9 +77,9 @@ class Machine:
         )
         long = min(BAR, width - cell_len(words) - 2)
         if long < LEAST_BAR:
-            return [(words, "dim")]
+            return [[(line, "dim")] for line in wrapped(words, width)]
         bar = "".join(SIGNS[part] * round(long * min(1.0, took / whole)) for part, took in spent.items())
-        return [(bar[:long].ljust(long, "·") + "  ", "line"), (words, "dim")]
+        return [[(bar[:long].ljust(long, "·") + "  ", "line"), (words, "dim")]]
 
     def _machine(self) -> list[Run]:
         found: list[Run] = []

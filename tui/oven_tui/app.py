@@ -25,7 +25,6 @@ from oven_tui.model.console import Console
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.sampled_groups import SampledGroups
 from oven_tui.screens.completions import CompletionScreen
-from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import HelpScreen
 from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.agents import Agents
@@ -179,6 +178,8 @@ class MonitorApp(Acting, ThemedApp[None]):
             panel.view = self.shown
             panel.redraw()
         if first:
+            import oven_tui.screens.decision_detail  # noqa: F401  # so that the first Enter need not
+
             gc.collect()
             gc.freeze()  # what start-up made stays: the collector need not look at it with every paint
 
@@ -189,6 +190,8 @@ class MonitorApp(Acting, ThemedApp[None]):
             self.charts.redraw()
 
     def on_decisions_chosen(self, message: Decisions.Chosen) -> None:
+        from oven_tui.screens.decision_detail import DecisionScreen  # it brings the mesh along: see _read
+
         self.push_screen(DecisionScreen(message.entry, self.shown, self._where()))
 
     def _where(self) -> list[str]:

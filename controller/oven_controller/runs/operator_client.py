@@ -10,7 +10,7 @@ from typing import Any
 from nats.aio.msg import Msg
 
 from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError
+from oven_controller.errors import BusError, RefusedError
 from oven_controller.log.run_summary import text
 from oven_controller.protocol import names
 from oven_controller.protocol.codec import Malformed
@@ -158,6 +158,11 @@ async def _logged(bus: Bus, subject: str, command: OperatorCommand, deadline: fl
             async with asyncio.timeout_at(deadline):
                 return await bus.append(subject, command.wire(), message_id=command.id)
         except BusError as error:
+            if any("permissions violation" in said.lower() for said in bus.errors):
+                raise RefusedError(
+                    f"the key of {bus.name!r} may not {command.action}: it is not an operator's of this run; ask for "
+                    "one by `oven-controller creds add NAME --operator`"
+                ) from error
             why = str(error)
             await asyncio.sleep(AGAIN_S)
         except TimeoutError:

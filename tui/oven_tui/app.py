@@ -17,8 +17,10 @@ from textual.binding import BindingType
 from textual.containers import Container
 from textual.widgets import Footer
 
+from oven_controller.runs.local_run import LocalRun
 from oven_tui.appearance import Appearance
 from oven_tui.bindings import CommandPalette, bindings
+from oven_tui.model.console import Console
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import HelpScreen
@@ -29,19 +31,22 @@ from oven_tui.widgets.charts import Charts
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.header import About, Header
+from oven_tui.widgets.machine import MachinePanel
 
 if TYPE_CHECKING:
     from oven_controller.protocol.events import Event
     from oven_controller.runs.run_access import RunAccess
+    from oven_tui.process_logs import ProcessLogs
 
 MakePanel: TypeAlias = Callable[[MonitorView], Panel]
-PANELS: Final[tuple[MakePanel, ...]] = (Agents, Decisions)
+PANELS: Final[tuple[MakePanel, ...]] = (MachinePanel, Agents, Decisions)
 """The panels beside the charts, in their order: a new one is a widget and an entry here. A panel's height is its
 widget's: `DEFAULT_CSS` of its class, or styles.tcss."""
 PAINT_S = 0.15
 """Least time between two paints: at most seven a second."""
-WIDE, TALL = 150, 32
-"""Cells from which on the lists stand beside the charts, and the charts take half of the height."""
+WIDE, TALL, HIGH = 150, 32, 44
+"""Cells from which on the lists stand beside the charts, the charts take half of the height, and the agents have as
+much room as they want."""
 
 
 class MonitorApp(ThemedApp[None]):
@@ -61,7 +66,7 @@ class MonitorApp(ThemedApp[None]):
         """`access` None: nothing is read, and somebody else calls `take` (tests)."""
         super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
-        self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall")]
+        self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall"), (HIGH, "-high")]
         self.view = MonitorView()
         self.shown = self.view
         """What the widgets draw: the view, or a copy of it from when it was frozen."""
@@ -70,6 +75,8 @@ class MonitorApp(ThemedApp[None]):
         """Whether it was closed to see the list of runs."""
         self.charts = Charts(self.view)
         self._access = access
+        self._written = Console()
+        self._logs: ProcessLogs | None = None
         self._panels: list[Panel] = []
         self._panel_kinds = panels
         self._painted = 0.0
@@ -166,7 +173,10 @@ class MonitorApp(ThemedApp[None]):
             self.charts.redraw()
 
     def on_decisions_chosen(self, message: Decisions.Chosen) -> None:
-        self.push_screen(DecisionScreen(message.entry))
+        self.push_screen(DecisionScreen(message.entry, self.shown, self._where()))
+
+    def _where(self) -> list[str]:
+        return self._access.arguments if self._access is not None else []
 
     def action_freeze(self) -> None:
         self.shown = self.view.frozen() if self.shown is self.view else self.view
@@ -184,6 +194,14 @@ class MonitorApp(ThemedApp[None]):
     def action_zoom(self, by: int) -> None:
         self.charts.turn_zoom(by)
         self.charts.redraw()
+
+    def action_console(self) -> None:
+        from oven_tui.process_logs import ProcessLogs
+        from oven_tui.screens.console import ConsoleScreen
+
+        if self._logs is None and isinstance(self._access, LocalRun):
+            self._logs = ProcessLogs(self._access.folder.logs)
+        self.push_screen(ConsoleScreen(self._written, self._logs))
 
     def action_log_scale(self) -> None:
         self.charts.turn_log()

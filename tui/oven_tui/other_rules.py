@@ -24,10 +24,13 @@ from oven_controller.protocol.messages import Decision, RunStarted
 from oven_tui.model.rule_variants import variants
 
 if TYPE_CHECKING:
-    from oven_controller.runs.folder import RunFolder
+    from oven_controller.protocol.events import Event
+    from oven_controller.runs.run_access import RunAccess
 
 LIMIT_S: Final = 20.0
 """Seconds of CPU after which the child stops: what it has found by then is said, with how far it came."""
+MOST_EVENTS: Final = 200_000
+"""Before a decision: they are kept in memory, about 2 KB each."""
 PATIENCE_S: Final = 90.0
 """Seconds by the clock after which a child that says nothing is ended."""
 NICE: Final = 10
@@ -87,51 +90,63 @@ def _elsewhere(decision: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The child: prints an Answer as JSON. `argv`: the decision's id, and the run's folder."""
-    from oven_controller.runs.folder import RunFolder
-
+    """The child: prints an Answer as JSON. `argv`: the decision's id, and the run as RunAccess.arguments names it."""
     os.nice(NICE)
-    decision, folder = argv[0], RunFolder(Path(argv[1]))
     try:
-        answer = asyncio.run(_answered(folder, decision))
+        answer = asyncio.run(_answered(_run(argv[1:]), argv[0]))
     except (OvenError, OSError, ValueError) as error:
         answer = Answer(cannot=f"the log cannot be read: {reason(error)}")
     print(answer.model_dump_json())
     return 0
 
 
-async def _answered(folder: RunFolder, id_: str) -> Answer:
-    from oven_controller.runs import log_reader
-    from oven_controller.security.signing import Keyring
+def _run(arguments: Sequence[str]) -> RunAccess:
+    from oven_controller.runs.endpoint import Endpoint
+    from oven_controller.runs.folder import RunFolder
+    from oven_controller.runs.local_run import LocalRun
+    from oven_controller.runs.remote_run import RemoteRun
 
-    judge = Keyring(folder.pin(), check=False).verify
-    about: Decision | None = None
+    if not arguments[0].startswith("--"):
+        return LocalRun(RunFolder(Path(arguments[0])))
+    given = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    creds, ca = given.get("--creds"), given.get("--tls-ca")
+    endpoint = Endpoint(given.get("--nats", ""), Path(creds) if creds else None, Path(ca) if ca else None)
+    return RemoteRun.at(endpoint.completed(), given.get("--run"))
+
+
+async def _answered(access: RunAccess, id_: str) -> Answer:
+    before: list[Event] = []
+    asked: list[tuple[str, OtherRules]] = []
     started: RunStarted | None = None
-    async with contextlib.aclosing(log_reader.events(folder, judge=judge, tell=_untold)) as log:
+    async with contextlib.aclosing(access.events(check=False, tell=_untold)) as log:
         async for event in log:
-            started = event.body if started is None and isinstance(event.body, RunStarted) else started
-            if isinstance(event.body, Decision) and event.body.id == id_:
+            if asked:
+                before = [event]
+            else:
+                before.append(event)
+                if len(before) > MOST_EVENTS:
+                    return Answer(cannot=f"more than {MOST_EVENTS:,} events come before it; {_elsewhere(id_)}")
+                if started is None and isinstance(event.body, RunStarted):
+                    started = event.body
+                if not (started is not None and isinstance(event.body, Decision) and event.body.id == id_):
+                    continue
                 about = event.body
+                asked = [
+                    (one.words, OtherRules(access.run, about, one.changes, _in_place(one.changes)))
+                    for one in variants(started.rules, about)
+                ]
+            for each in before:
+                for _, other in asked:
+                    if not other.done:
+                        other.feed(each)
+                if time.process_time() > LIMIT_S:
+                    return Answer(
+                        cannot=f"deciding so long a log again takes more than {LIMIT_S:g} s; {_elsewhere(id_)}"
+                    )
+            if all(other.done for _, other in asked):
                 break
-    if about is None or started is None:
+    if not asked:
         return Answer(cannot=f"the log has no decision {id_}, or nothing that says by which rules it was made")
-    asked = [
-        (one.words, OtherRules(folder.run, about, one.changes, _in_place(one.changes)))
-        for one in variants(started.rules, about)
-    ]
-    spent = False
-    async with contextlib.aclosing(log_reader.events(folder, judge=judge, tell=_untold)) as log:
-        async for event in log:
-            open_ = [other for _, other in asked if not other.done]
-            spent = time.process_time() > LIMIT_S
-            if not open_ or spent:
-                break
-            for other in open_:
-                other.feed(event)
-    if spent:
-        return Answer(
-            cannot=f"the log up to this decision is too long to decide again while one waits; {_elsewhere(id_)}"
-        )
     return Answer(rulings=tuple(Ruling(words=words, ruling=other.answer()) for words, other in asked))
 
 

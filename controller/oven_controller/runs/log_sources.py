@@ -168,9 +168,9 @@ async def listen(bus: Bus, run: str, heard: asyncio.Event) -> None:
     """Set `heard` with everything that goes to the log. Not `oven.<run>.>`: that holds the requests to `history`, so
     one would hear oneself, and be the responder whose absence says that no mesh is there."""
 
-    async def wake(_message: object) -> None:
+    def wake(_message: object) -> None:
         heard.set()
 
     for subject in (*log_subjects(run), *votes_subjects(run)):
-        await bus.subscribe(subject, wake)
+        await bus.subscribe_inline(subject, wake)
     await bus.flush()

@@ -40,6 +40,7 @@ from oven_learner.hf.rollback import choose_rollback
 from oven_learner.hf.save_schedule import SaveSchedule, StepBudget
 from oven_learner.hf.step_hooks import ChannelMetrics, CommitteeScores, Gauges, StepEnd, StepHook, StepRate
 from oven_learner.hf.step_metrics import StepMetrics
+from oven_learner.hf.step_timing import StepTiming
 from oven_learner.link.find_controller import Connection
 from oven_learner.link.link_interface import Link
 from oven_learner.optim.device_readback import Readback
@@ -144,7 +145,14 @@ class Attachment(TrainerCallback):
             *self._frontier(),
             *([self._user_evaluation] if self._user_evaluation else ()),
             self._saving,
+            *([self._timing()] if not self._lockstep else ()),
         ]
+
+    def _timing(self) -> StepTiming:
+        timing = StepTiming(self.trainer)
+        if self._user_evaluation is not None:
+            timing.timed(self._user_evaluation, "measure", "evaluate")
+        return timing
 
     def _frontier(self) -> list[StepHook]:
         """The calibrator, where the run's settings name a model and this training writes text."""

@@ -102,7 +102,15 @@ class Connection:
         poll_s = 0.001 if self.lockstep else POLL_S
         folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull).absolute()
         mine = folder if folder.is_dir() and folder.name == self.run else None
-        return ProcessLink(self.url, self.run, self.credentials, poll_s=poll_s, pin=self.keys.get(LEARNER), folder=mine)
+        return ProcessLink(
+            self.url,
+            self.run,
+            self.credentials,
+            poll_s=poll_s,
+            pin=self.keys.get(LEARNER),
+            folder=mine,
+            machine=not self.lockstep,
+        )
 
 
 def seek(

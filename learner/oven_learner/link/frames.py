@@ -28,6 +28,8 @@ class WorkerConfig:
     secret: bytes
     folder: str = ""
     """The run's, where what the log did not take is kept; empty: nowhere."""
+    machine: bool = False
+    """Whether observations carry the machine's readings; a run that is to say the same every time has none."""
     replaces: bool = False
     sent: int = 0
     """A sequence of the log: of what this learner said before it, all that matters is known."""

@@ -77,10 +77,12 @@ class ProcessLink:
         poll_s: float = POLL_S,
         pin: str | None = None,
         folder: Path | None = None,
+        machine: bool = False,
     ) -> None:
-        """`pin`: the learner's public key, if known. `folder`: the run's, for what the log does not take in the end."""
+        """`pin`: the learner's public key, if known. `folder`: the run's, for what the log does not take in the end.
+        `machine`: whether observations carry the machine's readings."""
         kept_in = str(folder) if folder is not None else ""
-        self._config = WorkerConfig(url, run, credentials, pin, poll_s, secrets.token_bytes(16), kept_in)
+        self._config = WorkerConfig(url, run, credentials, pin, poll_s, secrets.token_bytes(16), kept_in, machine)
         self._closing_s = 0.0
         self._given = 0
         self._said_at = 0.0

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import select
 import signal
 import sys
@@ -26,6 +27,7 @@ from oven_learner.link.frames import BEGIN, GRACE_S, Closing, Frame, LogItem, Re
 from oven_learner.link.link_interface import PendingObservation
 from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import LogWriter
+from oven_learner.link.machine_readings import MachineReadings
 from oven_learner.link.outage_log import OutageLog
 from oven_learner.link.pipes import Flag, Inlet, Outlet, packed
 
@@ -72,6 +74,7 @@ class Worker:
         self._arrived: asyncio.Event | None = None
         self._taken = 0
         self._status, self._status_at = Status(), 0.0
+        self._machine = MachineReadings(os.getppid()) if config.machine else None
         self._spool: Spool | None = None
         self._left = self._kept = 0  # what the log did not take by the end; of that, what is on the disk
 
@@ -166,7 +169,10 @@ class Worker:
             self._writer.put(said.make)
         elif isinstance(said, tuple):
             self._taken, self._writer.lost, *atoms = said
-            self._writer.put(PendingObservation(*atoms), droppable=True)
+            seen = PendingObservation(*atoms)
+            if self._machine is not None:
+                seen.metrics |= self._machine.take_if_due()
+            self._writer.put(seen, droppable=True)
         elif said == BEGIN:
             self._reader.begin()
         elif isinstance(said, Closing):

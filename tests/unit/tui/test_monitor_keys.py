@@ -23,10 +23,12 @@ from oven_tui.apps.play_app import PlayApp
 from oven_tui.bindings import key_words
 from oven_tui.model.commands import BY_ID, COMMANDS
 from oven_tui.model.decisions import Decided
+from oven_tui.screens.console import ConsoleScreen
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import BOARD, HelpScreen
 from oven_tui.widgets.chart import Chart
 from oven_tui.widgets.charts import CHARTS
+from oven_tui.widgets.console_lines import ConsoleLines
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About, Header
 from oven_tui.widgets.run_list import RunList
@@ -182,11 +184,11 @@ async def test_the_filter() -> None:
         await until(pilot, lambda: "shown by" not in screen_text(app))
 
 
-SHOWN = (MonitorApp, Decisions, DecisionScreen, HelpScreen, RunList, OverlayApp, PlayApp)
+SHOWN = (MonitorApp, Decisions, DecisionScreen, HelpScreen, ConsoleScreen, ConsoleLines, RunList, OverlayApp, PlayApp)
 
 
 def test_a_key_has_one_meaning_where_it_is_heard() -> None:
-    for scope in ("decisions", "paper", "help", "runs", "overlay", "player"):
+    for scope in ("decisions", "paper", "help", "runs", "overlay", "player", "console", "console_page"):
         keys = [key for command in COMMANDS if command.scope == scope for key in command.key_names()]
         assert len(keys) == len(set(keys))
     board = [key for command in COMMANDS if command.scope in ("monitor", "decisions") for key in command.key_names()]

@@ -42,7 +42,7 @@ async def test_a_panel_is_shown_redrawn_and_frozen_with_the_others() -> None:
 
 
 async def test_a_monitor_without_a_panel_has_its_place_left() -> None:
-    app = MonitorApp(About("demo"), panels=PANELS[1:])
+    app = MonitorApp(About("demo"), panels=PANELS[2:])
     async with app.run_test(size=(80, 30)):
         assert not app.query("#agents")
         app.take(recorded())

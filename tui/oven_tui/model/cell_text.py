@@ -39,6 +39,18 @@ def clip(text: str, width: int) -> str:
     return text if cell_len(text) <= width else fit(text, width)
 
 
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most `width` cells, broken between words where that can be."""
+    lines, line = [], ""
+    for word in clean(text).split():
+        longer = f"{line} {word}" if line else word
+        if line and cell_len(longer) > width:
+            lines.append(line)
+            longer = word
+        line = longer
+    return [clip(each, width) for each in (*lines, line) if each]
+
+
 def glyph(place: int) -> Run:
     """An agent's sign by its place among the agents: shape and colour, so that neither is needed alone."""
     return GLYPHS[place % len(GLYPHS)], f"agent-{place % COLOURS}"

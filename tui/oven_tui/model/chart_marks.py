@@ -12,14 +12,16 @@ class ChartMarks:
 
     def __init__(self) -> None:
         self._asked: tuple[object, ...] = ()
-        self._found: dict[int, Mark] = {}
+        self._found: dict[int, dict[int, Mark]] = {}
 
     def cells(self, view: MonitorView, axis: Axis, width: int) -> dict[int, Mark]:
         """Cell → mark; of several in a cell the newest."""
-        asked = (id(view), view.marked, len(view.agents), axis, width)
+        asked = (id(view), view.marked, len(view.agents), axis)
         if asked != self._asked:
-            self._asked, self._found = asked, _marks(view, axis, width)
-        return self._found
+            self._asked, self._found = asked, {}
+        if width not in self._found:
+            self._found[width] = _marks(view, axis, width)
+        return self._found[width]
 
 
 def _marks(view: MonitorView, axis: Axis, width: int) -> dict[int, Mark]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-Scope = Literal["monitor", "decisions", "paper", "help", "runs", "overlay", "player"]
+Scope = Literal["monitor", "decisions", "paper", "help", "console", "console_page", "runs", "overlay", "player"]
 """Where a command is heard: everywhere in the monitor (the application), in the list of decisions, on a page over the
-dashboard that only reads (`paper`), on the help, in the list of runs, over several runs, or while a recorded run is
-played (there beside the monitor's, and before them where a key is both's)."""
-Group = Literal["Window", "Charts", "Decisions", "Acting on the run", "Runs", "Overlay", "Playing"]
+dashboard that only reads (`paper`), on the help, in the console's lines or on its page, in the list of runs, over
+several runs, or while a recorded run is played (there beside the monitor's, and before them where a key is both's)."""
+Group = Literal["Window", "Charts", "Decisions", "Console", "Acting on the run", "Runs", "Overlay", "Playing"]
 """Headings of the help, in their order."""
 
 
@@ -68,6 +68,9 @@ COMMANDS: Final = (
     Command(
         "save", "monitor", "s", "save", "Save a picture", "Save a picture (SVG) into the run's folder", footer="SVG"
     ),
+    Command(
+        "console", "monitor", "l", "console", "Console", "What the run's processes wrote into their logs",
+    ),
     Command("list", "monitor", "R", "runs", "All runs", "The list of runs"),
     Command("metrics", "monitor", "m", "metrics(1)", "Next metrics", "The next four metrics", "Charts", "Metrics"),
     Command("metrics.back", "monitor", "M", "metrics(-1)", "Metrics before", "The four metrics before", "Charts"),
@@ -118,6 +121,38 @@ COMMANDS: Final = (
         "decisions.first", "decisions", "home,g", "first", "First decision", "The first decision", "Decisions",
         listed=False,
     ),
+    Command(
+        "console.filter", "console_page", "slash", "filter", "Filter lines", "Filter the lines", "Console", "Filter"
+    ),
+    Command(
+        "console.next", "console_page", "right_square_bracket,tab", "process(1)", "Next process",
+        "The next process's log, or all of them", "Console", "Process",
+    ),
+    Command(
+        "console.before", "console_page", "left_square_bracket,shift+tab", "process(-1)", "Process before",
+        "The process before", "Console",
+    ),
+    Command(
+        "console.back", "console_page", "escape,l,q", "back", "Back", "Show all lines again, then back to the run",
+        "Console", "Back",
+    ),
+    Command("console.help", "console_page", "question_mark", "help", "Help", "This help", "Console", "Help"),
+    Command("console.up", "console", "up,k", "lines(-1)", "Up", "A line up", "Console", listed=False),
+    Command("console.down", "console", "down,j", "lines(1)", "Down", "A line down", "Console", listed=False),
+    Command(
+        "console.page_up", "console", "pageup,ctrl+b", "page(-1)", "Page up", "A screenful back", "Console",
+        listed=False,
+    ),
+    Command(
+        "console.page_down", "console", "pagedown,ctrl+f", "page(1)", "Page down", "A screenful on", "Console",
+        listed=False,
+    ),
+    Command("console.first", "console", "home,g", "first", "First line", "The first line", "Console", listed=False),
+    Command("console.last", "console", "end,G", "last", "Last line", "Follow what is written", "Console", listed=False),
+    Command(
+        "console.right", "console", "right,L", "aside(1)", "Right", "Long lines: further right", "Console", listed=False
+    ),
+    Command("console.left", "console", "left,h,H", "aside(-1)", "Left", "Long lines: back", "Console", listed=False),
     Command(
         "runs.open", "runs", "enter", "open", "Open", "Open the run; where runs are marked, overlay them",
         "Runs", "Open",

@@ -85,10 +85,12 @@ class Series:
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        self.last = math.nan
-        self.last_tick = 0
-        self._waiting: list[tuple[int, float]] = []
+        self.waiting: list[tuple[int, float]] = []
+        """Points that are not put where they belong. Who appends to it directly, which is cheaper than `add`, calls
+        `settle` after at most some hundred points."""
+        self._count = 0
+        self._last = math.nan
+        self._last_tick = 0
         self._smooth = math.nan
         self._span = 1
         self._buckets: list[Bucket] = []
@@ -97,27 +99,44 @@ class Series:
 
     def add(self, tick: int, value: float) -> None:
         """A tick below the last one counts as the last one: the x-axis never goes back."""
-        if tick > self.last_tick or not self.count:
-            self.last_tick = tick
-        self.count += 1
-        self.last = value
-        self._waiting.append((self.last_tick, value))
-        if len(self._waiting) >= WAITING:
-            self._take()
+        self.waiting.append((tick, value))
+        if len(self.waiting) >= WAITING:
+            self.settle()
+
+    @property
+    def count(self) -> int:
+        """Points so far."""
+        return self._count + len(self.waiting)
+
+    @property
+    def last(self) -> float:
+        """The newest value, finite or not; NaN before the first."""
+        return self.waiting[-1][1] if self.waiting else self._last
+
+    @property
+    def last_tick(self) -> int:
+        """The tick of the newest point; 0 before the first."""
+        self.settle()
+        return self._last_tick
 
     @property
     def buckets(self) -> list[Bucket]:
         """From the first tick to the newest; a bucket's key is its tick by the width of a bucket."""
-        self._take()
+        self.settle()
         return self._buckets
 
-    def _take(self) -> None:
+    def settle(self) -> None:
         """Put what waits where it belongs."""
-        if not self._waiting:
+        waiting = self.waiting
+        if not waiting:
             return
+        newest = self._last_tick if self._count else waiting[0][0]
         smooth, span, recent = self._smooth, self._span, self._recent.append
         bucket = self._buckets[-1] if self._buckets else Bucket(-1)
-        for tick, value in self._waiting:
+        for tick, value in waiting:
+            if tick < newest:
+                tick = newest
+            newest = tick
             finite = value - value == 0.0
             if finite:
                 smooth = smooth + (value - smooth) * 2 / (EMA_POINTS + 1) if smooth - smooth == 0.0 else value
@@ -136,8 +155,9 @@ class Series:
                 bucket.last, bucket.smooth = value, smooth
             else:
                 bucket.broken += 1
-        self._smooth = smooth
-        self._waiting.clear()
+        self._smooth, self._last, self._last_tick = smooth, waiting[-1][1], newest
+        self._count += len(waiting)
+        waiting.clear()
 
     def _widen(self) -> None:
         self._span *= 2
@@ -154,7 +174,7 @@ class Series:
         """The ticks `first` to `last` on `width` columns, without the empty ones."""
         if width < 1 or last < first:
             return []
-        self._take()
+        self.settle()
         if not self._recent:
             return []
         if self._recent[0][0] < first or self.count <= RECENT:
@@ -204,7 +224,7 @@ class Series:
 
     def between(self, first: int, last: int) -> list[Bucket]:
         """Copies of the buckets whose keys are ticks: exact ones where the recent points reach back far enough."""
-        self._take()
+        self.settle()
         if self._recent and (self._recent[0][0] < first or self.count <= RECENT):
             exact = []
             for tick, value, smooth in self._recent:
@@ -227,26 +247,26 @@ class Series:
 
     def copy(self) -> Series:
         """One that stays as it is while this one continues."""
-        self._take()
+        self.settle()
         made = Series()
         vars(made).update(vars(self))
-        made._waiting, made._drawn = [], None
+        made.waiting, made._drawn = [], None
         made._recent = self._recent.copy()
         made._buckets = [Bucket(b.key, b.low, b.high, b.last, b.smooth, b.broken) for b in self._buckets]
         return made
 
     def __getstate__(self) -> tuple[object, ...]:
         """Packed, since a checkpoint of a run has tens of thousands of buckets."""
-        self._take()
+        self.settle()
         counts = array("q", [n for b in self._buckets for n in (b.key, b.broken)])
         values = array("d", [x for b in self._buckets for x in (b.low, b.high, b.last, b.smooth)])
         ticks = array("q", [point[0] for point in self._recent])
         recent = array("d", [x for point in self._recent for x in point[1:]])
-        return self.count, self.last, self.last_tick, self._smooth, self._span, counts, values, ticks, recent
+        return self._count, self._last, self._last_tick, self._smooth, self._span, counts, values, ticks, recent
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.count, self.last, self.last_tick, self._smooth, self._span, counts, values, ticks, recent = state
-        self._waiting, self._drawn = [], None
+        self._count, self._last, self._last_tick, self._smooth, self._span, counts, values, ticks, recent = state
+        self.waiting, self._drawn = [], None
         self._buckets = [
             Bucket(key, low, high, last, smooth, broken)
             for key, broken, low, high, last, smooth in zip(

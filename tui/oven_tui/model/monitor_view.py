@@ -34,7 +34,7 @@ from oven_controller.protocol.trial_messages import BranchObservation, TrialEnde
 from oven_tui.model.braille_chart import Style
 from oven_tui.model.decisions import Decided, Entry, Note, Open
 from oven_tui.model.fans import Fans
-from oven_tui.model.metric_series import Series
+from oven_tui.model.metric_series import WAITING, Series
 
 ENTRIES = 2000
 METRICS = 256
@@ -79,6 +79,7 @@ class MonitorView:
         self._votes: dict[str, dict[str, Vote]] = {}
         self._place: dict[str, int] = {}
         self._closed: deque[str] = deque(maxlen=OPEN)  # a ballot said again may come after its decision
+        self._unsettled = 0  # measurements since all series were last settled
         self._observed: datetime | None = None
         self._played_upto = -1  # ticks of a branch that was kept: they took no time when they come again
 
@@ -185,14 +186,20 @@ class MonitorView:
         self._measure(self.run.tick, body.metrics)
 
     def _measure(self, tick: int, metrics: dict[str, float]) -> None:
+        known = self.series
         for name, value in metrics.items():
-            series = self.series.get(name)
-            if series is None:
-                if len(self.series) >= METRICS:
-                    self.left_out += 1
-                    continue
-                series = self.series[name] = Series()
-            series.add(tick, value)
+            if name in known:
+                known[name].waiting.append((tick, value))
+            elif len(known) >= METRICS:
+                self.left_out += 1
+            else:
+                known[name] = Series()
+                known[name].add(tick, value)
+        self._unsettled += 1
+        if self._unsettled >= WAITING:
+            self._unsettled = 0
+            for series in known.values():
+                series.settle()
 
     def _knobs(self) -> None:
         """Scalar settings are curves, too: a point for each change."""

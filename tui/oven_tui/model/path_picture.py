@@ -7,7 +7,7 @@ from rich.cells import cell_len
 
 from oven_controller.log.cited_paths import CitedPath
 from oven_tui.model.braille_chart import Run
-from oven_tui.model.cell_text import clip
+from oven_tui.model.cell_text import clip, wrapped
 
 ROLES = {"against": ("against", "bad"), "chosen": ("why this plan", "title"), "for": ("for", "good"), "": ("", "dim")}
 """Role of a path → what it is called, kind of text."""
@@ -79,4 +79,5 @@ def _ground(path: CitedPath, width: int) -> Rows:
     cited = f"cited by {', '.join(path.agents)}" if path.agents else ""
     words = "; ".join(part for part in (*parts, cited) if part)
     head: list[Run] = [(f"{role}: ", kind)] if role else []
-    return [[*head, (clip(words, max(8, width - cell_len(role) - 2)), "dim")]]
+    first, *more = wrapped(words, max(8, width - cell_len(role) - 2)) or [""]
+    return [[*head, (first, "dim")], *([("  " + line, "dim")] for line in more)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from rich.console import Group, RenderableType
@@ -11,29 +12,75 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Static
 
+from oven_controller.log.cited_paths import cited_paths, read_path
 from oven_controller.log.run_summary import text
 from oven_controller.log.trial_findings import Trial, changes
 from oven_controller.protocol.messages import Outcome, TallyLine, Vote
 from oven_controller.terminal_text import clean
+from oven_tui import other_rules
 from oven_tui.bindings import bindings
-from oven_tui.model.cell_text import FATES
+from oven_tui.model import decision_chart, other_verdicts, path_picture
+from oven_tui.model.braille_chart import Run
+from oven_tui.model.cell_text import FATES, wrapped
 from oven_tui.model.decisions import Decided, Entry, Note, Open
+from oven_tui.model.monitor_view import MonitorView
+from oven_tui.widgets.drawing import Drawing
 
 
 class DecisionScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = bindings("paper")
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, view: MonitorView | None = None, where: Sequence[str] = ()) -> None:
+        """`view` has the metric by which a decision is judged. `where` names the run to a process that is asked about
+        other rules, as the monitor's arguments do; empty: nothing is asked."""
         super().__init__()
-        self._entry = entry
+        self._entry, self._view, self._where = entry, view, where
+        self._answer: other_rules.Answer | None = None
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="paper") as paper:
             paper.border_title = clean(heading(self._entry))
             paper.border_subtitle = "escape: back"
             yield Static(Group(*content(self._entry)))
+            if isinstance(self._entry, Decided):
+                yield from self._pictures(self._entry)
+            if votes := _cast(self._entry):
+                yield Static(Group(*votes))
+            if isinstance(self._entry, Decided) and self._where:
+                yield Static(Group(_section("Under other rules")))
+                yield Drawing(self._under_other_rules, id="other-rules")
+
+    def on_mount(self) -> None:
+        if isinstance(self._entry, Decided) and self._where:
+            self.run_worker(self._ask(self._entry.decision.id), exit_on_error=False)
+
+    def _pictures(self, entry: Decided) -> Iterator[Widget]:
+        """The metric around the decision, and the ways through the knowledge graph that votes cite."""
+        view = self._view
+        if view is not None and decision_chart.chart(view, entry, 80):
+            yield Static("")
+            yield Drawing(lambda width: decision_chart.chart(view, entry, width), id="decision-chart")
+        if paths := cited_paths(entry.votes):
+            yield Static(Group(_section("The knowledge graph")))
+            yield Drawing(
+                lambda width: [row for path in paths for row in path_picture.picture(path, width)], id="paths"
+            )
+
+    async def _ask(self, decision: str) -> None:
+        self._answer = await other_rules.ask(self._where, decision)
+        self.query_one("#other-rules", Drawing).refresh(layout=True)
+
+    def _under_other_rules(self, width: int) -> list[list[Run]]:
+        assert isinstance(self._entry, Decided)
+        if self._answer is None:
+            return [[("the log is decided again with other rules…", "dim")]]
+        if self._answer.cannot:
+            return [[(line, "warn")] for line in wrapped(f"cannot be told: {self._answer.cannot}", width)]
+        found = [(one.words, one.ruling) for one in self._answer.rulings]
+        return other_verdicts.rows(found, self._entry.decision, width)
 
 
 def heading(entry: Entry) -> str:
@@ -64,9 +111,26 @@ def _open(entry: Open) -> list[RenderableType]:
         _fact("opened", f"at tick {opened.tick}, closes at tick {opened.closes_at_tick}"),
         _fact("not heard yet", ", ".join(waiting) or "none"),
     ]
-    for name, vote in sorted(entry.votes.items()):
-        parts += _vote(name, vote)
     return parts
+
+
+def _cast(entry: Entry) -> list[RenderableType]:
+    """The votes, each with its reason and its evidence."""
+    match entry:
+        case Note():
+            return []
+        case Open():
+            return [part for name, vote in sorted(entry.votes.items()) for part in _vote(name, vote)]
+        case Decided():
+            parts: list[RenderableType] = [_section("Tally"), _tally(entry.decision.tally)]
+            if silent := [line.agent for line in entry.decision.tally if line.stance == "silent"]:
+                parts.append(Text(clean(f"silent: {', '.join(silent)}"), style="dim"))
+            for line in entry.decision.tally:
+                if line.agent in entry.votes:
+                    parts += _vote(line.agent, entry.votes[line.agent])
+                elif line.rationale:
+                    parts += [_section(line.agent), Text(clean(line.rationale))]
+            return parts
 
 
 def _decided(entry: Decided) -> list[RenderableType]:
@@ -92,18 +156,7 @@ def _decided(entry: Decided) -> list[RenderableType]:
         parts += [_fact("outcome", _outcome(entry.outcome))]
     if entry.trial is not None:
         parts += _trial(entry.trial, entry.arm)
-    parts += [
-        _section("Why"),
-        Text(clean(decision.reason)),
-        _section("Tally"),
-        _tally(decision.tally),
-    ]
-    for line in decision.tally:
-        if line.agent in entry.votes:
-            parts += _vote(line.agent, entry.votes[line.agent])
-        elif line.rationale:
-            parts += [_section(line.agent), Text(clean(line.rationale))]
-    return parts
+    return [*parts, _section("Why"), Text(clean(decision.reason))]
 
 
 def _receipt(entry: Decided) -> str:
@@ -157,10 +210,11 @@ def _tally(lines: tuple[TallyLine, ...]) -> Table:
     for name in ("confidence", "reputation", "weight"):
         table.add_column(name, justify="right")
     for line in lines:
-        mark = " (shadow)" if line.shadow else " (newcomer)" if line.newcomer and line.stance != "silent" else ""
-        cells = (line.agent, line.stance + mark, text(line.value))
-        figures = ("", "", "") if line.stance == "silent" else _figures(line)
-        table.add_row(*(Text(clean(cell)) for cell in (*cells, *figures)), style="dim" if not line.weight else "")
+        if line.stance == "silent":
+            continue
+        mark = " (shadow)" if line.shadow else " (newcomer)" if line.newcomer else ""
+        cells = (line.agent, line.stance + mark, text(line.value), *_figures(line))
+        table.add_row(*(Text(clean(cell)) for cell in cells), style="dim" if not line.weight else "")
     for name, side in (("for", ("propose", "for")), ("against", ("against",))):
         weight = sum(line.weight for line in lines if line.stance in side)
         table.add_row(Text("together"), Text(name), "", "", "", f"{weight:.3g}", style="bold")
@@ -179,7 +233,7 @@ def _vote(name: str, vote: Vote) -> list[RenderableType]:
     ]
     if vote.target:
         parts.append(_fact("expects", f"{vote.target} {vote.expected_change:+.3g} within {vote.horizon} ticks"))
-    parts += [_fact("evidence", item) for item in vote.evidence]
+    parts += [_fact("evidence", item) for item in vote.evidence if read_path(item) is None]  # those are drawn
     return parts
 
 

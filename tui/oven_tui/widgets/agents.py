@@ -16,8 +16,9 @@ from oven_tui.model.cell_text import fit, glyph, row
 from oven_tui.model.monitor_view import MonitorView, Standing
 from oven_tui.widgets.base import Lines, Panel
 
-NAME = 15
+NAME = 17
 CELL = 26
+"""Cells of an agent that shares a row, at least; they have the row's whole width together."""
 MANY = 8
 """Above so many only agents that proposed or objected have their own row."""
 STANDINGS: dict[Standing, str] = {"live": "good", "silent": "bad", "left": "dim"}
@@ -64,6 +65,7 @@ class Agents(Lines, Panel):
     def _closely(self, width: int, height: int, agents: Sequence[tuple[int, str]]) -> list[list[Run]]:
         """Several to a row."""
         across = max(1, width // CELL)
+        cell = max(CELL, width // across)
         made: list[list[Run]] = []
         for start in range(0, len(agents), across):
             cells: list[Run] = []
@@ -71,7 +73,7 @@ class Agents(Lines, Panel):
                 agent, standing = self.view.run.agents[name], self.view.standing(name)
                 state, kind = _state(agent, standing)
                 sign, colour = glyph(place)
-                cells += [(f"{sign} ", colour), (fit(name, CELL - 11) + " ", "text"), (fit(state, 8), kind)]
+                cells += [(f"{sign} ", colour), (fit(name, cell - 11) + " ", "text"), (fit(state, 8), kind)]
             made.append(row(width, cells))
         if len(made) > height:
             hidden = len(agents) - across * (height - 1)

@@ -23,6 +23,9 @@ from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import PAINTS, Painted, Panel
 
 AGENT, ACTUATOR, CHANGE, FATE = 12, 19, 15, 13
+"""Cells of the columns."""
+LONG_AGENT, ROOMY = 16, 100
+"""Cells of an agent's name on a list that is at least so wide."""
 
 
 class Decisions(Painted, ScrollView, Panel, can_focus=True):
@@ -170,7 +173,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         cells: list[Run] = [
             (f"{entry.step:>5}  ", "dim"),
             (f"{sign} ", colour),
-            (fit(agent, AGENT) + " ", quiet),
+            (fit(agent, LONG_AGENT if width >= ROOMY else AGENT) + " ", quiet),
             (fit(actuator, ACTUATOR) + " ", quiet),
             (fit(change, CHANGE) + " ", "strong" if quiet == "text" else "dim"),
             (fit(fate[0], FATE) + " ", fate[1]),

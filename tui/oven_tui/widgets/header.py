@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from rich.cells import cell_len
 
 from oven_controller.log.open_advice import is_near_end, remaining, waiting
 from oven_controller.log.run_summary import text
+from oven_controller.protocol.messages import Value
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import ago, row
 from oven_tui.model.monitor_view import MonitorView
@@ -92,7 +96,7 @@ class Header(Lines):
         right: list[Run] = [(f" FROZEN +{self.behind} ", "drill")] if self.behind is not None else []
         bar = min(40, max(10, width // 4))
         done = round(bar * run.progress)
-        return row(width, [("━" * done, "good"), ("━" * (bar - done), "raw"), (words, "text")], right)
+        return row(width, [("━" * done, "good"), ("─" * (bar - done), "raw"), (words, "text")], right)
 
     def _what_came(self, width: int) -> list[Run]:
         run, left = self.view.run, []
@@ -109,9 +113,7 @@ class Header(Lines):
         initial = (
             {spec.name: spec.value for spec in run.started.actuators if spec.kind != "action"} if run.started else {}
         )
-        for name, value in run.knobs.items():
-            if name in initial and value != initial[name]:
-                left += [(f"  {name} ", "dim"), (text(value), "text")]
+        turned = [(name, value) for name, value in run.knobs.items() if name in initial and value != initial[name]]
         right: list[Run] = []
         if (advised := waiting(run)) and is_near_end(advised[0], run.tick):
             left_over = remaining(advised[0], run.tick, self.view.pace_s)
@@ -119,4 +121,19 @@ class Header(Lines):
         if run.malformed or self.view.left_out:
             right += [(f"  {run.malformed} malformed", "warn")] if run.malformed else []
             right += [(f"  {self.view.left_out} left out", "warn")] if self.view.left_out else []
-        return row(width, left, right)
+        room = width - sum(cell_len(words) for words, _ in (*left, *right))
+        return row(width, [*left, *_knobs(turned, room)], right)
+
+
+def _knobs(turned: Sequence[tuple[str, Value]], room: int) -> list[Run]:
+    """Knobs that were turned, with their values, as many whole ones as there is room for; how many more there are."""
+    found: list[Run] = []
+    for place, (name, value) in enumerate(turned):
+        said = (f"  {name} ", text(value))
+        more = len(turned) - place - 1
+        if sum(map(cell_len, said)) + (len(f"  +{more}") if more else 0) > room:
+            rest = f"  +{more + 1} knobs" if found else f"  {more + 1} knobs turned"
+            return [*found, (rest if len(rest) <= room else "", "dim")]
+        found += [(said[0], "dim"), (said[1], "text")]
+        room -= sum(map(cell_len, said))
+    return found

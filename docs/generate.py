@@ -18,11 +18,11 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from oven_controller.bus import streams
-from oven_controller.protocol import codec, judge_spec, messages, requests, trial_messages
+from oven_controller.protocol import codec, completion_messages, judge_spec, messages, requests, trial_messages
 from oven_controller.protocol.asyncapi import asyncapi
 from oven_controller.protocol.permissions import Role, permissions
 from oven_controller.protocol.rules import Rules
-from oven_controller.protocol.subjects import REQUESTS, SUBJECTS
+from oven_controller.protocol.subjects import ASIDE, REQUESTS, SUBJECTS
 from oven_controller.replica.history_service import REPLY_BYTES
 from oven_controller.server import embedded
 from oven_controller.settings.environment import VARIABLES
@@ -52,6 +52,10 @@ PARTS = (
     requests.Mastery,
     requests.UnmetPrerequisite,
     requests.QueryRow,
+    completion_messages.ShownText,
+    completion_messages.ShownCompletion,
+    completion_messages.MemberScores,
+    completion_messages.StoredGroup,
 )
 
 
@@ -87,6 +91,10 @@ def logged() -> str:
     return "\n\n".join(_model(model) for subject in SUBJECTS for model in subject.carries)
 
 
+def aside() -> str:
+    return "\n\n".join(_model(beside.carries) for beside in ASIDE)
+
+
 def asked() -> str:
     return "\n\n".join(_model(model) for request in REQUESTS for model in (request.asks, request.answers))
 
@@ -97,6 +105,7 @@ def parts() -> str:
 
 def limits() -> str:
     votes, log = streams.configs("RUN")
+    shown = streams.completions_config("RUN")
     rows = [
         ("a vote or status, headers included", f"{votes.max_msg_size:,} bytes"),
         ("any other event in the log", f"{log.max_msg_size:,} bytes"),
@@ -107,6 +116,11 @@ def limits() -> str:
             f"{votes.max_msgs_per_subject} within {votes.max_age:g} s; more are dropped, unanswered",
         ),
         ("how long the log remembers a message id", f"{log.duplicate_window:g} s"),
+        ("a sampled group of completions", f"{shown.max_msg_size:,} bytes; its texts are cut until it fits"),
+        (
+            "sampled groups of a run that are kept",
+            f"{shown.max_msgs:,}, {shown.max_bytes:,} bytes, {shown.max_age / 86400:g} days; the oldest go",
+        ),
     ]
     return "\n".join(["| what | limit |", "|---|---|", *(f"| {what} | {limit} |" for what, limit in rows)])
 
@@ -183,6 +197,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "subjects": subjects,
     "permissions": who,
     "logged": logged,
+    "aside": aside,
     "asked": asked,
     "parts": parts,
     "limits": limits,

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from oven_controller.protocol.messages import Decision, LearnerMessage, LogMessage, Observation, RunStarted, Value
 from oven_learner.link.resume_state import ResumeState
+from oven_learner.link.samples import Parcel
 
 Change = tuple[str, Value]
 
@@ -112,6 +113,9 @@ class RuleLink:
             for index, (actuator, value) in enumerate(self._rule.look(message)):
                 self.changes.append((message.tick, actuator, value))
                 self._inbox.append(_decision(message.tick, index, actuator, value))
+
+    def show(self, make: Parcel) -> None:
+        pass
 
     def receive(self) -> LogMessage | None:
         return self._inbox.popleft() if self._inbox else None

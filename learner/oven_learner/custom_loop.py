@@ -14,7 +14,7 @@ Without the `with`, say `client.close("completed")` at the end. Torch is importe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,8 @@ from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.held_out_evaluation import Evaluation, Measured
 from oven_learner.client.idle_client import idle_client
 from oven_learner.client.loop_client import LoopClient
+from oven_learner.completions.redaction import Redact
+from oven_learner.completions.sampling import sampling_of
 from oven_learner.link.find_controller import Connection, Mode, seek
 from oven_learner.link.link_interface import Link
 from oven_learner.optim.lr_scale import USER_BOUNDS, LearningRateScale
@@ -65,6 +67,8 @@ def connect(
     url: str | None = None,
     run: str | None = None,
     creds: str | Path | None = None,
+    completions: Mapping[str, Any] | None = None,
+    redact: Redact | None = None,
     optional: bool = False,
     link: Link | None = None,
 ) -> LoopClient:
@@ -89,6 +93,8 @@ def connect(
     `observe` and `poll` at the same steps, and rank 0 speaks to the bus: of `metrics` and what is evaluated it
     publishes the mean over the ranks that measured them, of others its own.
 
+    `completions` and `redact` are as `attach` has them, for a trainer that samples groups: PolicyTrainer hands them on.
+
     Raises ConfigError when there is no controller to connect to and it is not `optional`, BusError or RefusedError when
     it does not answer or turns the credentials down. After that nothing that happens to the controller reaches the
     loop.
@@ -110,6 +116,7 @@ def connect(
                 _clip_alone(idle, optimizer, clip)
             return idle
         link = connection.link() if connection is not None else ranks.SilentLink()
+    sampling = sampling_of(connection.completions if connection is not None else None, completions, redact)
     evaluation = None
     measured: tuple[MetricSpec, ...] = ()
     if evaluate is not None:
@@ -158,10 +165,9 @@ def connect(
             trials=branch,
             best=_best(model, rate, evaluation, announced, lambda: client, together),
         )
-        client.gauges, client.rate, client.evaluation = gauges, rate, evaluation
-        client.branch = branch
+        client.gauges, client.rate, client.evaluation, client.branch = gauges, rate, evaluation, branch
         client.start(step)
-        client.hooks = hooks.pop_all()
+        client.hooks, client.sampling = hooks.pop_all(), sampling if together.leader else None
     client.began(step)
     return client
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import LearnerMessage, LogMessage
 from oven_learner.link.resume_state import ResumeState
+from oven_learner.link.samples import Parcel
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +44,9 @@ class SilentLink:
         pass
 
     def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
+        pass
+
+    def show(self, make: Parcel) -> None:
         pass
 
     def receive(self) -> LogMessage | None:

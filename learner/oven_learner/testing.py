@@ -10,11 +10,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from oven_controller.protocol.messages import Decision, LearnerMessage, LogMessage, Observation, Receipt, Value
 from oven_learner.link.resume_state import ResumeState
+from oven_learner.link.samples import Parcel
 
 EXPIRES_TICKS = 10_000
 """So long after its tick a decision of the plan may still be carried out."""
@@ -31,6 +34,8 @@ class FakeLink:
         log says of earlier incarnations, for a run that resumes."""
         self.sent: list[LearnerMessage] = []
         """All that the learner said, in order."""
+        self.shown: list[dict[str, Any]] = []
+        """The samples of completions that the training handed over, as they would leave it."""
         self.incoming: deque[LogMessage] = deque()
         """What the learner is given next: decisions, operators' commands, closed steps."""
         self._plan = dict(plan or {})
@@ -50,6 +55,11 @@ class FakeLink:
         if isinstance(message, Observation):
             for tick in [tick for tick in self._plan if tick <= message.tick]:
                 self.incoming.append(decision(*self._plan.pop(tick), number=tick, apply_at=tick + 1))
+
+    def show(self, make: Parcel) -> None:
+        """Keep the sample; one whose text or redaction raises is not shown."""
+        with contextlib.suppress(Exception):
+            self.shown.append(make())
 
     def receive(self) -> LogMessage | None:
         """The next of `incoming`."""

@@ -25,7 +25,7 @@ class CodingAgent:
         self._tools = {tool.name: tool for tool in (await self._client.list_tools()).tools}
         return list(self._tools)
 
-    async def call(self, name: str, **arguments: Any) -> Any:
+    async def call(self, name: str, /, **arguments: Any) -> Any:
         """The structured answer."""
         tool = self._tools[name]
         jsonschema.validate(arguments, tool.input_schema)
@@ -36,7 +36,7 @@ class CodingAgent:
         jsonschema.validate(result.structured_content, tool.output_schema)
         return result.structured_content
 
-    async def refused(self, name: str, **arguments: Any) -> str:
+    async def refused(self, name: str, /, **arguments: Any) -> str:
         """What the error says."""
         result = await self._client.call_tool(name, arguments)
         (content,) = result.content

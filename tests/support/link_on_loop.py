@@ -20,6 +20,7 @@ from oven_learner.link.log_writer import LogWriter
 from oven_learner.link.outage_log import OutageLog
 from oven_learner.link.outbox import KEPT_BYTES
 from oven_learner.link.resume_state import ResumeState
+from oven_learner.link.samples import Parcel
 
 POLL_S = 0.005
 
@@ -50,6 +51,9 @@ class LinkOnLoop:
 
     def send(self, make: Make, *, droppable: bool = False) -> None:
         self._new.append((make, droppable))
+
+    def show(self, make: Parcel) -> None:
+        pass
 
     def receive(self) -> LogMessage | None:
         return self._inbox.popleft() if self._inbox else None

@@ -23,6 +23,9 @@ class Unswappable:
     def health(self) -> dict[str, JudgeHealth]:
         return {}
 
+    def take_reasons(self, member: str, group: str) -> Mapping[str, str]:
+        return {}
+
     def take_cost(self) -> Cost:
         return Cost()
 

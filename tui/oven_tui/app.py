@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
@@ -22,6 +22,8 @@ from oven_tui.appearance import Appearance
 from oven_tui.bindings import CommandPalette, bindings
 from oven_tui.model.console import Console
 from oven_tui.model.monitor_view import MonitorView
+from oven_tui.model.sampled_groups import SampledGroups
+from oven_tui.screens.completions import CompletionScreen
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import HelpScreen
 from oven_tui.themed_app import ThemedApp
@@ -34,6 +36,7 @@ from oven_tui.widgets.header import About, Header
 from oven_tui.widgets.machine import MachinePanel
 
 if TYPE_CHECKING:
+    from oven_controller.protocol.completion_messages import StoredGroup
     from oven_controller.protocol.events import Event
     from oven_controller.runs.run_access import RunAccess
     from oven_tui.process_logs import ProcessLogs
@@ -70,6 +73,8 @@ class MonitorApp(ThemedApp[None]):
         self.view = MonitorView()
         self.shown = self.view
         """What the widgets draw: the view, or a copy of it from when it was frozen."""
+        self.sampled = SampledGroups()
+        """Sampled completions, once somebody has asked for them."""
         self.about = about
         self.wants_runs = False
         """Whether it was closed to see the list of runs."""
@@ -177,6 +182,16 @@ class MonitorApp(ThemedApp[None]):
 
     def _where(self) -> list[str]:
         return self._access.arguments if self._access is not None else []
+
+    def action_completions(self) -> None:
+        self.push_screen(CompletionScreen(self.sampled, self._samples if self._access is not None else None))
+
+    async def _samples(self) -> AsyncIterator[list[StoredGroup]]:
+        from oven_tui.completion_feed import sampled_groups  # the bus: see _read
+
+        assert self._access is not None
+        async for groups in sampled_groups(self._access):
+            yield groups
 
     def action_freeze(self) -> None:
         self.shown = self.view.frozen() if self.shown is self.view else self.view

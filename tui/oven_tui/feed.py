@@ -122,7 +122,7 @@ class Feed:
             self._said(link, detail)
 
     def _long(self) -> Opening | None:
-        """What opens a long log; None where there is none, or nobody who shows what that makes."""
+        """What opens a long log; None where there is none, or no one shows what that makes."""
         if self._opening is None or not isinstance(self._access, LocalRun):
             return None
         return self._opening if is_long(self._access.folder) else None

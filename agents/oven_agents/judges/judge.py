@@ -91,6 +91,7 @@ class Judge:
         else:
             scores = await self._tested(request, candidates, control, ledger)
         self.checks.saw(request, candidates, scores)
+        ledger.reasons |= {key: ledger.reasons.get(first[text], "") for key, text in texts.items() if text in first}
         return {key: scores[first[text]] if text in first else 0.0 for key, text in texts.items()}
 
     @property
@@ -184,7 +185,7 @@ class Judge:
             ledger.usages.append(answer.usage)  # before it is read: it was billed, whatever it is worth
             if answer.outcome != "complete":
                 raise JudgeFailure(answer.outcome, f"the answer ended with {answer.finish_reason}")
-            scores = verdict.read(answer.text, candidates)
+            scores = verdict.read(answer.text, candidates, ledger.reasons)
             return scores
         except JudgeFailure as failure:
             error = failure.kind

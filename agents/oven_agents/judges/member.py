@@ -11,6 +11,7 @@ from typing import Protocol
 from pydantic import ValidationError
 
 from oven_agents.judges.failures import JudgeFailure, Kind
+from oven_agents.judges.sanitize import visible
 from oven_agents.judges.usage import Ledger, opened
 from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.requests import ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
@@ -23,6 +24,8 @@ MARGIN = 0.05
 """Share of the deadline that is left for the way back: an abstention that comes too late has no kind."""
 MARGIN_S = 0.5
 """Seconds that are left for it at most."""
+REASON_CHARACTERS = 500
+"""Of a reason that is passed on; a judge is told to give 25 words."""
 EVERY = 2000
 """Groups between two lines of counts in the log."""
 
@@ -119,6 +122,7 @@ class Member:
             group=request.group if request is not None else "",
             judge=request.judge.identity if request is not None and request.judge is not None else "",
             scores=None if isinstance(result, JudgeFailure) else result,
+            reasons=_reasons(request, ledger) if request is not None and failed is None else {},
             failure=failed.kind if failed is not None else "",
             detail=failed.detail if failed is not None else "",
             input_tokens=ledger.input_tokens,
@@ -130,6 +134,12 @@ class Member:
     def summary(self) -> str:
         """One line of counts."""
         return f"{self.groups} groups; abstained: {_listed(self.abstained)}; faults on the way: {_listed(self.faults)}"
+
+
+def _reasons(request: ScoreRequest, ledger: Ledger) -> dict[str, str]:
+    """Of the completions that were asked for; those of known answers would tell them apart."""
+    said = {completion.id: ledger.reasons.get(completion.id, "") for completion in request.completions}
+    return {key: visible(reason)[:REASON_CHARACTERS] for key, reason in said.items() if reason}
 
 
 def _seconds(deadline_s: float) -> float:

@@ -45,6 +45,9 @@ class Ledger:
     """One entry an answer; None where it did not say."""
     price: Price | None = None
     """Of the model that was asked; None before one was."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why the judge gave which score, by the id that it was shown; of answers from a cache, which holds no text, none.
+    Ids of known answers are among them."""
     last: Kind | None = None
     """How the newest attempt failed; None while it is under way, or went well."""
     health: JudgeHealth | None = None

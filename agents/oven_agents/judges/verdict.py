@@ -51,9 +51,9 @@ class _Verdicts(BaseModel):
     verdicts: list[_Verdict]
 
 
-def read(text: str, ids: Collection[str]) -> dict[str, float]:
+def read(text: str, ids: Collection[str], reasons: dict[str, str] | None = None) -> dict[str, float]:
     """id → 0..1. Raises JudgeFailure: bad_json, schema, wrong_ids or out_of_range; no number is searched for in
-    prose."""
+    prose. Into `reasons` goes why, by id."""
     value = json_object(text)
     try:
         verdicts = _Verdicts.model_validate(value).verdicts
@@ -67,4 +67,6 @@ def read(text: str, ids: Collection[str]) -> dict[str, float]:
     outside = sum(not 0 <= verdict.score <= HIGHEST for verdict in verdicts)
     if outside:
         raise JudgeFailure("out_of_range", f"{outside} scores are outside 0..{HIGHEST}")
+    if reasons is not None:
+        reasons.update((verdict.id, verdict.reason) for verdict in verdicts)
     return {verdict.id: verdict.score / HIGHEST for verdict in verdicts}

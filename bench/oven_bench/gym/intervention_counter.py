@@ -9,6 +9,7 @@ from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.protocol.trial_messages import TrialStarted
 from oven_learner.link.link_interface import Link
 from oven_learner.link.resume_state import ResumeState
+from oven_learner.link.samples import Parcel
 
 
 class InterventionCounter:
@@ -48,6 +49,9 @@ class InterventionCounter:
         except Exception as error:
             self.failure = self.failure or error
             raise
+
+    def show(self, make: Parcel) -> None:
+        self._link.show(make)
 
     def receive(self) -> LogMessage | None:
         if self._held() and not self._over:  # nobody is there to resume it

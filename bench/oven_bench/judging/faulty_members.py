@@ -165,6 +165,9 @@ class Told:
         self.lost_by_one += sum(isinstance(verdict, Abstention) for verdict in found[self.members[0]])
         return found
 
+    def take_reasons(self, member: str, group: str) -> dict[str, str]:
+        return self._remote.take_reasons(member, group)
+
     def take_cost(self) -> Cost:
         return self._remote.take_cost()
 

@@ -136,6 +136,9 @@ class InProcess:
     def leave(self, member: str) -> None:
         raise NotImplementedError
 
+    def take_reasons(self, member: str, group: str) -> Mapping[str, str]:
+        return {}
+
     def take_cost(self) -> Cost:
         return Cost()
 

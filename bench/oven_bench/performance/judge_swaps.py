@@ -58,7 +58,7 @@ class Recorder:
         self, prompts: list[str], completions: list[str], completion_ids: list[list[int]], **_: Any
     ) -> list[float | None]:
         from oven_agents.judges.sanitize import shown
-        from oven_learner.rewards.group import as_text
+        from oven_learner.completions.plain_text import as_text
 
         texts = [shown(as_text(text)) for text in completions]
         self.texts.append(tuple(tuple(texts[at : at + GROUP]) for at in range(0, len(texts), GROUP)))

@@ -80,7 +80,7 @@ def slowdown(on: list[list[float]], off: list[list[float]], draws: int = DRAWS) 
 
 async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str, float | bool]:
     """Raises ProcessError when the stack did no work: then nothing was compared."""
-    step = await asyncio.to_thread(_training_step)
+    step = await asyncio.to_thread(training_step)
     bare = await asyncio.to_thread(_bare, step)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Home(Path(scratch)).create(RUN, "custom")
@@ -122,7 +122,7 @@ async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str,
     }
 
 
-def _training_step() -> Callable[[], float]:
+def training_step() -> Callable[[], float]:
     """A step of AdamW on one transformer layer, on random tokens of a batch so large that it takes about STEP_MS.
     Returns the gradient's norm."""
     import torch

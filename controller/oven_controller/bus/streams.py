@@ -1,25 +1,38 @@
-"""The two streams of a run, made together: the log, and what agents may write, which the log sources.
+"""The streams of a run: the log, and what agents may write, which the log sources; and beside them the newest sampled
+completions.
 
-Two, so that an agent never publishes to the log itself: limits on the votes stream (rate, size, age) keep a flooding
-agent from delaying the others, and the log's one sequence still orders everything.
+Two for the log, so that an agent never publishes to the log itself: limits on the votes stream (rate, size, age) keep
+a flooding agent from delaying the others, and the log's one sequence still orders everything.
+
+Completions have a stream and no ring in a process of ours: the server bounds it by bytes, count and age itself, and it
+is there whichever process dies. It takes plain messages and confirms none, so that who writes waits for nothing; the
+oldest go first. No consumer of it is ever made: the history service reads it message by message.
 """
 
 from __future__ import annotations
 
 import contextlib
 
+from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig, StreamSource
 from nats.js.errors import APIError, NotFoundError
 
-from oven_controller.errors import BusError, NameInUseError
-from oven_controller.protocol.names import log_stream, votes_stream
+from oven_controller.errors import BusError, NameInUseError, reason
+from oven_controller.protocol.names import Subjects, completions_stream, log_stream, votes_stream
 from oven_controller.protocol.subjects import log_subjects, votes_subjects
 
 VOTE_BYTES = 16 * 1024
 LOG_BYTES = 256 * 1024
 VOTES_KEPT = 50
 VOTES_AGE_S = 1.0
+COMPLETIONS_BYTES = 32 << 20
+"""Of a run's sampled completions on the server's disk; the oldest go."""
+COMPLETIONS_KEPT = 2000
+COMPLETIONS_AGE_S = 14 * 86400.0
+"""They hold text of the data: of a run that nobody looks at any more they are not to stay for ever."""
+COMPLETION_BYTES = 256 * 1024
+"""Of one sampled group; the learner cuts texts until it fits."""
 DUPLICATES_S = 120.0
 """How long a message id is remembered. A stream with sources has no window unless told to (server 2.15.1)."""
 
@@ -55,6 +68,31 @@ def configs(run: str, replicas: int = 1, duplicates_s: float = DUPLICATES_S) -> 
     return votes, log
 
 
+def completions_config(run: str, replicas: int = 1) -> StreamConfig:
+    """The stream of sampled completions."""
+    return StreamConfig(
+        name=completions_stream(run),
+        subjects=[Subjects(run).completions],
+        storage=StorageType.FILE,
+        discard=DiscardPolicy.OLD,
+        max_bytes=COMPLETIONS_BYTES,
+        max_msgs=COMPLETIONS_KEPT,
+        max_age=COMPLETIONS_AGE_S,
+        max_msg_size=COMPLETION_BYTES,
+        no_ack=True,
+        num_replicas=replicas,
+    )
+
+
+async def keep_completions(js: JetStreamContext, run: str, replicas: int = 1) -> str:
+    """Have a stream of sampled completions, unless there is one. Why there is none, in words; empty: there is."""
+    try:
+        await js.add_stream(completions_config(run, replicas))
+    except (APIError, TimeoutError, NatsError) as error:
+        return f"{getattr(error, 'description', None) or reason(error)}"
+    return ""
+
+
 async def exists(js: JetStreamContext, run: str) -> bool:
     try:
         await js.stream_info(log_stream(run))
@@ -77,7 +115,7 @@ async def create(js: JetStreamContext, run: str, replicas: int = 1, *, duplicate
 
 
 async def delete(js: JetStreamContext, run: str) -> None:
-    """Both, as they were made; one that is not there is no error."""
-    for name in (log_stream(run), votes_stream(run)):
+    """All, as they were made; one that is not there is no error."""
+    for name in (log_stream(run), votes_stream(run), completions_stream(run)):
         with contextlib.suppress(NotFoundError, TimeoutError):
             await js.delete_stream(name)

@@ -56,6 +56,13 @@ def add(
         ),
     ],
     run: RunOption = None,
+    completions: Annotated[
+        bool | None,
+        typer.Option(
+            help="Of an agent: whether it may read sampled prompts and completions.",
+            show_default="as before, at first not",
+        ),
+    ] = None,
     operator: Annotated[
         bool, typer.Option("--operator", help="A person's key, which commands and watches from any machine.")
     ] = False,
@@ -97,7 +104,7 @@ def add(
             "--agent NAME` makes an agent's key for your own server"
         )
     folder = Home().find(run)
-    admit(folder, name)
+    admit(folder, name, completions=completions)
     environment = Plan(folder, folder.info().url).environment("agent", name)
     print(json.dumps(environment) if as_json else "\n".join(export_lines(environment)))
 

@@ -9,6 +9,7 @@ import typer
 
 from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run
 from oven_controller.cli.runs import say_what_is_missing
+from oven_controller.cli.sampled_completions import LAST, print_completions
 from oven_controller.runs.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -27,6 +28,14 @@ def log(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print new events as they come, until the stack is down.")
     ] = False,
+    completions: Annotated[
+        bool,
+        typer.Option("--completions", help="Print sampled prompts, completions and scores instead, which no log has."),
+    ] = False,
+    last: Annotated[
+        int | None,
+        typer.Option(min=1, max=2000, help="With --completions: the newest so many groups.", show_default=str(LAST)),
+    ] = None,
     at: Endpoint = HERE,
 ) -> None:
     """Print a run's log, one event per line, whether its stack is up or down. Exit code 3 if it is known to lack
@@ -36,9 +45,16 @@ def log(
     """
     import asyncio
 
+    from oven_controller.errors import ConfigError
     from oven_controller.runs.run_finder import find_run
 
-    asyncio.run(_print(find_run(one_run(run, run_), at), as_json, follow))
+    access = find_run(one_run(run, run_), at)
+    if completions:
+        asyncio.run(print_completions(access, last=last or LAST, as_json=as_json, follow=follow))
+        return
+    if last is not None:
+        raise ConfigError("--last is for --completions: add it, or leave --last out")
+    asyncio.run(_print(access, as_json, follow))
 
 
 async def _print(access: RunAccess, as_json: bool, follow: bool) -> None:

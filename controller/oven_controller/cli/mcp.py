@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -54,4 +55,6 @@ def mcp(
     reach = Reach(one_run(run, run_), at, agent_files)
     if reach.run is not None or reach.elsewhere:
         reach.find(None)  # a name that is none is said at once, and not at the first question
+    if sys.stdin.isatty():
+        print("a coding agent starts this command and talks to it on stdin; Ctrl-C ends it", file=sys.stderr)
     serve(reach, control)

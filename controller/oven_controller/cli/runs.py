@@ -42,12 +42,12 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
     Example: oven-controller runs --json
     """
     from oven_controller.runs.folder import Home
-    from oven_controller.runs.run_row import run_rows
+    from oven_controller.runs.run_listing import listed_runs
 
     if context.invoked_subcommand is not None:
         return
     home = Home()
-    rows = run_rows(home)
+    rows = listed_runs(home)
     if as_json:
         print(json.dumps([row.model_dump() for row in rows]))
         return

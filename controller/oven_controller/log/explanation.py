@@ -171,7 +171,7 @@ class Explanations:
     def find(self, name: str) -> Explanation | None:
         """Of the decision with this id, or on this ballot; else the newest that passed on this actuator, else the
         newest on it; else the only one whose id begins so. None where there is none. Raises ConfigError where several
-        ids begin so."""
+        ids begin so, and for a ballot that is still open, which says how it stands."""
         decisions = [one.decision for one in self.found.values()]
         named = [decision for decision in decisions if name in (decision.id, decision.ballot)]
         of = [decision for decision in decisions if decision.actuator == name]
@@ -179,11 +179,21 @@ class Explanations:
         for choice in (named, passed, of):
             if choice:
                 return self.whole(choice[-1].id)
+        if (opened := self._open.get(name)) is not None:
+            raise ConfigError(self._undecided(opened))
         begun = beginning(name, self.found) or beginning(name, (one.ballot for one in decisions))
         if len(begun) > 1:
             shown = ", ".join(begun[:SHOWN]) + (", …" if len(begun) > SHOWN else "")
             raise ConfigError(f"{len(begun)} ids begin with {name[:40]!r}: {shown}; write more of the one you mean")
         return self.find(begun[0]) if begun else None
+
+    def _undecided(self, opened: BallotOpened) -> str:
+        votes = self._votes.get(opened.actuator, {})
+        said = [f"{agent} {votes[agent].stance}" for agent in opened.eligible if agent in votes]
+        stands = f"it closes at tick {opened.closes_at_tick}, so far: {', '.join(said) or 'no vote'}"
+        return (
+            f"the ballot {opened.id} on {opened.actuator} is still open, and there is nothing to explain yet; {stands}"
+        )
 
 
 def beginning(name: str, ids: Iterable[str]) -> list[str]:

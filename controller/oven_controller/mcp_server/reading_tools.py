@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import sys
 from collections import deque
 from typing import Annotated, Final, TypeAlias
@@ -16,11 +17,11 @@ from oven_controller import plugins
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.log.backtest_report import BacktestReport
 from oven_controller.log.decision_row import DecisionRow, Verdict, Wanted, row
-from oven_controller.log.explanation import Explanations
 from oven_controller.log.explanation_report import ExplanationReport, report
 from oven_controller.log.metric_history import MetricHistory, MetricReader
 from oven_controller.log.named_symptoms import NamedSymptom, NamedSymptoms
 from oven_controller.log.since import FORMS, Since
+from oven_controller.mcp_server.decision_cache import DecisionCache
 from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, on_thread
@@ -28,12 +29,14 @@ from oven_controller.protocol.requests import Diagnosis
 from oven_controller.runs.folder import Home
 from oven_controller.runs.rule_question import other_ruling
 from oven_controller.runs.run_access import RunAccess
-from oven_controller.runs.run_row import RunRow, run_rows
+from oven_controller.runs.run_listing import ListedRun, listed_runs
 from oven_controller.settings.resolution import rules_set
 from oven_controller.stack.run_status import RunStatus, run_status
 
 RUNS: Final = 50
 """Runs that the list holds, the newest."""
+METRICS: Final = 200
+"""Metrics that a status holds: more than a trainer publishes, and fewer than would fill an answer."""
 
 Run: TypeAlias = Annotated[
     str | None, Field(description="the run's name; without one: the one that runs, else the newest")
@@ -51,7 +54,7 @@ class RunList(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    runs: tuple[RunRow, ...] = Field(description="the newest first")
+    runs: tuple[ListedRun, ...] = Field(description="the newest first")
     more: int = Field(description="older ones that were left out")
 
 
@@ -85,7 +88,7 @@ class ReadingTools:
     """Each method is a tool; its docstring is what the client reads."""
 
     def __init__(self, reach: Reach) -> None:
-        self._reach = reach
+        self._reach, self._decided = reach, DecisionCache()
 
     async def runs(self, context: Context | None = None) -> Annotated[CallToolResult, RunList]:
         """List the training runs that the controller knows, the newest first, with their states."""
@@ -94,7 +97,7 @@ class ReadingTools:
             reach = self._reach
             if reach.elsewhere:
                 raise ConfigError("the run is on another machine, and no list of runs comes from there: use `status`")
-            rows = [one for one in run_rows(Home()) if reach.run in (None, one.run)]
+            rows = [one for one in listed_runs(Home()) if reach.run in (None, one.run)]
             return RunList(runs=tuple(rows[:RUNS]), more=len(rows[RUNS:]))
 
         return answer(await on_thread(context, work))
@@ -104,7 +107,12 @@ class ReadingTools:
         the decision's id), agents, and what is wrong (`notes`)."""
 
         def work(progress: Progress) -> RunStatus:
-            return asyncio.run(run_status(self._reach.find(run), progress.hear))
+            found = asyncio.run(run_status(self._reach.find(run), progress.hear))
+            if not (more := len(found.metrics) - METRICS) > 0:
+                return found
+            told = f"{more} of {len(found.metrics)} metrics are left out here; `metric` answers for each by its name"
+            kept = dict(itertools.islice(found.metrics.items(), METRICS))
+            return found.model_copy(update={"metrics": kept, "notes": (*found.notes, told)})
 
         return answer(await on_thread(context, work))
 
@@ -140,9 +148,8 @@ class ReadingTools:
         target metric. `explain` has the whole of one."""
 
         def work(progress: Progress) -> DecisionList:
-            access, seen = self._reach.find(run), Explanations()
-            wanted = Wanted(Since.read(since), actuator, agent, verdict or "")
-            asyncio.run(_fed(access, progress, seen))
+            access, wanted = self._reach.find(run), Wanted(Since.read(since), actuator, agent, verdict or "")
+            seen = asyncio.run(self._decided.read(access, progress.hear))
             wanted.check(seen.found.values())
             ids = [id_ for id_, one in seen.found.items() if wanted.holds(one, seen.newest)]
             rows = [row(seen.whole(id_)) for id_ in deque(ids, maxlen=limit)]
@@ -167,8 +174,8 @@ class ReadingTools:
         what those would have decided (open loop)."""
 
         def work(progress: Progress) -> ExplanationReport:
-            access, seen, given = self._reach.find(run), Explanations(), rules_set(rules)
-            asyncio.run(_fed(access, progress, seen))
+            access, given = self._reach.find(run), rules_set(rules)
+            seen = asyncio.run(self._decided.read(access, progress.hear))
             found = seen.find(decision)
             if found is None:
                 raise UnknownNameError("decision", decision, {one.decision.actuator for one in seen.found.values()})
@@ -235,7 +242,7 @@ class ReadingTools:
         return answer(await on_thread(context, work), "set a smaller limit")
 
 
-Fold: TypeAlias = MetricReader | Explanations | NamedSymptoms
+Fold: TypeAlias = MetricReader | NamedSymptoms
 
 
 async def _fed(access: RunAccess, progress: Progress, fold: Fold) -> None:

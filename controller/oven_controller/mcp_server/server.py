@@ -14,6 +14,7 @@ from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.reading_tools import ReadingTools
 from oven_controller.mcp_server.run_resources import add_resources
 from oven_controller.mcp_server.strict_tool import tool
+from oven_controller.process.cpu_affinity import lower_priority
 
 NAME: Final = "oven-controller"
 INSTRUCTIONS: Final = """\
@@ -32,7 +33,9 @@ server's name. Use one only where the person you work for asked for that change,
 
 
 def serve(reach: Reach, control: bool) -> None:
-    """Answer until the client closes stdin."""
+    """Answer until the client closes stdin. What it reads of a log on the training's machine, it reads after the
+    training."""
+    lower_priority()
     logging.getLogger("mcp").setLevel(logging.WARNING)
     server(reach, control).run("stdio")
 

@@ -37,5 +37,5 @@ def _told(value: Any, length: int) -> Any:
     if isinstance(value, list):
         return [_told(one, length) for one in value]
     if isinstance(value, dict):
-        return {clean(key)[:length]: _told(one, length) for key, one in value.items()}
+        return {clean(key): _told(one, length) for key, one in value.items()}
     return value

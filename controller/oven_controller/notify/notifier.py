@@ -1,7 +1,8 @@
 """The notifier of one run: it reads the log as it grows, and has what is worth it delivered to each endpoint.
 
-It asks `history` with the monitor's key every POLL_S. What it knows of the run it takes from the whole log, each time
-that it starts; what it has told, from its cursor, so that a restart tells nothing twice.
+It asks `history` with the monitor's key, every POLL_S and when it hears of a decision, a receipt or the end. What it
+knows of the run it takes from the whole log, each time that it starts; what it has told, from its cursor, so that a
+restart tells nothing twice.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
+
+from nats.aio.msg import Msg
 
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import end
@@ -24,7 +28,9 @@ from oven_controller.notify.endpoints import Endpoint
 from oven_controller.notify.message import Notice
 from oven_controller.notify.pacing import Pacer, PacerState
 from oven_controller.notify.triggers import Triggers
-from oven_controller.protocol.events import Event
+from oven_controller.protocol.events import UNKNOWN, Event
+from oven_controller.protocol.messages import RunEnded
+from oven_controller.protocol.names import Subjects
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.log_sources import batches
 from oven_controller.runs.run_access import RunAccess
@@ -33,7 +39,9 @@ from oven_controller.settings.notify import SEVERITIES, NotifySettings
 log = logging.getLogger("oven.notify")
 
 POLL_S: Final = 0.5
-"""Seconds between two looks at the log."""
+"""Seconds between two looks at the log, where nothing is heard."""
+GAP_S: Final = 0.1
+"""Seconds between two looks at least: what comes in a burst is asked for together."""
 AGAIN_S: Final = 1.0
 """Seconds between two attempts where the log cannot be read."""
 SAVE_S: Final = 30.0
@@ -56,7 +64,9 @@ class Notifier:
         self._caught_up = known is not None
         """Otherwise what is in the log already is the past, and is not told."""
         self._keyring, self._last = access.keyring(), 0
-        self._saved_at, self._unwritten = 0.0, False
+        self._heard = asyncio.Event()
+        self._heard_end: Event | None = None
+        self._saved_at, self._unwritten = -SAVE_S, False
         states = {endpoint.name: self._cursor.endpoints.get(endpoint.name, PacerState()) for endpoint in endpoints}
         self._cursor.endpoints = states
         self.deliveries = [Delivery(one, Pacer(access.run, states[one.name]), self._write_down) for one in endpoints]
@@ -95,13 +105,19 @@ class Notifier:
         while self._access.up():
             try:
                 async with self._access.connected("monitor") as bus:
+                    await self._listen(bus)
                     while self._access.up():
+                        self._heard.clear()
                         await self._news(bus)
                         self._offer(self._triggers.quiet(datetime.now(UTC)))
-                        await asyncio.sleep(POLL_S)
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout(POLL_S):
+                                await self._heard.wait()
+                        await asyncio.sleep(GAP_S)
             except RefusedError:
                 raise
             except BusError as error:
+                self._take_heard_end()
                 if self._access.over(self._triggers.view.ended is not None):
                     break
                 log.debug("the log is not read: %s", error)
@@ -109,6 +125,27 @@ class Notifier:
         async for event in self._access.past(self._last):
             if event.seq > self._last:
                 self._take([event])
+
+    async def _listen(self, bus: Bus) -> None:
+        """Hear of what is rare and may be worth a message: it is asked for at once. What is said at every step is not
+        listened to."""
+
+        async def hear(message: Msg) -> None:
+            said = Event.carried(0, message.subject, message.data, UNKNOWN, message.headers)
+            if isinstance(said.body, RunEnded):
+                self._heard_end = said
+            self._heard.set()
+
+        on = Subjects(self._access.run)
+        for subject in (on.run, on.decision("*"), on.receipt):
+            await bus.subscribe(subject, hear)
+        await bus.flush()
+
+    def _take_heard_end(self) -> None:
+        """The run's end, where it was heard and there is no mesh any more to read it from."""
+        heard, self._heard_end = self._heard_end, None
+        if heard is not None and self._triggers.view.ended is None:
+            self._take([replace(heard, seq=self._last + 1, time=datetime.now(UTC))])
 
     async def _news(self, bus: Bus) -> None:
         """All that the log has behind the last event. Raises BusError."""

@@ -14,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 from oven_controller.protocol import messages
 from oven_controller.protocol.messages import Message
 from oven_controller.protocol.permissions import Role, permissions
-from oven_controller.protocol.subjects import REQUESTS, SUBJECTS
+from oven_controller.protocol.subjects import ASIDE, REQUESTS, SUBJECTS
 
 _PARAMETERS: Final = {
     "run": "the run's name, 1 to 64 of A–Z a–z 0–9 _ -",
@@ -67,13 +67,15 @@ def _models() -> dict[str, type[Message]]:
     """Every message that stands on a subject of its own, by name."""
     logged = [model for subject in SUBJECTS for model in subject.carries]
     asked = [model for request in REQUESTS for model in (request.asks, request.answers)]
-    return {model.__name__: model for model in (*logged, *asked)}
+    return {model.__name__: model for model in (*logged, *(aside.carries for aside in ASIDE), *asked)}
 
 
 def _channels() -> dict[str, Any]:
     channels = {}
     for subject in SUBJECTS:
         channels[subject.kind] = _channel(subject.address("{run}", f"{{{subject.last}}}"), subject.carries)
+    for aside in ASIDE:
+        channels[aside.kind] = _channel(aside.pattern("{run}"), (aside.carries,))
     for request in REQUESTS:
         channels[request.name] = _channel(request.address, (request.asks,))
         channels[f"{request.name}.reply"] = {"address": None, "messages": _carried((request.answers,))}

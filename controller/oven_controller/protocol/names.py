@@ -28,6 +28,10 @@ class Subjects:
         self.receipt = f"{base}.receipt"
         self.branch = f"{base}.branch"
         self.history = f"{base}.history"
+        self.completions = f"{base}.completions"
+        """Sampled groups of completions; in no log."""
+        self.stored_completions = f"{base}.completions.stored"
+        """Where those that are kept are asked for."""
         self.all = f"{base}.>"
 
     def history_of(self, replica: str) -> str:
@@ -94,6 +98,11 @@ def log_stream(run: str) -> str:
 def votes_stream(run: str) -> str:
     """The stream that agents write to, and the log sources from."""
     return f"OVEN-VOTES-{run}"
+
+
+def completions_stream(run: str) -> str:
+    """The stream that keeps sampled completions, apart from the log."""
+    return f"OVEN-COMPLETIONS-{run}"
 
 
 def author(subject: str) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from oven_controller.protocol import names
-from oven_controller.protocol.names import Subjects, log_stream
-from oven_controller.protocol.subjects import BY_KIND, SUBJECTS, Writer, kinds_by, patterns_by
+from oven_controller.protocol.names import Subjects, completions_stream, log_stream
+from oven_controller.protocol.subjects import ASIDE, BY_KIND, SUBJECTS, Writer, kinds_by, patterns_by
 
 Role = Literal["admin", "learner", "mesh", "history", "kg", "member", "agent", "operator", "monitor"]
 """The kinds of users of the server; each user has a key and a name."""
@@ -28,9 +28,12 @@ def score_inbox(name: str) -> str:
     return f"{inbox_prefix(name)}.score"
 
 
-def permissions(role: Role, name: str, run: str, agents: Sequence[str] = ()) -> dict[str, Any]:
+def permissions(
+    role: Role, name: str, run: str, agents: Sequence[str] = (), *, completions: bool = False
+) -> dict[str, Any]:
     """The server's `permissions` block for one user of one run. `agents`: whom the key of a process with several agents
-    speaks for; an agent's own key speaks for the agent alone."""
+    speaks for; an agent's own key speaks for the agent alone. `completions`: an agent's key also reads sampled prompts
+    and completions, as operators and monitors do."""
     names.checked("name", name)
     voices = [names.checked("agent", agent) for agent in agents or (name,)]
     on = Subjects(run)
@@ -46,21 +49,21 @@ def permissions(role: Role, name: str, run: str, agents: Sequence[str] = ()) -> 
     everything = on.all
     publish: dict[Role, list[str]] = {
         "admin": [">"],
-        "learner": [*patterns_by(run, "learner"), "oven.reward.*", "oven.probe.*", *read_log],
+        "learner": [*patterns_by(run, "learner"), *_aside(run, "learner"), "oven.reward.*", "oven.probe.*", *read_log],
         "mesh": [*patterns_by(run, "mesh"), *read_log],
-        "history": ["_INBOX_.>", *read_log],
+        "history": ["_INBOX_.>", *read_log, *_read_completions(run)],
         "kg": ["_INBOX_.>", on.history],
         "member": [f"{score_inbox('learner')}.*"],
         "agent": [*_own(run, "agent", voices), on.history, "oven.kg.*"],
-        "operator": [*_own(run, "operator", [name]), on.history],
-        "monitor": [on.history, "oven.kg.*"],
+        "operator": [*_own(run, "operator", [name]), on.history, on.stored_completions],
+        "monitor": [on.history, on.stored_completions, "oven.kg.*"],
     }
     agents_hear = [subject.pattern(run) for subject in SUBJECTS if subject.agents]
     subscribe: dict[Role, list[str]] = {
         "admin": [">"],
         "learner": [inbox],
         "mesh": [inbox],
-        "history": [on.history, on.history_of("*"), inbox],
+        "history": [on.history, on.history_of("*"), on.stored_completions, inbox],
         "kg": ["oven.kg.*", "$SRV.>", inbox],
         "member": [names.reward(name), names.probe(name), inbox],
         "agent": [*agents_hear, inbox],
@@ -78,10 +81,24 @@ def permissions(role: Role, name: str, run: str, agents: Sequence[str] = ()) -> 
         held["publish"]["deny"] = [names.kg("outcome")]
     if role in ("operator", "monitor"):
         # A request's reply inbox is nobody's business, and in the replicas' queue requests would go astray.
-        held["subscribe"]["deny"] = [on.history, on.history_of("*")]
+        held["subscribe"]["deny"] = [on.history, on.history_of("*"), on.stored_completions]
+    if role == "agent" and completions:
+        held["publish"]["allow"].append(on.stored_completions)
+        held["subscribe"]["allow"].append(on.completions)
     return held
 
 
 def _own(run: str, writer: Writer, voices: Sequence[str]) -> list[str]:
     """The subjects that end with one of these names and that the role writes."""
     return [BY_KIND[kind].address(run, name) for kind in kinds_by(writer) for name in voices]
+
+
+def _aside(run: str, writer: Writer) -> list[str]:
+    """The subjects beside the log that the role writes."""
+    return [aside.pattern(run) for aside in ASIDE if aside.writer == writer]
+
+
+def _read_completions(run: str) -> list[str]:
+    """What is needed to read the stream of completions, message by message: no consumer, so no deliver subject."""
+    stream = completions_stream(run)
+    return [f"$JS.API.STREAM.INFO.{stream}", f"$JS.API.STREAM.MSG.GET.{stream}"]

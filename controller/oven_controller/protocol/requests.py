@@ -115,6 +115,12 @@ class ScoreReply(Message):
         description="identity of the model that the request named; absent where it named none",
     )
     scores: dict[str, Real] | None = Field(default=None, description="completion id → 0..1; none: it abstains")
+    reasons: dict[str, str] = Field(
+        default_factory=dict,
+        exclude_if=_is_default,
+        description="completion id → why, in the judge's words; absent: it gave none. For people: no score follows "
+        "from it",
+    )
     failure: str = Field(default="", description="the kind of failure behind an abstention, e.g. rate_limit")
     detail: str = Field(default="", max_length=500)
     input_tokens: int = Field(default=0, ge=0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
+from oven_controller.protocol.completion_messages import CompletionsBatch, CompletionsRequest, SampledGroup
 from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
@@ -140,6 +141,23 @@ def votes_subjects(run: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Aside:
+    """A kind of subject beside the log, `oven.<run>.<kind>`: nothing that decides reads it, and no replay has it."""
+
+    kind: str
+    carries: type[Message]
+    writer: Writer
+    """The role that writes it. Operators and monitors may subscribe, and agents whose key says so."""
+
+    def pattern(self, run: str) -> str:
+        """The subject in one run."""
+        return f"oven.{run}.{self.kind}"
+
+
+ASIDE: Final = (Aside("completions", SampledGroup, "learner"),)
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A request that does not go through the log, and its answer."""
 
@@ -152,6 +170,7 @@ class Request:
 
 REQUESTS: Final = (
     Request("history", "oven.{run}.history", HistoryRequest, HistoryBatch),
+    Request("completions.stored", "oven.{run}.completions.stored", CompletionsRequest, CompletionsBatch),
     Request("reward", "oven.reward.{member}", ScoreRequest, ScoreReply),
     Request("probe", "oven.probe.{member}", ProbeRequest, ProbeReply),
     Request("kg.diagnose", "oven.kg.diagnose", DiagnoseRequest, Diagnosis),

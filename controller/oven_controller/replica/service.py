@@ -23,6 +23,7 @@ from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import BallotOpened, Decision, Message, RunStarted
 from oven_controller.protocol.names import kind
+from oven_controller.replica.completions_service import serve_completions
 from oven_controller.replica.history_service import serve_history
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import MESH, Keyring
@@ -54,6 +55,7 @@ async def _until_told(url: str, run: str, replica: str) -> None:
         Bus.connect(url, Credentials.from_environment("OVEN_HISTORY_CREDS"), name="history") as service_bus,
     ):
         await serve_history(service_bus, run, replica)
+        await serve_completions(service_bus, run)
         serving = asyncio.create_task(serve(bus, run, os.environ.get("OVEN_LEARNER_KEY")))
         tasks = {serving, asyncio.create_task(stop.wait()), asyncio.create_task(service_bus.closed.wait())}
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -197,10 +197,12 @@ class RunFolder:
             f"`oven-controller status {self.run}` shows it, `oven-controller down {self.run}` ends it"
         )
 
-    def add_user(self, role: Role, name: str, agents: Sequence[str] | None = None) -> Path:
+    def add_user(
+        self, role: Role, name: str, agents: Sequence[str] | None = None, *, completions: bool | None = None
+    ) -> Path:
         """A key for `name`, under a lock: two commands may add one at a time."""
         with self._users_locked():
-            return self.server.add_user(role, name, agents)
+            return self.server.add_user(role, name, agents, completions=completions)
 
     def remove_user(self, name: str) -> None:
         with self._users_locked():

@@ -47,7 +47,7 @@ class LogDigest:
         self.complete = False
         """Whether all of the file was looked at; until then the counts are of a part of it."""
         self.unread = 0
-        """Lines that are no event."""
+        """Lines that could not be read."""
         self.newest: list[Event] = []
         """The newest observations."""
         self._offset = 0
@@ -134,7 +134,7 @@ class LogDigest:
 
 
 def _kind(line: bytes) -> bytes:
-    """The first four letters of its type; empty for what is no line of a log."""
+    """The first four letters of its type; empty for what is not a line of a log."""
     at = line.find(_TYPE, 0, _HEAD)
     return line[at + len(_TYPE) : at + len(_TYPE) + 4] if at >= 0 else b""
 

@@ -48,6 +48,7 @@ class User(BaseModel):
     role: Role
     public: str
     agents: tuple[str, ...] = Field(default=(), description="of a process with several: whom its key speaks for")
+    completions: bool = Field(default=False, description="an agent that may read sampled prompts and completions")
     signing: str = Field(default="", description="public key of what it signs with, base64; empty: it signs nothing")
 
 
@@ -76,9 +77,12 @@ class ServerFolder:
         except (OSError, ValueError, TypeError, RecursionError) as error:
             raise ConfigError(f"{self._users} cannot be read ({reason(error)}); restore it from a copy") from error
 
-    def add_user(self, role: Role, name: str, agents: Sequence[str] | None = None) -> Path:
+    def add_user(
+        self, role: Role, name: str, agents: Sequence[str] | None = None, *, completions: bool | None = None
+    ) -> Path:
         """A key for `name`, on disk with mode 0600; one that exists is kept. Returns the seed's path. `agents`: whom it
-        speaks for from now on, if it is the key of a process with several agents; None: as before."""
+        speaks for from now on, if it is the key of a process with several agents; None: as before. `completions`:
+        whether an agent may read sampled completions; None: as before, at first not."""
         path = self.creds / f"{name}.nk"
         present = {user.name: user for user in self.users()}
         user = present.get(name)
@@ -89,7 +93,8 @@ class ServerFolder:
             user = User(name=name, role=role, public=credentials.public, signing=signing)
         elif user.role != role:
             raise ConfigError(f"{name!r} is a {user.role} of this run already; choose another name")
-        changed = user if agents is None else user.model_copy(update={"agents": tuple(agents)})
+        told: dict[str, Any] = {} if agents is None else {"agents": tuple(agents)}
+        changed = user.model_copy(update=told if completions is None else told | {"completions": completions})
         if changed != present.get(name):
             entries = list((present | {name: changed}).values())
             self._write_users(entries)
@@ -152,7 +157,10 @@ class ServerFolder:
 
     def _granted(self) -> list[dict[str, Any]]:
         return [
-            {"nkey": user.public, "permissions": permissions(user.role, user.name, self.run, user.agents)}
+            {
+                "nkey": user.public,
+                "permissions": permissions(user.role, user.name, self.run, user.agents, completions=user.completions),
+            }
             for user in self.users()
         ]
 

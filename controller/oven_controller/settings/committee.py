@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from oven_controller import plugins
-from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.errors import ConfigError
 from oven_controller.files import read_file
 from oven_controller.settings.judge_providers import CALIBRATOR, catalogue, endpoint_of, key_of
 from oven_controller.settings.model import CommitteeSettings
+from oven_controller.settings.named_functions import checked_function
 
 INSTALL = "pip install 'oven-controller[llm]'"
 RUBRIC_BYTES = 32_768
@@ -32,7 +31,8 @@ def with_checked_members(committee: CommitteeSettings) -> CommitteeSettings:
                 read_rubric(name, member.rubric)
                 changed["rubric"] = str(Path(member.rubric).absolute())
         elif member.kind == "rule":
-            changed["rule"] = _rule(name, member.rule)
+            owner = f"committee member {name!r}"
+            changed["rule"] = checked_function(owner, f"the rule of the {owner}", "rule", "rewards", member.rule)
         members[name] = member.model_copy(update=changed)
     if committee.frontier.model:
         endpoint_of("frontier", committee.frontier.member, known, CALIBRATOR)
@@ -64,43 +64,3 @@ def read_rubric(name: str, path: str) -> str:
     if not text:
         raise ConfigError(f"{called} {path} is empty; write there what to look for, or leave `rubric` out")
     return text
-
-
-def split_rule(rule: str) -> tuple[str, str] | None:
-    """(file, function) of a rule that is written as FILE:FUNCTION; None for the name of an entry point."""
-    file, colon, function = rule.rpartition(":")
-    return (file, function) if colon and file.endswith(".py") else None
-
-
-def _rule(name: str, rule: str) -> str:
-    """As it is passed on, with an absolute path. The file is parsed, not imported: that is the learner's."""
-    place = split_rule(rule)
-    if place is None:
-        known = plugins.points("rewards")
-        if rule not in known:
-            nearest = UnknownNameError("rule", rule, known)
-            raise ConfigError(f"committee member {name!r}: {nearest} (a function of yours: FILE.py:FUNCTION)")
-        return rule
-    file, function = place
-    text = read_file(Path(file), f"the rule of the committee member {name!r}:")
-    try:
-        tree = ast.parse(text, file)
-    except (SyntaxError, ValueError) as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise ConfigError(f"the rule of the committee member {name!r}: {file}{line} is not Python") from error
-    defined = [defined for node in tree.body for defined in _defined(node)]
-    if function not in defined:
-        raise ConfigError(f"committee member {name!r}: {UnknownNameError(f'function in {file}', function, defined)}")
-    return f"{Path(file).absolute()}:{function}"
-
-
-def _defined(node: ast.stmt) -> list[str]:
-    """The names that a statement of a module gives to something that could be called."""
-    match node:
-        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-            return [name]
-        case ast.ImportFrom(names=aliases):
-            return [alias.asname or alias.name for alias in aliases]
-        case ast.Assign(targets=targets):
-            return [target.id for target in targets if isinstance(target, ast.Name)]
-    return []

@@ -13,6 +13,7 @@ from oven_controller.errors import UnknownNameError
 from oven_controller.mesh.change_requirements import FORMS, NEED
 from oven_controller.protocol.rules import Rules
 from oven_controller.security.tls import shown
+from oven_controller.settings.completions import CompletionsSettings
 from oven_controller.settings.notify import NotifySettings
 from oven_controller.settings.variable_name import Variable
 
@@ -387,6 +388,7 @@ class Settings(BaseModel):
     )
     rules: RuleSettings = RuleSettings()
     committee: CommitteeSettings = CommitteeSettings()
+    completions: CompletionsSettings = CompletionsSettings()
     tuner: TunerSettings = TunerSettings()
     author: AuthorSettings = AuthorSettings()
     notify: NotifySettings = NotifySettings()
@@ -411,6 +413,11 @@ class Settings(BaseModel):
         default=1, description="with nats, a cluster: how many of its servers keep the log"
     )
     headless: bool = Field(default=False, description="print progress lines instead of opening the monitor")
+
+    @property
+    def completions_every(self) -> int:
+        """Steps between two samples of completions; 0: none are taken."""
+        return self.completions.steps_between(attached=self.recipe == ATTACHED)
 
     @field_validator("nats")
     @classmethod

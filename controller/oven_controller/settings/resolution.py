@@ -18,6 +18,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.protocol.rules import Rules
 from oven_controller.settings.agents import agent_spec, wanted, with_agent_rules
 from oven_controller.settings.committee import with_checked_members
+from oven_controller.settings.completions import with_checked_redaction
 from oven_controller.settings.layers import (
     Layer,
     Origin,
@@ -103,7 +104,11 @@ def resolve(
     recipe = None if attached else _recipe(merged.get("recipe", "grpo"))
     options_model = recipe.settings_model if recipe else None
     settings = with_agent_rules(validated(Settings, merged, "", layers, options_model))
-    settings = settings.model_copy(update={"committee": with_checked_members(settings.committee)})
+    checked = {
+        "committee": with_checked_members(settings.committee),
+        "completions": with_checked_redaction(settings.completions),
+    }
+    settings = settings.model_copy(update=checked)
     if settings.stream_replicas > 1 and not settings.nats:
         raise ConfigError(
             f"stream_replicas = {settings.stream_replicas} needs a cluster: give its servers with --nats URL,URL,…, or "

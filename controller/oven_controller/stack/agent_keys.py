@@ -28,9 +28,12 @@ LETTABLE = ("agent", "member")
 persons'."""
 
 
-def admit(folder: RunFolder, name: str, *, shipped: bool = False, fresh: bool = False) -> None:
+def admit(
+    folder: RunFolder, name: str, *, shipped: bool = False, fresh: bool = False, completions: bool | None = None
+) -> None:
     """A key for the agent `name`, known to the server if it runs. `shipped`: it is for the installed agent of that name
-    itself. `fresh`: refuse a name that is in use now.
+    itself. `fresh`: refuse a name that is in use now. `completions`: whether it may read sampled completions; None: as
+    before, at first not.
 
     Raises ConfigError for a name that is taken, ProcessError when the server does not take the key.
     """
@@ -46,8 +49,10 @@ def admit(folder: RunFolder, name: str, *, shipped: bool = False, fresh: bool = 
         path = folder.credentials("agent", name)
         if path is not None and not path.is_file():
             raise ConfigError(f"there is no key {path}; the server's administrator makes keys for {info.url}")
+        if completions is not None:
+            raise ConfigError(f"what keys for {info.url} may read is its administrator's to say")
         return
-    path = folder.add_user("agent", name)
+    path = folder.add_user("agent", name, completions=completions)
     if not live or info.port is None:
         return
     folder.server.rewrite_users()

@@ -178,6 +178,7 @@ class _Up:
                     "is left of its log; start another run"
                 )
             await streams.create(bus.jetstream, self.folder.run, self.settings.stream_replicas)
+        await self._keep_completions(bus)
         code = 3
         keyring = Keyring(self.folder.pin())
         async with contextlib.AsyncExitStack() as around:
@@ -216,6 +217,13 @@ class _Up:
         self.log.look_what_is_missing(own is not None and own.returncode == 0)
         noted = self._note(ended=self._status(code), children={})
         return 3 if code == 0 and (self.log.missing or not noted) else code
+
+    async def _keep_completions(self, bus: Bus) -> None:
+        """A run without them is the same run."""
+        if self.settings.completions_every:
+            replicas = self.settings.stream_replicas
+            if why := await streams.keep_completions(bus.jetstream, self.folder.run, replicas):
+                self.out(f"no sampled completions are kept, the server refused their stream: {why}")
 
     async def _start(self, processes: Processes, bus: Bus, plan: Plan) -> None:
         await processes.start_meshes(self.settings.meshes)

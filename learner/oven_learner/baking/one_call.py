@@ -11,6 +11,7 @@ from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner.baking.own_stack import OwnStack, Place
 from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.completions.redaction import Redact
 from oven_learner.rewards.rule_members import RewardFunction
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def bake(
     members: Mapping[str, Mapping[str, Any]] | None = None,
     evaluate: Callable[[], Measured] | None = None,
     metrics: Sequence[MetricSpec] = (),
+    redact: Redact | None = None,
     settings: Mapping[str, Any] | None = None,
     run: str | None = None,
     resume: bool = False,
@@ -65,6 +67,9 @@ def bake(
 
     `evaluate` measures on data that are not trained on; `metrics` say which way a metric is better and how high it can
     get, which of the reward is known: 1.
+
+    `redact` is a function from text to text that every prompt and completion goes through before it is shown to those
+    who watch; whether any are is a setting: `settings={"completions": {"every": 10}}`.
 
     `use_verifier` adds a member that compares texts with the active teacher's own, with a tenth of the weight; it may
     name the folder or id of the sentence model.
@@ -108,6 +113,7 @@ def bake(
             "teacher": teacher,
             "evaluate": evaluate,
             "metrics": _announced(metrics),
+            "redact": redact,
             "said": _described(
                 name=name,
                 modality=modality,

@@ -16,6 +16,7 @@ from oven_learner.baking.own_stack import OwnStack, Place, within
 from oven_learner.baking.step_calls import StepCalls
 from oven_learner.baking.trainer_arguments import check_names, save_steps
 from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.completions.redaction import Redact
 from oven_learner.link.find_controller import Connection
 from oven_learner.policies import Policy, PolicyTrainer, PolicyTrainerConfig, checkpoint
 from oven_learner.rewards import Committee, ModelDescription, convene
@@ -38,6 +39,9 @@ class SteeredTrainer(PolicyTrainer):
         self._place, self._calls = place, StepCalls()
         self._announced: Callable[[], object] = lambda: None
 
+    redact: Redact | None = None
+    """What completions go through before they are shown."""
+
     @property
     def trainer(self) -> PolicyTrainer:
         return self
@@ -51,7 +55,7 @@ class SteeredTrainer(PolicyTrainer):
     def train(self, **options: Any) -> None:
         with self._calls.during_training(), within(self._place):
             self._resume()
-            super().train(**{"recipe": "bake", **options})
+            super().train(**{"recipe": "bake", "redact": self.redact, **options})
 
     def _resume(self) -> None:
         """Continue from the newest checkpoint where the run is resumed; teachers may have been registered by now."""
@@ -93,6 +97,7 @@ class PolicyTraining:
     teacher: str | None
     evaluate: Callable[[], Measured] | None
     metrics: tuple[MetricSpec, ...]
+    redact: Redact | None
     said: Mapping[str, Any]
     """What judges are told of the model: fields of ModelDescription."""
     arguments: Mapping[str, Any]
@@ -121,6 +126,7 @@ class PolicyTraining:
             metrics=self.metrics,
             output_dir=place.folder / "checkpoints" if place.folder.is_dir() else None,
         )
+        trainer.redact = self.redact
         return Oven(trainer, place, stack, committee, settings)
 
     def _committee(self) -> Committee:

@@ -23,6 +23,7 @@ from oven_learner.baking.step_calls import StepCalls
 from oven_learner.baking.trainer_arguments import check_names, save_steps
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.completions.redaction import Redact
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.hf.prompts import PromptSource
@@ -128,6 +129,7 @@ class TextTraining:
     teacher: str | None
     evaluate: Callable[[], Measured] | None
     metrics: tuple[MetricSpec, ...]
+    redact: Redact | None
     said: Mapping[str, Any]
     """What judges are told of the model: fields of ModelDescription."""
     arguments: Mapping[str, Any]
@@ -154,6 +156,7 @@ class TextTraining:
                 metrics=self.metrics,
                 teachers=teachers,
                 committee=committee,
+                redact=self.redact,
                 mixture=self.prompts if isinstance(self.prompts, PromptSource) else None,
             )
         return Oven(AttachedTraining(attachment, teachers), place, stack, committee, settings, verifier)

@@ -44,6 +44,7 @@ from oven_learner.client.run_start import (
 from oven_learner.client.trials import Trials
 from oven_learner.link.link_interface import Link, Make, PendingObservation
 from oven_learner.link.resume_state import ResumeState
+from oven_learner.link.samples import Parcel
 from oven_learner.link.spans import Answer
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.kept_state import Rollback
@@ -409,6 +410,16 @@ class OvenClient:
             reason=applied.reason,
         )
         self._enqueue(Answer(receipt, began_ns or ended_ns, ended_ns))
+
+    @property
+    def plays_branch(self) -> bool:
+        """Whether a trial's branch is under way: what it does is not the run's yet."""
+        return self._trials.under_way
+
+    def show(self, make: Parcel) -> None:
+        """Hand over a group of completions, for whoever watches: an append. A branch's is not shown."""
+        if not self.plays_branch:
+            self._link.show(make)
 
     def _announce(self, spec: ActuatorSpec) -> None:
         self._settled()

@@ -10,6 +10,7 @@ from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Evaluation
 
 if TYPE_CHECKING:
+    from oven_learner.completions.sampling import Sampling
     from oven_learner.optim.rate_readback import RateReadback
     from oven_learner.optim.step_gauges import StepGauges
     from oven_learner.trials.loop_branch import LoopBranch
@@ -26,6 +27,8 @@ class LoopClient(OvenClient):
     gauges: StepGauges | None = None
     rate: RateReadback | None = None
     evaluation: Evaluation | None = None
+    sampling: Sampling | None = None
+    """How completions are shown; None: they are not, as on other ranks than the first."""
     branch: LoopBranch | None = None
     """The loop as something that trials can be made of; None without a model and an optimizer."""
     _counted = 0

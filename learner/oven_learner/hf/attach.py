@@ -17,8 +17,11 @@ from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.client.idle_client import idle_client
+from oven_learner.completions.redaction import Redact
+from oven_learner.completions.sampling import sampling_of
 from oven_learner.hf import input_checks, knobs
 from oven_learner.hf.callback import Attachment, Options
+from oven_learner.hf.completion_samples import shows_completions
 from oven_learner.hf.verifier_drafts import give_drafts
 from oven_learner.link.find_controller import Mode, seek
 from oven_learner.link.link_interface import Link
@@ -60,6 +63,8 @@ def attach(
     committee: Committee | None = None,
     mixture: knobs.Mixture | None = None,
     stateful: Mapping[str, Stateful] | None = None,
+    completions: Mapping[str, Any] | None = None,
+    redact: Redact | None = None,
     optional: bool = False,
     link: Link | None = None,
 ) -> Attachment:
@@ -93,6 +98,10 @@ def attach(
     start the command again, and `train()` continues from the right one by itself. `stateful` names objects with
     `state_dict` and `load_state_dict` (plain values and tensors) that a checkpoint has to bring back, as it does the
     mixture.
+
+    `completions` says how often prompts and completions of a GRPOTrainer or RLOOTrainer are shown to those who watch,
+    e.g. `{"every": 10}`, in the place of the settings of that name, which are off for a script of your own. `redact`
+    is a function from text to text that each of them goes through first; where it raises, nothing is shown.
 
     Where there is no controller and it is `optional`, or OVEN_MODE says so, training continues as if this had not been
     called; what a mixture, a committee and `stateful` do for the training itself stays.
@@ -134,6 +143,9 @@ def attach(
             **({COMMITTEE: committee} if committee is not None and committee.remote is not None else {}),
             **(stateful or {}),
         },
+        sampling=sampling_of(connection.completions if connection else None, completions, redact)
+        if shows_completions(trainer)
+        else None,
     )
     if committee is not None:
         give_drafts(trainer, committee, teachers)

@@ -23,11 +23,13 @@ from oven_learner.actuators import Actuators
 from oven_learner.client import training_names
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.completions.sampling import Sampling
 from oven_learner.hf import knobs
 from oven_learner.hf.attached_branch import AttachedBranch
 from oven_learner.hf.authored_prompts import AuthoredPromptsReader
 from oven_learner.hf.branch import TrainerBranch
 from oven_learner.hf.checkpoints import TrainerCheckpoints
+from oven_learner.hf.completion_samples import CompletionSamples
 from oven_learner.hf.epoch_extension import EpochExtension
 from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
 from oven_learner.hf.final_weights import choose_best
@@ -73,6 +75,8 @@ class Options:
     committee: Committee | None
     mixture: knobs.Mixture | None
     stateful: Mapping[str, Stateful]
+    sampling: Sampling | None
+    """How completions are shown; None: they are not."""
 
 
 class Attachment(TrainerCallback):
@@ -135,6 +139,7 @@ class Attachment(TrainerCallback):
             self._step_metrics,
             self._gauges,
             *([scores] if scores else ()),
+            *self._samples(),
             self._rate,
             self._evaluation,
             *([faults] if faults else ()),
@@ -160,6 +165,11 @@ class Attachment(TrainerCallback):
         if settings is None or not settings.model or self.checkpoints.run_folder is None:
             return []
         return [FrontierCalibration(self.trainer, settings, self.checkpoints.run_folder)]
+
+    def _samples(self) -> list[StepHook]:
+        """What shows completions, where they are shown; it wraps what all before it have wrapped."""
+        sampling, committee = self._options.sampling, self._options.committee
+        return [CompletionSamples(self.trainer, committee, sampling, lambda: self.client)] if sampling else []
 
     @property
     def last_evaluation(self) -> dict[str, float]:

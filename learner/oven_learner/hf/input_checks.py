@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from oven_controller.errors import ConfigError
-from oven_learner.rewards.group import as_text
+from oven_learner.completions.plain_text import as_text
 
 ON_POLICY = ("GRPOTrainer", "RLOOTrainer", "DistillationTrainer")
 SAMPLE = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import end
@@ -39,9 +39,11 @@ class BusSession:
         writer: LogWriter,
         reader: LogReader,
         outages: OutageLog,
+        besides: Sequence[Callable[[Bus], Awaitable[object]]] = (),
     ) -> None:
+        """`besides`: what else uses a connection while there is one; it runs until it is cancelled."""
         self._url, self._run, self._credentials = url, run, credentials
-        self._writer, self._reader, self._outages = writer, reader, outages
+        self._writer, self._reader, self._outages, self._besides = writer, reader, outages, besides
 
     async def open(self, begin: Callable[[Bus], Awaitable[object]]) -> Bus:
         """The first connection, once `begin` has read there what it needs of the log. Raises OvenError; BusError when
@@ -82,7 +84,8 @@ class BusSession:
     async def _use(self, bus: Bus) -> BaseException:
         """Write and read, until everything is sent or this connection is no good any more; returns why it is not.
         Nothing is left of it then."""
-        tasks = [asyncio.create_task(work(bus)) for work in (self._watch, self._writer.run, self._reader.run)]
+        works = (self._watch, self._writer.run, self._reader.run, *self._besides)
+        tasks = [asyncio.ensure_future(work(bus)) for work in works]
         why: BaseException = BusError(f"the connection to {self._url} is lost")
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

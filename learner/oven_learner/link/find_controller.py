@@ -15,7 +15,8 @@ from oven_controller.errors import ConfigError
 from oven_controller.protocol.rules import Rules
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import LEARNER, Signer, load_keys
-from oven_controller.settings.model import CommitteeSettings
+from oven_controller.settings.completions import CompletionsSettings
+from oven_controller.settings.model import ATTACHED, CommitteeSettings
 from oven_controller.telemetry import tracing
 from oven_learner.link.link_interface import Link
 from oven_learner.link.process_link import POLL_S, ProcessLink
@@ -66,6 +67,8 @@ class Connection:
     lockstep: bool = False
     charge_rollbacks: bool = False
     committee: CommitteeSettings = field(default_factory=CommitteeSettings)
+    completions: CompletionsSettings = field(default_factory=lambda: CompletionsSettings(every=0))
+    """With `every` as a number."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Who signs → public key; empty: the run is not signed."""
 
@@ -84,7 +87,7 @@ class Connection:
                 "or pass url= and run=; or train without one: OVEN_MODE=optional"
             )
         rules, lockstep, committee = Rules(autonomy="observe"), False, CommitteeSettings()
-        charge_rollbacks = False
+        charge_rollbacks, completions = False, CompletionsSettings(every=0)
         folder = os.environ.get("OVEN_RUN_DIR")
         if folder and (config := Path(folder) / "config.json").is_file():
             resolved = json.loads(config.read_text())
@@ -92,9 +95,12 @@ class Connection:
             lockstep = bool(resolved.get("lockstep", False))
             charge_rollbacks = bool(resolved.get("charge_rollbacks", False))
             committee = CommitteeSettings.model_validate(resolved.get("committee", {}))
+            given = CompletionsSettings.model_validate(resolved.get("completions", {}))
+            every = given.steps_between(attached=resolved.get("recipe", ATTACHED) == ATTACHED)
+            completions = given.model_copy(update={"every": every})
         credentials = Credentials.load(Path(creds)) if creds else None
         keys = _keys(credentials)
-        return cls(url, run, credentials, rules, lockstep, charge_rollbacks, committee, keys)
+        return cls(url, run, credentials, rules, lockstep, charge_rollbacks, committee, completions, keys)
 
     def link(self) -> Link:
         """Raises ConfigError when traces are wanted and cannot be made."""

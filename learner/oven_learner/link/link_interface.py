@@ -9,6 +9,7 @@ from typing import Protocol
 
 from oven_controller.protocol.messages import LearnerMessage, LogMessage, Observation
 from oven_learner.link.resume_state import ResumeState
+from oven_learner.link.samples import Parcel
 
 Make = Callable[[], LearnerMessage]
 
@@ -30,6 +31,10 @@ class Link(Protocol):
         """Hand over the learner's next message (the n-th time its number n), to be made and sent later, in order. What
         makes it can be pickled. The link tells in RunEnded how many observations were dropped. Never blocks, never
         raises."""
+
+    def show(self, make: Parcel) -> None:
+        """Hand over a sample of completions, to be made and published elsewhere; no log has it, and it may be dropped.
+        Never blocks, never raises."""
 
     def receive(self) -> LogMessage | None:
         """The next decision, operator command or closed step, if one has come."""

@@ -47,6 +47,7 @@ from oven_learner.link.outbox import AT_ONCE, KEPT_BYTES, OVERHEAD_BYTES, UNMADE
 from oven_learner.link.pipes import Flag, Inlet, Outlet, packed
 from oven_learner.link.poll_schedule import PollSchedule
 from oven_learner.link.resume_state import ResumeState
+from oven_learner.link.samples import LAST_S, Parcel, SampleQueue
 
 log = logging.getLogger("oven.learner")
 
@@ -83,7 +84,7 @@ class ProcessLink:
         `machine`: whether observations carry the machine's readings."""
         kept_in = str(folder) if folder is not None else ""
         self._config = WorkerConfig(url, run, credentials, pin, poll_s, secrets.token_bytes(16), kept_in, machine)
-        self._closing_s = 0.0
+        self._closing_s = self._closed_at = 0.0
         self._given = 0
         self._said_at = 0.0
         self._new: deque[tuple[Make, bool]] = deque()
@@ -93,6 +94,7 @@ class ProcessLink:
         self._next_items: deque[Inlet] = deque()  # of the process that took the other's place
         self._seen = 0
         self._inbox: deque[LogMessage] = deque()
+        self._samples = SampleQueue()
         self._past: ResumeState | None = None
         self._failure: BaseException | None = None
         self._opened, self._begun, self._closing = threading.Event(), threading.Event(), threading.Event()
@@ -144,6 +146,9 @@ class ProcessLink:
         self._new.append((make, droppable))
         self._said_at = time.monotonic()
 
+    def show(self, make: Parcel) -> None:
+        self._samples.put(make)
+
     def receive(self) -> LogMessage | None:
         if not self._inbox and self._flag.value != self._flagged:
             self._flagged = self._flag.value
@@ -156,13 +161,14 @@ class ProcessLink:
         return self._inbox.popleft() if self._inbox else None
 
     def close(self, timeout_s: float) -> bool:
-        self._closing_s = timeout_s
+        self._closing_s, self._closed_at = timeout_s, time.monotonic()
         self._closing.set()
         self._relay.join(timeout_s + KEEPING_S)
         if self._relay.is_alive() and self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             self._relay.join(GRACE_S)
+        self._samples.close()
         for inlet in (self._items, *self._next_items):
             inlet.close()
         self._flag.close()
@@ -249,6 +255,7 @@ class ProcessLink:
             time.sleep(CLOSING_S if self._closing.is_set() else schedule.pause_s(time.monotonic()))
             if self._collect():
                 schedule.found(self._said_at)
+            self._samples.wake()
             self._send(outlet)
             if time.monotonic() >= heard + HEAR_S or self._closing.is_set() or not self._ready:
                 heard = time.monotonic()
@@ -301,9 +308,16 @@ class ProcessLink:
                 break
             self._unsent.popleft()
             self._unsent_bytes -= len(data) + OVERHEAD_BYTES
-        if self._closing.is_set() and not self._new and not self._unsent and not self._told_close:
+        else:
+            self._samples.send(outlet)
+        last = not self._new and not self._unsent and not self._samples_wait()
+        if self._closing.is_set() and last and not self._told_close:
             self._told_close = outlet.put(packed(Closing(self._closing_s)))
         outlet.flush()
+
+    def _samples_wait(self) -> bool:
+        """Whether the end is put off for a sample that is not on its way yet."""
+        return self._samples.busy and time.monotonic() < self._closed_at + LAST_S
 
     def _hear(self, inlet: Inlet) -> None:
         for said in inlet.take():

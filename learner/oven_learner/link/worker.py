@@ -30,6 +30,7 @@ from oven_learner.link.log_writer import LogWriter
 from oven_learner.link.machine_readings import MachineReadings
 from oven_learner.link.outage_log import OutageLog
 from oven_learner.link.pipes import Flag, Inlet, Outlet, packed
+from oven_learner.link.samples import SamplePublisher
 
 log = logging.getLogger("oven.learner")
 
@@ -68,7 +69,9 @@ class Worker:
         contexts, outages, run = tracing.Contexts(), OutageLog(), config.run
         self._writer = LogWriter(run, config.secret, contexts, outages)
         self._reader = LogReader(run, Keyring(config.pin), config.secret, contexts, self._hand_over)
-        self._session = BusSession(config.url, run, config.credentials, self._writer, self._reader, outages)
+        self._samples = SamplePublisher(run)
+        besides = (self._samples.run,)
+        self._session = BusSession(config.url, run, config.credentials, self._writer, self._reader, outages, besides)
         self._opened = self._given_up = self._alone = False
         self._sending: asyncio.Task[None] | None = None
         self._arrived: asyncio.Event | None = None
@@ -173,6 +176,8 @@ class Worker:
             if self._machine is not None:
                 seen.metrics |= self._machine.take_if_due()
             self._writer.put(seen, droppable=True)
+        elif isinstance(said, dict):
+            self._samples.put(said)
         elif said == BEGIN:
             self._reader.begin()
         elif isinstance(said, Closing):

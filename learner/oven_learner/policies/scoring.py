@@ -58,6 +58,8 @@ class Scoring:
             raise ConfigError("there are no rewards; give a Committee, or functions by name: {name: function}")
         self._rewards, self._group_size = rewards, group_size
         self.committee = rewards if isinstance(rewards, Committee) else None
+        self.columns: dict[str, Tensor] = {}
+        """What each function gave of the batch before, (B,); empty with a committee."""
         if self.committee is not None:
             if self.committee.ahead:
                 raise ConfigError("committee.ahead: 1 is for a GRPOTrainer, and this is a PolicyTrainer: set it to 0")
@@ -117,6 +119,7 @@ class Scoring:
             if not bool(column.isnan().all()):
                 metrics[f"rewards/{name}/mean"] = float(column.nanmean())
             columns.append(column)
+        self.columns = dict(zip(self._functions, columns, strict=True))
         table = torch.stack(columns, 1)  # (B, functions)
         rewards = table.nansum(1).masked_fill(table.isnan().all(1), math.nan)
         bad = int((~rewards.isfinite()).sum())

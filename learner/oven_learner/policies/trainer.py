@@ -25,6 +25,7 @@ from oven_learner.policies.objective import advantages, objective, row_weights
 from oven_learner.policies.policy import Policy, check_policy, repeated
 from oven_learner.policies.policy_teachers import AnyTeacher, PolicyTeachers
 from oven_learner.policies.scoring import KL, OF_SAMPLES, SKIPPED_STEPS, Scoring, prompt_of
+from oven_learner.policies.shown_groups import show_groups
 from oven_learner.policies.trainer_config import PolicyTrainerConfig
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.rule_members import RewardFunction
@@ -159,6 +160,7 @@ class PolicyTrainer:
         batch = Batch(number, samples.rows(kept.to(device)), [rows[place] for place in kept.tolist()], kept.float())
         batch.metrics = dict(scored.metrics)
         self._why.update(scored.why)
+        gain: Tensor | None = None
         if len(kept):
             gain, deviation = advantages(scored.rewards[kept], config.group_size)
             batch.advantages = gain.to(device)
@@ -172,6 +174,7 @@ class PolicyTrainer:
                 "entropy": float(-(said * mask).sum() / mask.sum()),
                 "completions/mean_length": float(mask.sum(-1).mean()),
             }
+        show_groups(self.client, self.step, prompts, samples.outputs, scored, gain, kept.tolist(), self.scoring)
         return batch
 
     def backward(self, batch: Batch) -> dict[str, float]:

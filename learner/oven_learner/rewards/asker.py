@@ -47,6 +47,9 @@ class Asker(Protocol):
     def health(self) -> dict[str, JudgeHealth]:
         """Member → what it last said of its judge; without those that said nothing."""
 
+    def take_reasons(self, member: str, group: str) -> Mapping[str, str]:
+        """Completion id → why the member scored it so, of a group that it was asked for last; told once."""
+
     def take_cost(self) -> Cost:
         """What it cost since this was called last."""
 

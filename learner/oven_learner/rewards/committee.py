@@ -19,9 +19,10 @@ from oven_controller.protocol.messages import MetricSpec
 from oven_controller.protocol.requests import Completion, ScoreRequest
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
+from oven_learner.completions.plain_text import as_text
 from oven_learner.rewards.aggregation import DEFAULT_RULE, aggregate, agreement, rule_named, sees_difference
 from oven_learner.rewards.asker import Answers, Asker
-from oven_learner.rewards.group import Group, Judged, as_text, groups_of, spread_out, whole
+from oven_learner.rewards.group import Evidence, Group, Judged, groups_of, spread_out, whole
 from oven_learner.rewards.judge_knobs import announce_judges, announce_weights
 from oven_learner.rewards.live_judges import LiveJudges
 from oven_learner.rewards.model_description import ModelDescription
@@ -85,6 +86,8 @@ class Committee:
         self.reference_columns: frozenset[str] = frozenset()
         """Columns that an author's prompts lack; the PromptSource that the trainer is attached with sets it."""
         self.last = Judged([])
+        self.evidence = Evidence()
+        """What `last` came of, on rank 0."""
         self.rows = range(0)
         """This rank's rows in `last.rewards`."""
         rule_named(rule)
@@ -250,13 +253,14 @@ class Committee:
         step = int(getattr(trainer_state, "global_step", 0))
         several = "torch" in sys.modules and ranks.world() > 1
         rows, parts = ranks.gather_rows(mine, len(prompts)) if several else (range(len(prompts)), [mine])
-        judged = (
+        judged, evidence = (
             self._judge(groups_of(parts, self.rules, self.group_size), step)
             if not several or ranks.rank() == 0
-            else Judged([])
+            else (Judged([]), Evidence())
         )
         judged = ranks.broadcast(judged) if several else judged
-        self.rows, self.last = rows, judged  # together: another batch may have been judged while this one waited
+        # Together: another batch may have been judged while this one waited.
+        self.rows, self.last, self.evidence = rows, judged, evidence
         if log_metric is not None and self.rows.start == 0:
             for name, value in judged.metrics.items():
                 log_metric(name, value)
@@ -313,11 +317,13 @@ class Committee:
             self._unreferenced = False
         return [""] * len(texts) if given is None else ["" if one is None else as_text(one) for one in given]
 
-    def _judge(self, groups: Sequence[Group], step: int) -> Judged:
+    def _judge(self, groups: Sequence[Group], step: int) -> tuple[Judged, Evidence]:
         """Pure but for the question to the remote members."""
         verdicts = [{name: whole(cells) for name, cells in group.cells.items()} for group in groups]
         shares, quorum = self._weights, self.quorum  # a change while members are asked holds for the next batch
         weighty = [name for name in self._voting() if name in self.remote.members] if self.remote else []
+        requests: list[ScoreRequest] = []
+        reasons: list[dict[str, Mapping[str, str]]] = []
         if self.remote is not None and weighty:
             self._batches += 1
             requests = [self._request(group, i, step) for i, group in enumerate(groups)]
@@ -325,6 +331,7 @@ class Committee:
             for member in weighty:
                 for i, verdict in enumerate(answers[member]):
                     verdicts[i][member] = spread_out(verdict, requests[i], groups[i].completions)
+            reasons = [{name: self.remote.take_reasons(name, one.group) for name in weighty} for one in requests]
         rewards: list[float | None] = []
         skipped = indifferent = 0
         agreed: list[float] = []
@@ -353,7 +360,8 @@ class Committee:
         metrics["committee/skipped_groups"] = float(skipped)
         if agreed:
             metrics["committee/agreement"] = math.fsum(agreed) / len(agreed)
-        return Judged(rewards, len(groups), skipped, metrics, abstained)
+        evidence = Evidence(groups, verdicts, dict(shares), requests, reasons)
+        return Judged(rewards, len(groups), skipped, metrics, abstained), evidence
 
     def _measured(self, verdicts: Sequence[Mapping[str, Verdict]]) -> tuple[dict[str, float], Counter[str]]:
         metrics: dict[str, float] = {}

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 from oven_controller import plugins
-from oven_controller.errors import ConfigError, reason
-from oven_controller.settings.committee import split_rule
+from oven_controller.errors import ConfigError
 from oven_controller.settings.model import MemberSettings
 from oven_learner.rewards.rule_members import RewardFunction
 
@@ -33,36 +29,14 @@ def with_configured_rules(
 def load_rule(name: str, rule: str) -> RewardFunction:
     """An entry point of the group oven.rewards, or the function of FILE:FUNCTION, whose file is imported. Raises
     ConfigError or UnknownNameError."""
-    place = split_rule(rule)
-    loaded: Any = plugins.load("rewards", "rule", rule) if place is None else _from_file(name, *place)
-    if not callable(loaded):
-        raise ConfigError(
-            f"the rule of the committee member {name!r} ({rule}) is a {type(loaded).__name__}: it must be a function"
-        )
-    function: RewardFunction = loaded
-    return function
-
-
-def _from_file(name: str, file: str, function: str) -> Any:
-    called = f"oven_rule_{name}"
-    spec = spec_from_file_location(called, Path(file))
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"the rule of the committee member {name!r}: {file} is not a Python file")
-    module = module_from_spec(spec)
-    sys.modules[called] = module  # what is defined in it can be pickled
-    try:
-        spec.loader.exec_module(module)
-        return getattr(module, function)
-    except Exception as error:
-        raise ConfigError(
-            f"the rule of the committee member {name!r}: {file} cannot be used: {reason(error)}"
-        ) from error
+    called = f"the rule of the committee member {name!r}"
+    return plugins.load_function("rewards", "rule", rule, called=called, module=f"oven_rule_{name}")
 
 
 def exact(completions: list[Any], answer: list[str | None] | None = None, **_: Any) -> list[float | None]:
     """The entry point `exact`: 1 for the text of the data's column `answer`, without white space around it, else 0. It
     abstains where there is no answer to compare with."""
-    from oven_learner.rewards.group import as_text
+    from oven_learner.completions.plain_text import as_text
 
     if answer is None:
         return [None] * len(completions)

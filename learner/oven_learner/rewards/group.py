@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from oven_controller.protocol.requests import ScoreRequest
 from oven_learner.rewards.rule_members import Cell
@@ -34,6 +34,20 @@ class Judged:
     metrics: dict[str, float] = field(default_factory=dict)
     abstained: Counter[str] = field(default_factory=Counter)
     """Kind → verdicts (one a member and group)."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a batch's rewards came of, group by group; each list is empty where there is nothing of its kind."""
+
+    groups: Sequence[Group] = ()
+    verdicts: Sequence[Mapping[str, Verdict]] = ()
+    """Member → what it said of each group; without members that were not asked."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    requests: Sequence[ScoreRequest] = ()
+    """What remote members were asked."""
+    reasons: Sequence[Mapping[str, Mapping[str, str]]] = ()
+    """Remote member → completion id → why, group by group."""
 
 
 Part: TypeAlias = tuple[list[str], list[str], dict[str, list[Cell]], list[str]]
@@ -74,13 +88,3 @@ def spread_out(verdict: Verdict, request: ScoreRequest, completions: Sequence[st
     by_text = {asked.text: score for asked, score in zip(request.completions, verdict, strict=True)}
     scores: Scores = tuple(by_text[text] for text in completions)
     return scores
-
-
-def as_text(said: Any) -> str:
-    """A prompt or a completion as text; a conversation's messages one after another."""
-    if isinstance(said, list | tuple) and len(said) == 1 and isinstance(said[0], Mapping):
-        said = said[0].get("content", "")
-    elif isinstance(said, list | tuple):
-        messages = [part if isinstance(part, Mapping) else {"content": part} for part in said]
-        said = "\n\n".join(f"{part.get('role', '')}: {part.get('content', '')}" for part in messages)
-    return str(said).encode(errors="replace").decode()  # a lone surrogate is no JSON

@@ -86,6 +86,7 @@ class RemoteMembers:
         """Kind → answers that could not be used, those included that a second one made good."""
         self.health: dict[str, JudgeHealth] = {}
         """Member → what it last said of its judge."""
+        self._reasons: dict[tuple[str, str], dict[str, str]] = {}
         self._cost = Cost()
         self._counting = threading.Lock()
 
@@ -120,6 +121,10 @@ class RemoteMembers:
     def leave(self, member: str) -> None:
         """Let a member go."""
         self.members = tuple(name for name in self.members if name != member)
+
+    def take_reasons(self, member: str, group: str) -> dict[str, str]:
+        """Completion id → why the member scored it so; told once. Empty where it gave none."""
+        return self._reasons.pop((member, group), {})
 
     def take_cost(self) -> Cost:
         """What the answers cost that came since this was called last, abstentions among them."""
@@ -282,7 +287,10 @@ class RemoteMembers:
             return message
         if (message.headers or {}).get("Status") == "503":
             return Abstention(scores.NO_RESPONDER)
-        verdict, cost = read_reply(message.data, member, request, self.health)
+        reasons: dict[str, str] = {}
+        verdict, cost = read_reply(message.data, member, request, self.health, reasons)
+        if reasons:
+            self._reasons[member, request.group] = reasons
         with self._counting:  # groups may be with the judges while a step asks what the last ones cost
             self._cost += cost
         return verdict
@@ -315,10 +323,14 @@ class RemoteMembers:
 
 
 def read_reply(
-    data: bytes, member: str, request: ScoreRequest, health: dict[str, JudgeHealth] | None = None
+    data: bytes,
+    member: str,
+    request: ScoreRequest,
+    health: dict[str, JudgeHealth] | None = None,
+    reasons: dict[str, str] | None = None,
 ) -> tuple[Verdict, Cost]:
     """The verdict in a member's answer, and what it says that this cost. What it says of its judge is entered into
-    `health`."""
+    `health`, and why it scored which completion so into `reasons`."""
     try:
         reply = ScoreReply.model_validate_json(data, strict=True)
     except ValidationError:
@@ -330,7 +342,10 @@ def read_reply(
         return Abstention(scores.OTHER_JUDGE), cost
     if reply.health is not None and health is not None:
         health[member] = reply.health
-    return _verdict(reply, request), cost
+    verdict = _verdict(reply, request)
+    if reasons is not None and not isinstance(verdict, Abstention):
+        reasons.update(reply.reasons)
+    return verdict, cost
 
 
 def _verdict(reply: ScoreReply, request: ScoreRequest) -> Verdict:

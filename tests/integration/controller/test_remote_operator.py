@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import json
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.tls_stack import RUN, TlsStack
 
+from oven_bench.performance.webhook_server import WebhookServer
 from oven_controller.errors import BusError, RefusedError
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Receipt
@@ -132,11 +133,20 @@ async def another_runs_key(far: TlsStack) -> PersonFile:
     return loaded(Path(json.loads(said.splitlines()[-1])["file"]))
 
 
-async def test_every_action_from_elsewhere_and_none_without_the_right(tls_stack: TlsStack) -> None:
+@pytest.fixture
+def hook() -> Iterator[WebhookServer]:
+    with WebhookServer() as server:
+        yield server
+
+
+async def test_every_action_from_elsewhere_and_none_without_the_right(tls_stack: TlsStack, hook: WebhookServer) -> None:
     far = tls_stack
-    far.begin("rules.autonomy=advise", "rules.cooldown_ticks=500", "rules.approve_ticks=100000")
+    far.begin("rules.autonomy=advise", "rules.cooldown_ticks=500", "rules.approve_minutes=5")
     ann, bob, eve = far.person("ann"), far.person("bob"), far.person("eve", "--read-only")
+    far.stack.env["HOOK"] = hook.url
+    watcher = far.stack.start("notify", "watch", "--notify", "env:HOOK", "--creds", str(eve))
     assert far.up is not None and "decision grad.clip 1 → 2 advised" in far.stack.read_until(far.up, "advised: approve")
+    hook.until(len, "advice is told elsewhere")
     await nothing_without_the_right(far, ann, eve)
     all_with_it(far, ann, bob)
     await two_at_once(ann, bob)
@@ -149,6 +159,8 @@ async def test_every_action_from_elsewhere_and_none_without_the_right(tls_stack:
 
     far.json_elsewhere(0, ann, "stop")
     far.end(finished=True)
+    hook.until(lambda posted: posted[-1].json["notice"]["kind"] == "ended", "its end is told elsewhere")
+    assert far.stack.end_of(watcher)[0] == 0
     code, said = far.elsewhere(eve, "log")
     assert (code, f"no mesh of run '{RUN}' answers" in said) == (3, True), said
     assert {author for kind, author in far.authors() if kind == "OperatorCommand"} == {"ann", "bob"}

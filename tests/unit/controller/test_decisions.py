@@ -17,6 +17,7 @@ from oven_controller.log.decision_row import DecisionRow, Wanted, row
 from oven_controller.log.explanation import Explanations
 from oven_controller.log.explanation_report import ExplanationReport
 from oven_controller.log.since import Since
+from oven_controller.protocol.messages import BallotOpened
 from oven_controller.runs.folder import Home
 
 EVENTS = recorded()
@@ -106,6 +107,13 @@ def test_an_id_is_known_by_its_beginning() -> None:
     assert newest is not None and newest.decision is RAISED  # the newest that passed
     with pytest.raises(ConfigError, match=r"write more of the one you mean"):
         seen.find("1")
+
+
+def test_a_ballot_that_is_open_says_how_it_stands() -> None:
+    seen = folded()
+    opened = next(event.body for event in reversed(EVENTS) if isinstance(event.body, BallotOpened))
+    with pytest.raises(ConfigError, match=r"still open, .* at tick 155, so far: supervisor-with-a-long-name propose"):
+        seen.find(opened.id)
 
 
 def test_explain_has_each_voters_own_words_and_the_graphs_path(home: Home, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,10 +24,12 @@ from tests.unit.controller.test_plain import steers
 from oven_controller.log.backtest_report import BacktestNotice
 from oven_controller.log.decision_row import DecisionRow
 from oven_controller.mcp_server import tool_answer, tool_thread
+from oven_controller.mcp_server.decision_cache import DecisionCache
 from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.server import server
 from oven_controller.runs.endpoint import Endpoint
 from oven_controller.runs.folder import Home
+from oven_controller.runs.local_run import LocalRun
 from oven_controller.security.person_file import PersonFile
 
 EVENTS = recorded()
@@ -164,6 +166,16 @@ def test_the_command_line_says_the_same(home: Home, capsys: pytest.CaptureFixtur
     assert found.structured_content is not None
     assert [DecisionRow.model_validate(one) for one in found.structured_content["decisions"]] == rows
     assert "this server is about run 'r' alone" in text_of(other)
+
+
+async def test_the_decisions_of_a_log_are_read_once_while_it_stays_as_it_is(home: Home) -> None:
+    cache, run, heard = DecisionCache(), LocalRun(home.find("r")), list[int]()
+    for log, count in ((EVENTS, len(EVENTS)), (EVENTS, 0), (EVENTS[:80], 80)):
+        if len(log) != len(EVENTS):
+            run.folder.export.write_text("".join(event.line() + "\n" for event in log))
+        heard.clear()
+        seen = await cache.read(run, lambda event: heard.append(event.seq))
+        assert len(heard) == count and len(seen.found) == len(decided(log))
 
 
 async def test_a_long_call_tells_its_progress_and_can_be_cancelled(

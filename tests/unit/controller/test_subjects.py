@@ -9,7 +9,16 @@ import pytest
 from oven_controller.protocol.messages import Message, Vote
 from oven_controller.protocol.names import Subjects, kg, kind, probe, reward
 from oven_controller.protocol.permissions import Role, permissions
-from oven_controller.protocol.subjects import BY_KIND, REQUESTS, SUBJECTS, Subject, Writer
+from oven_controller.protocol.subjects import (
+    ASIDE,
+    BY_KIND,
+    REQUESTS,
+    SUBJECTS,
+    Subject,
+    Writer,
+    log_subjects,
+    votes_subjects,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("writer", ["", "nobody", None])
@@ -40,6 +49,7 @@ def test_addresses_are_those_of_the_table() -> None:
         assert kind(address) == subject.kind
     asked = {request.name: request.address for request in REQUESTS}
     assert asked.pop("history").format(run="r") == on.history
+    assert asked.pop("completions.stored").format(run="r") == on.stored_completions
     assert asked.pop("reward").format(member="m") == reward("m")
     assert asked.pop("probe").format(member="m") == probe("m")
     assert asked == {name: kg(name.removeprefix("kg.")) for name in asked}
@@ -51,3 +61,18 @@ def test_its_writer_alone_may_publish_on_a_subject(subject: Subject) -> None:
     address = subject.address("r", "ann" if subject.last in get_args(Writer) else "*")
     publishers = {role for role in get_args(Role) if address in permissions(role, "ann", "r")["publish"]["allow"]}
     assert publishers == {subject.writer}
+
+
+def test_completions_are_read_by_monitors_and_operators_and_by_agents_that_were_granted_it() -> None:
+    on = Subjects("r")
+    assert {aside.pattern("r") for aside in ASIDE} == {on.completions}
+    assert on.completions not in log_subjects("r") + votes_subjects("r")
+    for role in get_args(Role):
+        for granted in (False, True):
+            allowed = permissions(role, "ann", "r", completions=granted)
+            hears = [pattern for pattern in allowed["subscribe"]["allow"] if pattern in (on.completions, on.all, ">")]
+            asks = {on.stored_completions, ">"} & set(allowed["publish"]["allow"])
+            reads = role in ("operator", "monitor", "admin") or (role == "agent" and granted)
+            assert bool(hears) == bool(asks) == reads
+            writes = on.completions in allowed["publish"]["allow"]
+            assert writes == (role == "learner")

@@ -58,6 +58,9 @@ class Members:
         self.named.append(members)
         return {member: [tuple(len(c.text) / 10 for c in one.completions) for one in requests] for member in members}
 
+    def take_reasons(self, member: str, group: str) -> Mapping[str, str]:
+        return {}
+
     def take_cost(self) -> Cost:
         return Cost()
 

@@ -14,8 +14,8 @@ from oven_controller.log.committee_view import WEIGHTS
 from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.requests import JudgeHealth, ScoreReply, ScoreRequest
 from oven_learner.actuators import Actuators
+from oven_learner.completions.plain_text import as_text
 from oven_learner.rewards import Committee
-from oven_learner.rewards.group import as_text
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.scores import Abstention, Cost, Verdict
@@ -51,6 +51,9 @@ class Remote:
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
         self.asked += requests
         return {name: [self.answers[name](request) for request in requests] for name in members}
+
+    def take_reasons(self, member: str, group: str) -> Mapping[str, str]:
+        return {}
 
     def take_cost(self) -> Cost:
         return Cost()

@@ -23,6 +23,7 @@ from oven_tui.apps.play_app import PlayApp
 from oven_tui.bindings import key_words
 from oven_tui.model.commands import BY_ID, COMMANDS
 from oven_tui.model.decisions import Decided
+from oven_tui.screens.completions import CompletionScreen
 from oven_tui.screens.console import ConsoleScreen
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import BOARD, HelpScreen
@@ -184,11 +185,14 @@ async def test_the_filter() -> None:
         await until(pilot, lambda: "shown by" not in screen_text(app))
 
 
-SHOWN = (MonitorApp, Decisions, DecisionScreen, HelpScreen, ConsoleScreen, ConsoleLines, RunList, OverlayApp, PlayApp)
+SHOWN = (
+    MonitorApp, Decisions, DecisionScreen, HelpScreen, ConsoleScreen, ConsoleLines, RunList, OverlayApp, PlayApp,
+    CompletionScreen,
+)  # fmt: skip
 
 
 def test_a_key_has_one_meaning_where_it_is_heard() -> None:
-    for scope in ("decisions", "paper", "help", "runs", "overlay", "player", "console", "console_page"):
+    for scope in ("decisions", "paper", "help", "runs", "overlay", "player", "console", "console_page", "completions"):
         keys = [key for command in COMMANDS if command.scope == scope for key in command.key_names()]
         assert len(keys) == len(set(keys))
     board = [key for command in COMMANDS if command.scope in ("monitor", "decisions") for key in command.key_names()]
@@ -196,7 +200,7 @@ def test_a_key_has_one_meaning_where_it_is_heard() -> None:
 
 
 async def test_help_has_every_command_of_the_table_and_the_classes_have_its_bindings() -> None:
-    async with monitor(EVENTS, (120, 80)) as (app, pilot):
+    async with monitor(EVENTS, (120, 100)) as (app, pilot):
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen) and "Filter the decisions" in screen_text(app))
         text = screen_text(app)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -25,11 +26,13 @@ from oven_controller.protocol.messages import Decision
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.runs.log_sources import exported
 from oven_controller.security.signing import Keyring
+from oven_tui.apps.play_app import PlayApp
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.past import fold
 from oven_tui.past.frames import Checkpoint, Frame, Whole, read
 from oven_tui.past.player import Player
 from oven_tui.past.process import Reading
+from oven_tui.widgets.header import About
 
 
 def plain(value: Any) -> Any:
@@ -180,3 +183,29 @@ def live_until_cut(folder: RunFolder) -> MonitorView:
     for event in exported(folder):
         view.feed(event)
     return view
+
+
+async def test_the_keys_of_playing(folders: dict[str, RunFolder]) -> None:
+    app = PlayApp(About("recorded"), folders["recorded"], speed=7)
+    async with app.run_test(size=(120, 35)) as pilot:
+
+        async def until(true: Callable[[], object]) -> None:
+            async with asyncio.timeout(60):
+                while not true():
+                    await pilot.pause(0.01)
+
+        await until(lambda: app.player.whole and app.view.run.started is not None)
+        await pilot.press("space")
+        assert not app.playing and app.player.speed == 8.0
+        await pilot.press("t", "4", "2", "enter")
+        await until(lambda: app.view.run.step == 42)
+        first = app.player.decisions[0].seq
+        await pilot.press("0", "n")
+        await until(lambda: app.view.run.seq == first)
+        await pilot.press("right", "right", "left")
+        await until(lambda: app.view.run.tick == app.player.decisions[0].tick + 1)
+        await pilot.press("greater_than_sign", "comma", "end")
+        await until(lambda: app.player.at_end)
+        assert plain(app.view) == plain(live(folders["recorded"], 10**9)) and app.shown is app.view
+        await pilot.press("space")
+        await until(lambda: app.playing and app.view.run.seq < 50)

@@ -55,6 +55,7 @@ class PlayApp(MonitorApp):
         super().on_mount()
         self.say("connected", "")
         self.call_after_refresh(self._read_past)
+        self._go(self.player.to_start())
         self.set_interval(TURN_S, self._turn)
 
     def _read_past(self) -> None:
@@ -75,7 +76,7 @@ class PlayApp(MonitorApp):
         return max(0.0, (clock - last).total_seconds()) if last and clock else 0.0
 
     def _turn(self) -> None:
-        """Let the time since the last turn pass, or go on to where somebody wants to go."""
+        """Let the time since the last turn pass, or go further to where somebody wants to be."""
         now = time.monotonic()
         passed, self._turned = now - self._turned, now
         try:
@@ -112,7 +113,7 @@ class PlayApp(MonitorApp):
 
     def action_pause(self) -> None:
         if self.player.at_end and not self.playing:
-            self._go(self.player.to_seq(0))
+            self._go(self.player.to_start())
         self.playing = not self.playing
         self._show()
 
@@ -134,7 +135,7 @@ class PlayApp(MonitorApp):
         self._go(self.player.to_tick(max(0, min(tick, self.player.last[1]))))
 
     def action_start(self) -> None:
-        self._go(self.player.to_seq(0))
+        self._go(self.player.to_start())
 
     def action_end(self) -> None:
         self.playing = False

@@ -26,6 +26,10 @@ LOOK_S = 2.0
 """Between two looks at the home; a live log is no further behind on disk than a second."""
 
 
+WIDE = 100
+"""Cells from which on the first line says what the list does not check."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """What to open: one run, or two to four over each other, or one to be played."""
@@ -105,7 +109,8 @@ class RunsApp(ThemedApp[Choice]):
         summary.left = [(f"{len(rows)} run{'s' * (len(rows) != 1)}", "strong"), (f"  {live} live", "good")]
         summary.left += [(f"  {alerts} alert{'s' * (alerts != 1)}", "warn")] if alerts else []
         summary.left += [(f"  reading {unread} log{'s' * (unread != 1)} …", "dim")] if unread else []
-        summary.right = [("as logged; open a run to have its signatures checked", "dim")]
+        checked = "; signatures are checked when a run is opened" if self.size.width >= WIDE else ""
+        summary.right = [(f"as logged{checked}", "dim")]
         summary.redraw()
         self.query_one(RunList).show_rows(rows)
 

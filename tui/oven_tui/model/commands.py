@@ -9,11 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-Scope = Literal["monitor", "decisions", "paper", "help", "console", "console_page", "runs", "overlay", "player"]
+Scope = Literal[
+    "monitor", "decisions", "paper", "help", "completions", "console", "console_page", "runs", "overlay", "player"
+]  # fmt: skip
 """Where a command is heard: everywhere in the monitor (the application), in the list of decisions, on a page over the
-dashboard that only reads (`paper`), on the help, in the console's lines or on its page, in the list of runs, over
-several runs, or while a recorded run is played (there beside the monitor's, and before them where a key is both's)."""
-Group = Literal["Window", "Charts", "Decisions", "Console", "Acting on the run", "Runs", "Overlay", "Playing"]
+dashboard that only reads (`paper`), on the help, on the pane of sampled completions, in the console's lines or on its
+page, in the list of runs, over several runs, or while a recorded run is played (there beside the monitor's, and before
+them where a key is both's)."""
+Group = Literal[
+    "Window", "Charts", "Decisions", "Completions", "Console", "Acting on the run", "Runs", "Overlay", "Playing"
+]  # fmt: skip
 """Headings of the help, in their order."""
 
 
@@ -122,6 +127,51 @@ COMMANDS: Final = (
         listed=False,
     ),
     Command(
+        "completions", "monitor", "c", "completions", "Completions",
+        "Sampled prompts and completions with their scores", "Completions", "Completions",
+    ),
+    Command(
+        "completions.before", "completions", "up,k,p", "step(-1)", "Group before", "The sampled group before",
+        "Completions", "Before",
+    ),
+    Command(
+        "completions.next", "completions", "down,j,n", "step(1)", "Next group", "The next sampled group",
+        "Completions", "Next",
+    ),
+    Command(
+        "completions.page_up", "completions", "pageup,ctrl+u", "scroll(-1)", "Page up", "A screenful back",
+        "Completions", listed=False,
+    ),
+    Command(
+        "completions.page_down", "completions", "pagedown,ctrl+d", "scroll(1)", "Page down",
+        "A screenful on", "Completions", listed=False,
+    ),
+    Command(
+        "completions.first", "completions", "home,g", "first", "First group", "The oldest group that is kept",
+        "Completions", listed=False,
+    ),
+    Command(
+        "completions.newest", "completions", "end,G", "newest", "Newest group", "Follow the newest group again",
+        "Completions",
+    ),
+    Command(
+        "completions.beside", "completions", "b", "beside", "Side by side or below",
+        "Completions side by side, or one below another", "Completions", "Beside",
+    ),
+    Command(
+        "completions.filter", "completions", "slash", "filter", "Filter groups",
+        "Filter the groups: step:N-M member:NAME prompt:WORD, words, !word", "Completions", "Filter",
+    ),
+    Command(
+        "completions.copy", "completions", "y", "copy", "Copy the group as JSON",
+        "Copy the group as JSON (the terminal's clipboard, by OSC 52)", "Completions", "Copy",
+    ),
+    Command("completions.help", "completions", "question_mark", "help", "Help", "This help", "Completions", "Help"),
+    Command(
+        "completions.back", "completions", "escape,q,c", "leave", "Back", "Clear the filter, or back to the run",
+        "Completions", "Back",
+    ),
+    Command(
         "console.filter", "console_page", "slash", "filter", "Filter lines", "Filter the lines", "Console", "Filter"
     ),
     Command(
@@ -159,8 +209,8 @@ COMMANDS: Final = (
     ),
     Command("runs.mark", "runs", "space", "mark", "Mark", "Mark the run for an overlay: two to four", "Runs", "Mark"),
     Command("runs.play", "runs", "p", "play", "Play", "Play the run from its log", "Runs", "Play"),
-    Command("runs.filter", "runs", "slash", "filter", "Filter runs", "Filter the runs", "Runs", "Filter"),
-    Command("runs.unfilter", "runs", "escape", "unfilter", "Show all", "Clear the filter, then the marks", "Runs"),
+    Command("runs.filter", "runs", "slash", "app.filter", "Filter runs", "Filter the runs", "Runs", "Filter"),
+    Command("runs.unfilter", "runs", "escape", "app.unfilter", "Show all", "Clear the filter, then the marks", "Runs"),
     Command("runs.up", "runs", "up,k", "move(-1)", "Up", "The run above", "Runs", listed=False),
     Command("runs.down", "runs", "down,j", "move(1)", "Down", "The run below", "Runs", listed=False),
     Command("runs.page_up", "runs", "pageup,ctrl+b", "page(-1)", "Page up", "A screenful up", "Runs", listed=False),
@@ -170,10 +220,12 @@ COMMANDS: Final = (
     Command("runs.first", "runs", "home,g", "move(-100000)", "First run", "The newest run", "Runs", listed=False),
     Command("runs.last", "runs", "end,G", "move(100000)", "Last run", "The oldest run", "Runs", listed=False),
     Command(
-        "runs.theme", "runs", "ctrl+t", "theme", "Next theme", "Dark, light, and both for the colour-blind", "Runs",
+        "runs.theme", "runs", "ctrl+t", "app.theme", "Next theme", "Dark, light, and both for the colour-blind", "Runs",
     ),
-    Command("runs.help", "runs", "question_mark", "help", "Help", "This help", "Runs", "Help"),
-    Command("runs.quit", "runs", "q", "quit", "Close the list", "Close the list; no run is touched", "Runs", "Close"),
+    Command("runs.help", "runs", "question_mark", "app.help", "Help", "This help", "Runs", "Help"),
+    Command(
+        "runs.quit", "runs", "q", "app.quit", "Close the list", "Close the list; no run is touched", "Runs", "Close",
+    ),
     Command("overlay.axis", "overlay", "x", "axis", "Steps or ticks", "The x-axis: steps, or ticks", "Overlay", "Axis"),
     Command("overlay.metrics", "overlay", "m", "metrics(1)", "Next metrics", "The next metrics", "Overlay", "Metrics"),
     Command("overlay.metrics_back", "overlay", "M", "metrics(-1)", "Metrics before", "The metrics before", "Overlay"),
@@ -215,8 +267,8 @@ COMMANDS: Final = (
         "player.back", "player", "left_square_bracket", "tenth(-1)", "A tenth back", "A tenth of the run back",
         "Playing",
     ),
-    Command("player.seek", "player", "t", "seek", "Go to a step", "Go to a step, by its number", "Playing", "Go to"),
-    Command("player.start", "player", "0", "start", "To the start", "To the start of the log", "Playing"),
+    Command("player.seek", "player", "t", "seek", "Go to a step", "Go to a step, by its number", "Playing"),
+    Command("player.start", "player", "0", "start", "To the start", "To the run's start", "Playing"),
     Command("player.end", "player", "end,dollar_sign", "end", "To the end", "To the end of the log", "Playing"),
     Command("paper.back", "paper", "escape,enter,q", "dismiss", "Back", "Back to the run", footer="Back"),
     Command("help.back", "help", "escape,question_mark,q", "dismiss", "Back", "Back to the run", footer="Back"),

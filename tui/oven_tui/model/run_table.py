@@ -7,6 +7,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
 
+from rich.cells import cell_len
+
 from oven_controller.log.run_row import RunRow
 from oven_tui.model.braille_chart import Run, label
 from oven_tui.model.cell_text import ago, fit, row
@@ -37,7 +39,7 @@ class Column(NamedTuple):
     """Cells of the terminal from which on it is shown."""
 
 
-STATE, STEP, TARGET, DECISIONS = 13, 14, 29, 9
+STATE, STEP, TARGET, DECISIONS = 14, 13, 29, 9
 COLUMNS = (
     Column("state", STATE, 0),
     Column("run", NAME, 0),
@@ -64,7 +66,8 @@ def columns(width: int, names: int) -> list[Column]:
 def heading(width: int, names: int) -> list[Run]:
     """The first row."""
     cells = "".join(fit(column.title, column.width) + " " for column in columns(width, names))
-    return row(width, [("  " + cells + "alerts", "dim")])
+    title = "alerts" if width - cell_len(cells) - 2 >= ALERTS else "⚑"
+    return row(width, [("  " + cells + title, "dim")])
 
 
 def line(found: RunRow, now: datetime, width: int, names: int, *, marked: str = "") -> list[Run]:
@@ -91,7 +94,7 @@ def _cell(title: str, found: RunRow, now: datetime) -> Run:
                 told = f"{glyph} silent {ago(silent)}"
             return told, kind
         case "run":
-            return found.run, "drill" if found.drill else "strong"
+            return found.run, "warn" if found.drill else "strong"
         case "step":
             return steps(found), "text"
         case "target metric":

@@ -34,7 +34,7 @@ MAC_BYTES: Final = 32
 
 
 def load(folder: RunFolder, look: Callable[[], object] = lambda: None) -> tuple[Fold, hashlib.blake2b] | None:
-    """The fold of the log's first bytes, with their digest to go on from; None where there is none that holds."""
+    """The fold of the log's first bytes, with their digest to continue from; None where there is none that holds."""
     try:
         data = (folder.path / NAME).read_bytes()
         mac, rest = data[:MAC_BYTES], data[MAC_BYTES:]

@@ -40,7 +40,8 @@ class Decided(NamedTuple):
 
 @dataclass
 class Folding:
-    """Folds a run's log to its end. Iterate over it: it yields after every LOOK_EVENTS events and at the end."""
+    """Folds a run's log to its end. Iterate over it: it yields after every LOOK_EVENTS events and at the end. Where it
+    raises ConfigError, `begin` has what was folded before the fault."""
 
     folder: RunFolder
     begin: Fold | None = None
@@ -51,7 +52,7 @@ class Folding:
     """Of the bytes before `begin` when it begins, and of all that was folded when it ends."""
 
     def __iter__(self) -> Iterator[Fold]:
-        fold = self.begin or Fold(MonitorView(), Keyring(self.folder.pin()))
+        self.begin = fold = self.begin or Fold(MonitorView(), Keyring(self.folder.pin()))
         log = LogFile(self.folder, offset=fold.offset, seq=fold.seq, growing=self.growing, each=self.digest.update)
         verify, feed = fold.keyring.verify, fold.view.feed
         try:

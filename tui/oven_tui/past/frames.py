@@ -61,7 +61,7 @@ Frame: TypeAlias = Preview | Progress | Checkpoint | Whole | Failed
 
 
 def write(out: BinaryIO, frame: Frame) -> None:
-    """Raises BrokenPipeError when nobody reads any more."""
+    """Raises BrokenPipeError when no one reads any more."""
     data = pickle.dumps(frame, 5)
     out.write(LENGTH.pack(len(data)) + data)
     out.flush()

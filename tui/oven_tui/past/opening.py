@@ -19,7 +19,7 @@ Opened = Callable[[MonitorView, Keyring], None]
 
 
 class Opening:
-    """Reads a run's log.jsonl in a process of its own. New events that come meanwhile go into the preview, and
+    """Reads a run's log.jsonl in its own process. New events that come meanwhile go into the preview, and
     then into what replaces it."""
 
     def __init__(self, folder: RunFolder, opened: Opened, progress: Callable[[float], None]) -> None:
@@ -36,7 +36,7 @@ class Opening:
         """Until there is something to show. `growing`: the log is being written."""
         about = self._folder.export.stat()
         if self.fault and self._failed_at == (about.st_size, about.st_mtime_ns):
-            return  # nobody has repaired it
+            return  # it was not repaired
         self.fault, self.under_way = "", True
         self._failed_at = (about.st_size, about.st_mtime_ns)
         self._first.clear()

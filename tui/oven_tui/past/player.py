@@ -24,6 +24,8 @@ from oven_tui.past.frames import Checkpoint, Frame, Preview, Progress, Whole
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 PIECE = 500
 """Events folded between two looks at the keys: about 50 ms."""
+START_EVENTS = 1000
+"""Events before a run's start at most: a few for each agent that joins."""
 LONGEST_GAP_S = 30.0
 """Longest wait for an event, in the log's own time: a night between two incarnations is cut to it."""
 
@@ -120,7 +122,7 @@ class Player:
         yield from self._to(before, lambda fold: fold.view.run.tick >= tick, None)
 
     def to_decision(self, by: int) -> Iterator[None]:
-        """Go on to the next decision, or back to the one before."""
+        """Go to the next decision, or back to the one before."""
         here = self.fold.seq
         if by < 0:
             place = bisect_left(self.decisions, here, key=lambda d: d.seq) - 1
@@ -131,6 +133,10 @@ class Player:
             yield from self.to_seq(self.decisions[place].seq)
         else:
             yield from self._fold_on(lambda fold: False, until_decision=True)
+
+    def to_start(self) -> Iterator[None]:
+        """Go to where the run started: its agents have joined. To the first events of a log that does not say so."""
+        yield from self._to(0, lambda fold: fold.view.run.started is not None or fold.seq >= START_EVENTS, None)
 
     def to_end(self) -> Iterator[None]:
         """Go to the end of what is in the log."""

@@ -1,7 +1,7 @@
 """The process that reads a long log: `python -m oven_tui.past.process FOLDER [--growing] [--checkpoints N]`.
 
-A process of its own, at a low priority, so that neither the monitor's keys nor a training on the same cores wait for
-it. It writes frames to its standard output and ends when nobody reads them.
+Its own process, at a low priority, so that neither the monitor's keys nor a training on the same cores wait for
+it. It writes frames to its standard output and ends when no one reads them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Reading:
         self._size = 1
 
     def run(self) -> None:
-        """Raises BrokenPipeError when nobody reads any more."""
+        """Raises BrokenPipeError when no one reads any more."""
         try:
             self._size = max(1, self._folder.export.stat().st_size)
             kept = None if self._checkpoints else cache.load(self._folder)
@@ -85,8 +85,8 @@ class Reading:
                     self._told = time.monotonic()
                     write(self._out, Progress(min(1.0, fold.offset / self._size)))
         except OvenError:
-            if fold is not None and fold.seq:
-                write(self._out, Whole(fold, False, tuple(folding.decided)))
+            if folding.begin is not None and folding.begin.seq:
+                write(self._out, Whole(folding.begin, False, tuple(folding.decided)))
             raise
         assert fold is not None
         return fold

@@ -12,7 +12,7 @@ from oven_controller.runs.folder import RunFolder
 from oven_tui.past.frames import LENGTH, Failed, Frame
 
 LONG_BYTES = 4 << 20
-"""Of a log that is read by a process of its own: shorter ones are folded within half a second."""
+"""Of a log that is read by its own process: shorter ones are folded within half a second."""
 
 
 def is_long(folder: RunFolder) -> bool:

@@ -86,7 +86,7 @@ class OverlayChart(Lines):
 
 
 class Legend(Lines):
-    """A row per run: its sign, name, state, how far it is, and what came of it."""
+    """A row per run: its sign, name, state, how far it is, and its results."""
 
     def __init__(self, runs: Sequence[Overlaid]) -> None:
         super().__init__(id="legend")

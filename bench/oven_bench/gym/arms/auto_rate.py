@@ -15,6 +15,7 @@ from oven_controller.protocol.messages import LearnerMessage, LogMessage, Observ
 from oven_controller.protocol.trial_messages import TrialArm, TrialStarted
 from oven_learner.link.link_interface import Link, Make
 from oven_learner.link.resume_state import ResumeState
+from oven_learner.link.samples import Parcel
 
 RATE = "optimizer.lr_scale"
 FACTORS = (0.25, 0.5, 2.0, 4.0)
@@ -44,6 +45,9 @@ class Stages:
 
     def send(self, make: Make, *, droppable: bool = False) -> None:
         self._hear(make())
+
+    def show(self, make: Parcel) -> None:
+        pass
 
     def receive(self) -> LogMessage | None:
         return self._inbox.popleft() if self._inbox else None

@@ -15,6 +15,7 @@ from oven_controller.protocol.messages import Decision, LogMessage, Observation,
 from oven_controller.protocol.rules import Rules
 from oven_learner.link.link_interface import Make
 from oven_learner.link.resume_state import ResumeState
+from oven_learner.link.samples import Parcel
 
 
 class LoopLink:
@@ -55,6 +56,9 @@ class LoopLink:
         if isinstance(message, RunStarted):
             message = message.model_copy(update={"rules": self._rules(message.rules)})
         self._inbox.extend(self._loop.hear(message))
+
+    def show(self, make: Parcel) -> None:
+        pass
 
     def receive(self) -> LogMessage | None:
         return self._inbox.popleft() if self._inbox else None

@@ -1,4 +1,4 @@
-"""A run in one row of the list of runs, as `runs --json` prints it."""
+"""The list of runs as run.json has them, as `runs --json` prints it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from oven_controller.runs.folder import Home
 from oven_controller.security import tls
 
 
-class RunRow(BaseModel):
+class ListedRun(BaseModel):
     """What run.json says of a run, and whether it is up."""
 
     model_config = ConfigDict(frozen=True)
@@ -23,13 +23,13 @@ class RunRow(BaseModel):
     folder: str
 
 
-def run_rows(home: Home) -> list[RunRow]:
+def listed_runs(home: Home) -> list[ListedRun]:
     """Every run of the home, the newest first."""
     rows = []
     for folder in home.runs():
         info = folder.info()
         rows.append(
-            RunRow(
+            ListedRun(
                 run=folder.run,
                 status=folder.status(),
                 recipe=info.recipe,

@@ -1,0 +1,37 @@
+"""`log --completions`: prompts, completions and scores that were sampled, which are in no log."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oven_controller.protocol.completion_messages import StoredGroup
+    from oven_controller.runs.run_access import RunAccess
+
+LAST = 10
+"""Groups that are printed unless more are asked for: some screenfuls."""
+
+
+async def print_completions(access: RunAccess, *, last: int, as_json: bool, follow: bool) -> None:
+    """The newest groups, and with `follow` those that come until the stack is down. Raises OvenError."""
+    from oven_controller.runs.completion_reader import followed, newest
+
+    if not follow or not access.up():
+        _show(await newest(access, last), as_json)
+        return
+    async with contextlib.aclosing(followed(access, last)) as batches:
+        async for groups in batches:
+            _show(groups, as_json)
+
+
+def _show(groups: list[StoredGroup], as_json: bool) -> None:
+    from oven_controller.log.sampled_text import group_lines
+    from oven_controller.terminal_text import say
+
+    for group in groups:
+        if as_json:  # ASCII, since texts may hold what would steer a terminal
+            print(json.dumps(group.model_dump(mode="json")), flush=True)
+        else:
+            say(*group_lines(group), "", flush=True)

@@ -1,0 +1,103 @@
+"""Sampled completions of TRL's online trainers: every few steps some groups are handed over, to be shown.
+
+TRL keeps prompts, completions, rewards and advantages of its newest generation itself, of all ranks and as plain
+numbers (`_logs`), so nothing is asked of the device. On rank 0 alone. What the training thread does is to pick a
+group's rows out of there; everything else is done where the sample is made. Written for TRL 1.16.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from oven_learner.client.client import OvenClient
+from oven_learner.completions.sample import MemberVerdict, Sample
+from oven_learner.completions.sampling import Sampling
+from oven_learner.hf.step_hooks import StepEnd, StepHook
+from oven_learner.ranks import Ranks
+from oven_learner.rewards.committee import Committee
+from oven_learner.rewards.group import Evidence
+from oven_learner.rewards.group_verdicts import group_verdicts
+
+log = logging.getLogger("oven.learner")
+
+SAMPLED = ("GRPOTrainer", "RLOOTrainer")
+"""Trainers that keep their newest generation with its rewards and advantages."""
+
+
+def shows_completions(trainer: Any) -> bool:
+    """Whether its completions can be shown."""
+    return hasattr(trainer, "_logs") and any(cls.__name__ in SAMPLED for cls in type(trainer).__mro__)
+
+
+class CompletionSamples(StepHook):
+    """Wraps the trainer's own call; made after whatever else wraps it."""
+
+    def __init__(
+        self, trainer: Any, committee: Committee | None, sampling: Sampling, client: Callable[[], OvenClient | None]
+    ) -> None:
+        self._trainer, self._committee, self._sampling, self._client = trainer, committee, sampling, client
+        self._schedule = sampling.schedule
+        self._generate = trainer._generate_and_score_completions
+        self._fresh = self._leads = self._told = False
+        trainer._generate_and_score_completions = self._generated
+
+    def begin(self, ranks: Ranks) -> None:
+        self._leads, self._fresh = ranks.leader, False
+        self._schedule.restart()
+
+    def end_step(self, step: StepEnd) -> None:
+        """Hands over what this step's generation made, if its turn has come."""
+        if not self._fresh or step.trained < self._schedule.next:
+            return
+        client = self._client()
+        if client is None or not self._leads or client.plays_branch:
+            return
+        try:
+            self._hand_over(client, step.trained)
+        except Exception as error:  # of a TRL that keeps it otherwise; its text may quote a prompt
+            if not self._told:
+                self._told = True
+                log.warning("completions are not shown: reading them from the trainer raised %s", type(error).__name__)
+
+    def _generated(self, inputs: Any) -> Any:
+        batch = self._generate(inputs)
+        if self._trainer.model.training:
+            self._fresh = True
+        return batch
+
+    def _hand_over(self, client: OvenClient, trained: int) -> None:
+        trainer, committee = self._trainer, self._committee
+        kept, size = trainer._logs, trainer.num_generations
+        advantages = kept["advantages"]
+        groups = len(advantages) // size
+        self._fresh = False
+        for turn in self._schedule.take(trained, groups):
+            place = turn % groups
+            rows = range(place * size, place * size + size)
+            # By index, and no more than these: a copy of a whole column touches every object in it.
+            if committee is None:
+                rewards, completions = kept["rewards"], kept["completion"]
+                columns = [[rewards[name][row] for row in rows] for name in trainer.reward_func_names]
+                texts = [completions[row] for row in rows]
+                said = partial(_functions, kept["prompt"][rows[0]], texts, columns, trainer)
+            else:
+                said = partial(_judged, committee.evidence, committee.last.rewards, place, size)
+            self._sampling.number += 1
+            where = (self._sampling.number, client.tick + 1, trainer.state.global_step, place, groups)
+            given = [advantages[row] for row in rows]
+            client.show(partial(self._sampling.parcel, client.position, where, given, said))
+
+
+def _functions(prompt: Any, completions: Sequence[Any], columns: Sequence[list[float]], trainer: Any) -> Sample:
+    weights = trainer.reward_weights.tolist()
+    named = zip(trainer.reward_func_names, weights, columns, strict=True)
+    return Sample(prompt, completions, None, [MemberVerdict(*one) for one in named])
+
+
+def _judged(evidence: Evidence, rewards: Sequence[float | None], place: int, size: int) -> Sample:
+    group = evidence.groups[place]
+    given = rewards[place * size : (place + 1) * size]
+    return Sample(group.prompt, group.completions, given, group_verdicts(evidence, place))

@@ -1,0 +1,153 @@
+"""Sampled completions over a real server: from the training thread to whoever may read them, and never to the log."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.learner_side import RUN, learner_on, off_loop, serving
+
+from oven_controller.bus import streams
+from oven_controller.bus.connection import Bus
+from oven_controller.bus.stored_completions import stored_batch
+from oven_controller.errors import BusError
+from oven_controller.protocol.completion_messages import CompletionsBatch, CompletionsRequest, StoredGroup
+from oven_controller.protocol.messages import Observation, RunEnded
+from oven_controller.protocol.names import Subjects
+from oven_controller.replica.completions_service import serve_completions
+from oven_controller.security.credentials import Credentials
+from oven_learner.completions.sample import MemberVerdict, Sample
+from oven_learner.completions.sampling import Sampling, sampling_of
+from oven_learner.link.process_link import ProcessLink
+from oven_learner.link.samples import WAITING
+
+ON = Subjects(RUN)
+
+
+def sampling(**given: Any) -> Sampling:
+    redact = given.pop("redact", None)
+    made = sampling_of(None, {"every": 1, **given}, redact)
+    assert made is not None
+    return made
+
+
+def parcel(made: Sampling, tick: int, *texts: str) -> Any:
+    made.number += 1
+    count = len(texts)
+    members = [MemberVerdict("exact", 1.0, [None, *[0.5] * (count - 1)][:count])]
+    rewards = [float("nan"), *[0.5] * (count - 1)][:count]
+    sample = Sample(f"prompt {tick} \ud800\x1b[2J", texts, rewards, members)
+    where = (made.number, tick, tick, 0, 1)
+    return partial(made.parcel, lambda: {"incarnation": 1}, where, [0.0] * count, lambda: sample)
+
+
+async def arrived(bus: Bus, last: int) -> list[StoredGroup]:
+    """What is kept, once the learner's sample of this number is."""
+    async with asyncio.timeout(60):
+        while True:
+            batch = await stored_batch(bus, RUN, 0, 256)
+            if batch.groups and batch.groups[-1].group.number == last:
+                return list(batch.groups)
+            await asyncio.sleep(0.02)
+
+
+async def test_from_the_training_thread_to_readers_and_never_to_the_log(tmp_path: Path) -> None:
+    async with serving(tmp_path, agents=("scout",)) as server, server.bus() as admin:
+        link = ProcessLink(server.url, RUN, Credentials.load(server.creds("learner")))
+        learner, made = learner_on(link), sampling()
+        await off_loop(learner.start)
+        assert not (await stored_batch(admin, RUN, 0, 10)).kept
+        learner.show(parcel(made, 1, "perhaps lost"))  # nothing keeps it yet, which harms nothing
+        assert await streams.keep_completions(admin.jetstream, RUN) == ""
+        assert await streams.keep_completions(admin.jetstream, RUN) == ""  # a second time
+        big = "a" * 1_000_000
+        for tick in range(2, 5):
+            learner.observe(tick, {"loss": 1.0})
+            learner.show(parcel(made, tick, big, "\x00" * 50_000, *["x"] * 20))
+        last = (await arrived(admin, 4))[-1]
+        assert [one.cut for one in last.group.completions[:2]] == [996_000, 46_000]
+        assert (last.group.left_out, len(last.group.completions)) == (6, 16)
+        assert last.group.completions[0].reward is None and last.group.completions[0].advantage is None
+        assert last.group.prompt.text == "prompt 4 ?\x1b[2J"
+
+        learner.show(parcel(made, 5))  # a group without completions
+        assert (await arrived(admin, 5))[-1].group.completions == ()
+
+        # Readers ask the mesh's side; an agent may neither ask nor listen until its key says so.
+        async with server.bus("history") as history:
+            await serve_completions(history, RUN)
+            request = CompletionsRequest(limit=2)
+            answer = CompletionsBatch.model_validate_json(await admin.request(ON.stored_completions, request.wire()))
+            assert [one.group.number for one in answer.groups] == [4, 5] and answer.kept
+            behind = CompletionsRequest(after=answer.groups[0].seq)
+            rest = CompletionsBatch.model_validate_json(await admin.request(ON.stored_completions, behind.wire()))
+            assert [one.group.number for one in rest.groups] == [5]
+            for refused in (b"", b"{}x", CompletionsRequest(limit=1).wire().replace(b'"limit":1', b'"limit":9999')):
+                with pytest.raises(BusError, match="no answer"):
+                    await admin.request(ON.stored_completions, refused, 0.3)
+            async with server.bus("scout") as scout:
+                heard: list[bytes] = []
+                await scout.subscribe_inline(ON.completions, lambda message: heard.append(message.data))
+                with pytest.raises(BusError):
+                    await scout.request(ON.stored_completions, request.wire(), 0.5)
+                learner.show(parcel(made, 6, "secret"))
+                await arrived(admin, 6)
+                await scout.flush()
+                assert heard == [] and any("completions" in said.lower() for said in scout.errors)
+
+        assert await off_loop(learner.close, "completed")
+        bodies = await server.bodies()
+        assert [body.tick for body in bodies if isinstance(body, Observation)] == [1, 2, 3]
+        assert isinstance(bodies[-1], RunEnded) and bodies[-1].dropped_observations == 0
+        assert all("prompt" not in body.wire().decode() for body in bodies)
+
+
+async def test_a_server_that_is_away_and_a_redaction_that_hangs(tmp_path: Path) -> None:
+    """What waits is bounded, the oldest go, and no message of the log waits for any of it."""
+    hangs, free = threading.Event(), threading.Event()
+
+    def redact(text: str) -> str:
+        if "hang" in text:
+            hangs.set()
+            free.wait(60)
+        if "raise" in text:
+            raise RuntimeError(text)
+        return text.replace("secret", "■")
+
+    async with serving(tmp_path) as server:
+        async with server.bus() as admin:
+            await streams.keep_completions(admin.jetstream, RUN)
+        link = ProcessLink(server.url, RUN, Credentials.load(server.creds("learner")))
+        learner, made = learner_on(link), sampling(redact=redact)
+        await off_loop(learner.start)
+        learner.show(parcel(made, 1, "hang"))
+        await off_loop(hangs.wait, 60)
+        for tick in range(1, 4):
+            learner.observe(tick, {"loss": 1.0})
+        await server.logged(lambda event: isinstance(event.body, Observation) and event.body.tick == 3)
+        free.set()
+        learner.show(parcel(made, 2, "raise"))
+        learner.show(parcel(made, 3, "a secret"))
+        async with server.bus() as admin:
+            kept = await arrived(admin, 3)
+        assert [one.group.number for one in kept] == [1, 3] and kept[-1].group.completions[0].text == "a ■"
+        assert kept[-1].group.redacted
+
+        await server.kill()
+        for tick in range(4, 4 + 5 * WAITING):
+            learner.show(parcel(made, tick, "away"))
+            learner.observe(tick, {"loss": 1.0})
+            await asyncio.sleep(0)
+        last = 3 + 5 * WAITING
+        await server.start()
+        async with server.bus() as admin:
+            kept = await arrived(admin, last)
+        assert len(kept) <= 2 + 3 * WAITING
+        await server.logged(lambda event: isinstance(event.body, Observation) and event.body.step == last)
+        assert await off_loop(partial(learner.close, timeout_s=30), "completed")
+        ticks = [body.tick for body in await server.bodies() if isinstance(body, Observation)]
+        assert ticks == list(range(1, last + 1))

@@ -1,0 +1,71 @@
+"""Completions of policies that are shown: texts, the shape of what is none, and nothing of a trial's branches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from tests.support.attached import THIRD_PARTY
+from tests.support.policies import liked, trainer
+from tests.support.trial_link import TrialLink, order
+
+from oven_controller.protocol.completion_messages import SampledGroup
+from oven_learner.completions.message import wire_of
+from oven_learner.rewards import Committee
+from oven_learner.testing import FakeLink
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+
+def groups(link: FakeLink) -> list[SampledGroup]:
+    return [SampledGroup.model_validate_json(wire_of(parcel) or b"") for parcel in link.shown]
+
+
+def test_texts_of_a_policy_with_its_functions(tmp_path: Any) -> None:
+    def none_of_the_first(completions: Sequence[Any], **_: Any) -> list[float | None]:
+        return [None] * 4 + [0.25] * (len(completions) - 4)
+
+    job = trainer("causal", {"liked": liked, "other": none_of_the_first})
+    line = FakeLink()
+    job.train(link=line, completions={"every": 2, "groups": 2}, redact=str.upper)
+    shown = groups(line)
+    assert [(one.tick, one.step, one.group) for one in shown] == [(1, 1, 0), (1, 1, 1), (3, 3, 0), (3, 3, 1)]
+    assert {one.groups for one in shown} == {2}
+    first, second = shown[:2]
+    assert first.form == "text" and first.redacted and first.prompt.text.isupper()
+    assert [member.scores for member in first.members][1] == (None,) * 4 and second.members[1].scores == (0.25,) * 4
+    for one in shown:
+        for place, answer in enumerate(one.completions):
+            given = [member.scores[place] for member in one.members if member.scores[place] is not None]
+            assert answer.reward == pytest.approx(sum(score for score in given if score is not None))
+            assert answer.advantage is not None
+
+
+def test_motion_is_shown_by_its_shape_and_with_its_committee() -> None:
+    job = trainer("gaussian", Committee({"liked": lambda completions, **_: [0.0, 0.5, 1.0, 0.25] * 2}))
+    line = FakeLink()
+    job.train(link=line, completions={"every": 3})
+    first = groups(line)[0]
+    assert first.form == "shape" and {one.text for one in first.completions} == {"Tensor 4 × 2 float32"}
+    assert first.members[0].scores == (0.0, 0.5, 1.0, 0.25) and first.completions[2].reward == 1.0
+
+
+def test_the_branches_of_a_trial_show_nothing_and_the_run_is_the_same() -> None:
+    held = torch.ones(8)
+
+    def run(**options: Any) -> tuple[TrialLink, dict[str, torch.Tensor]]:
+        line = TrialLink(order(2, {"optimizer.lr_scale": 2.0}, steps=3, reading="eval/reward", margin=0.0))
+        job = trainer("gaussian", max_steps=9, evaluate=lambda: {"eval/reward": held.tolist()})
+        job.train(link=line, **options)
+        return line, job.policy.state_dict()
+
+    off, weights = run()
+    on, same = run(completions={"every": 1})
+    assert off.ended() and [one.reason for one in off.ended()] == [one.reason for one in on.ended()]
+    assert all(torch.equal(weights[name], same[name]) for name in weights)
+    branched = {one.tick for arm in (0, 1) for one in on.branches(arm)}
+    ticks = [one.tick for one in groups(on)]
+    assert branched and not branched & set(ticks) and ticks == sorted(ticks) and len(ticks) >= 4
+    assert not off.shown

@@ -1,0 +1,154 @@
+"""The pane of sampled completions: what it shows, its keys, and texts that would steer a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.support.sampled import hostile, judged, stored
+from textual.pilot import Pilot
+from textual.widgets import Footer, Input
+
+from oven_controller.protocol.completion_messages import SampledGroup, StoredGroup
+from oven_controller.terminal_text import clean
+from oven_tui.app import MonitorApp
+from oven_tui.model.completion_page import page, summary, wrapped
+from oven_tui.model.sampled_groups import KEPT, SampledGroups, matching
+from oven_tui.screens.completions import CompletionScreen
+from oven_tui.widgets.group_list import GroupList
+from oven_tui.widgets.group_page import GroupPage
+from oven_tui.widgets.header import About
+
+GROUPS = [judged(step, step % 4) for step in (10, 20, 30)]
+
+
+@asynccontextmanager
+async def pane(
+    groups: list[StoredGroup], size: tuple[int, int] = (120, 35)
+) -> AsyncIterator[tuple[MonitorApp, Pilot[None]]]:
+    app = MonitorApp(About("demo", "grpo", "", ""))
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.query(Footer))
+        app.sampled.take(groups)
+        await pilot.press("c")
+        await until(pilot, lambda: isinstance(app.screen, CompletionScreen) and app.screen.query(GroupPage))
+        await pilot.pause()
+        yield app, pilot
+
+
+async def until(pilot: Pilot[None], true: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not true():
+            await pilot.pause()
+
+
+def words(app: MonitorApp) -> str:
+    """What stands on the screen."""
+    shown = app.screen.query_one(GroupPage)
+    height = shown.size.height
+    lines = ["".join(segment.text for segment in shown.render_line(y)) for y in range(height)]
+    return "\n".join([str(shown.border_title), *lines])
+
+
+def listed(app: MonitorApp) -> list[int]:
+    return [row.group.step for row in app.screen.query_one(GroupList).rows]
+
+
+async def test_it_follows_the_newest_and_goes_back_and_forth() -> None:
+    async with pane(stored(*GROUPS)) as (app, pilot):
+        screen = app.screen
+        assert isinstance(screen, CompletionScreen)
+        assert listed(app) == [10, 20, 30] and "step 30 (tick 31), group 3 of 4" in words(app)
+        assert "critic 0.8: right and short" in words(app) and "exact 1" in words(app)
+        assert "style – (deadline)" in words(app) and "reward –" in words(app) and "adv –" in words(app)
+        assert "and 5 more of this group" in words(app)
+        await pilot.press("k")
+        assert "step 20" in words(app)
+        app.sampled.take([StoredGroup(seq=4, time="", group=judged(40))])
+        screen.redraw()
+        assert "step 20" in words(app) and listed(app)[-1] == 40  # it no longer follows
+        await pilot.press("end")
+        assert "step 40" in words(app)
+        await pilot.press("g")
+        assert "step 10" in words(app)
+        await pilot.press("n", "b")
+        assert "step 20" in words(app) and "a b c d" in words(app)
+        await pilot.press("escape")
+        assert not isinstance(app.screen, CompletionScreen)
+
+
+async def test_a_filter_and_its_way_back() -> None:
+    async with pane(stored(*GROUPS)) as (app, pilot):
+        await pilot.press("slash")
+        app.screen.query_one(Input).value = "step:15-"
+        await pilot.press("enter")
+        assert listed(app) == [20, 30]
+        await pilot.press("slash")
+        app.screen.query_one(Input).value = "nothing-has-this"
+        await pilot.pause()
+        assert listed(app) == [] and "nothing matches" in words(app)
+        await pilot.press("escape")
+        assert listed(app) == [10, 20, 30] and isinstance(app.screen, CompletionScreen)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 12), (200, 60)])
+@pytest.mark.parametrize("beside", [False, True])
+async def test_hostile_texts_at_every_size(size: tuple[int, int], beside: bool) -> None:
+    async with pane(stored(hostile(7)), size) as (app, pilot):
+        await pilot.press(*(["b"] if beside else []), "space", "pagedown", "pageup", "home")
+        assert clean(app.export_screenshot().replace("\n", "")).isprintable()
+        await pilot.resize_terminal(101, 30)
+        await pilot.pause()
+        assert "996,000 characters are left out" in "".join(
+            text for line in page(hostile(7), 90, beside=False) for text, _ in line
+        )
+
+
+async def test_without_a_sample_it_says_so() -> None:
+    async with pane([]) as (app, pilot):
+        assert "no sample yet" in words(app)
+        await pilot.press("k", "y", "g", "end", "b", "escape")
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("width", [10, 31, 78, 160])
+@pytest.mark.parametrize("group", [*GROUPS[:1], hostile(1), judged(2).model_copy(update={"completions": ()})])
+def test_every_line_fits_and_is_clean(group: SampledGroup, width: int, beside: bool) -> None:
+    from rich.cells import cell_len
+
+    for line in page(group, width, beside=beside):
+        text = "".join(text for text, _ in line)
+        assert cell_len(text) <= width and clean(text) == text
+    assert sum(cell_len(text) for text, _ in summary(group, 28)) == 28
+
+
+def test_lines_are_broken_at_a_space_where_one_is_near() -> None:
+    assert wrapped("one two three", 9) == ["one two", "three"]
+    assert wrapped("abcdefghij", 4) == ["abcd", "efgh", "ij"]
+    assert wrapped("", 4) == [""]
+    assert "".join(wrapped("語" * 9, 4)) == "語" * 9
+
+
+def test_what_is_kept_is_bounded_and_comes_once() -> None:
+    kept = SampledGroups()
+    kept.take(stored(*(judged(step) for step in range(1, KEPT + 11))))
+    kept.take(stored(judged(1)))
+    assert len(kept.groups) == KEPT and kept.groups[-1].group.step == KEPT + 10
+    huge = judged(1).model_copy(update={"prompt": judged(1).prompt.model_copy(update={"text": "x" * (9 << 20)})})
+    kept.take([StoredGroup(seq=1000 + n, time="", group=huge) for n in range(3)])
+    assert [group.seq for group in kept.groups] == [1002]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "steps"),
+    [
+        ("", [10, 20, 30]), ("step:20", [20]), ("step:-20", [10, 20]), ("!step:20", [10, 30]),
+        ("member:crit", [10, 20, 30]), ("member:nobody", []), ("prompt:step.20", [20]), ("question", [10, 20, 30]),
+        ("[", []), ("step:", []), ("!", []),
+    ],
+)  # fmt: skip
+def test_filters(wanted: str, steps: list[int]) -> None:
+    passes = matching(wanted)
+    assert [group.step for group in GROUPS if passes(group)] == steps

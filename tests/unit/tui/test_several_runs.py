@@ -1,0 +1,216 @@
+"""The list of runs and the overlay under their keys, without a terminal; storms of sizes and of events."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.monitor_log import ended, recorded
+from tests.support.recorded_runs import write_run
+from textual.app import App
+from textual.pilot import Pilot
+from textual.widgets import Footer
+
+from oven_controller.log.run_row import RunRow
+from oven_controller.protocol.events import Event
+from oven_controller.runs.folder import Home
+from oven_controller.runs.run_rows import RunRows
+from oven_tui.app import MonitorApp
+from oven_tui.apps.overlay_app import OverlayApp
+from oven_tui.apps.play_app import PlayApp
+from oven_tui.apps.runs_app import Choice, RunsApp
+from oven_tui.model import overlaid_runs
+from oven_tui.model.monitor_view import MonitorView
+from oven_tui.model.overlaid_runs import Axis, Overlaid
+from oven_tui.model.run_table import line, matching
+from oven_tui.screens.help import HelpScreen
+from oven_tui.widgets.header import About
+from oven_tui.widgets.overlay_chart import OverlayChart
+from oven_tui.widgets.run_list import RunList
+
+EVENTS, ENDED = recorded(), ended()
+
+
+def folded(events: list[Event]) -> MonitorView:
+    view = MonitorView()
+    for event in events:
+        view.feed(event)
+    return view
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    made = Home(tmp_path_factory.mktemp("home"))
+    write_run(made, "first", ENDED, created="2026-01-01T00:00:00+00:00")
+    write_run(made, "second", EVENTS, created="2026-01-02T00:00:00+00:00", drill="everything was made slow")
+    write_run(made, "third", EVENTS[:60], created="2026-01-03T00:00:00+00:00", ended="failed")
+    return made
+
+
+@asynccontextmanager
+async def opened(app: App[Any], size: tuple[int, int] = (120, 35)) -> AsyncIterator[Pilot[Any]]:
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.screen.query(Footer))
+        yield pilot
+
+
+async def until(pilot: Pilot[Any], true: Any) -> None:
+    async with asyncio.timeout(60):
+        await pilot.pause()
+        while not true():
+            await pilot.pause(0.01)
+
+
+def text(app: App[Any]) -> str:
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+async def test_the_list_shows_the_newest_first_opens_one_and_overlays_what_is_marked(home: Home) -> None:
+    app = RunsApp(RunRows(home))
+    async with opened(app) as pilot:
+        await until(pilot, lambda: all(row.whole for row in app.query_one(RunList).all))
+        lines = [row for row in text(app).splitlines() if any(name in row for name in ("first", "second", "third"))]
+        assert [next(n for n in ("first", "second", "third") if n in row) for row in lines[:3]] == [
+            "third",
+            "second",
+            "first",
+        ]
+        for word in ("3 runs", "✗ failed", "■ completed", "eval/accuracy", "240/240 100%", "1 malformed"):
+            assert word in text(app), word
+        await pilot.press("slash", *"run:sec", "enter")
+        await until(pilot, lambda: "first" not in text(app))
+        await pilot.press("escape", "space", "j", "space")
+        assert len(app.query_one(RunList).marked) == 2
+        await pilot.press("question_mark")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen) and "Mark the run for an overlay" in text(app))
+        await pilot.press("escape", "enter")
+    assert app.return_value == Choice(("second", "first"), False, ("second", "first"))
+
+
+async def test_p_plays_and_q_closes(home: Home) -> None:
+    app = RunsApp(RunRows(home), cursor="second")
+    async with opened(app) as pilot:
+        await pilot.press("p")
+    assert app.return_value == Choice(("second",), True, ())
+    app = RunsApp(RunRows(home))
+    async with opened(app) as pilot:
+        await pilot.press("q")
+    assert app.return_value is None
+
+
+async def test_an_overlay_has_every_runs_curve_and_says_what_one_has_not_measured() -> None:
+    app = OverlayApp((), names=("one", "two"))
+    async with opened(app, (160, 45)) as pilot:
+        app.take(0, EVENTS)
+        app.take(1, [event for event in ENDED if "observation" not in event.subject])
+        app.say(1, "down", "")
+        app.paint()
+        await until(pilot, lambda: "not measured" in text(app))
+        for word in ("● one", "■ two", "eval/accuracy", "step 0", "completed"):
+            assert word in text(app), word
+        kinds = {kind for chart in app.query(OverlayChart) for row in chart.drawn_rows for _, kind in row}
+        assert app.runs[0].sign[1] in kinds
+        await pilot.press("x", "plus", "m", "M", "ctrl+t")
+        await until(pilot, lambda: "tick " in text(app))
+
+
+def test_by_step_what_a_rollback_took_back_is_left_out() -> None:
+    view = folded(EVENTS)  # it goes 15 steps back
+    by_step, by_tick = Axis(view, "step"), Axis(view, "tick")
+    assert by_step.end == view.run.step < by_tick.end == view.run.tick
+    columns = by_step.columns(view, "reward", 0, view.run.step, 400)
+    assert [column.x for column in columns] == sorted({column.x for column in columns})
+    assert len(columns) == view.run.step
+    assert len(by_tick.columns(view, "reward", 0, view.run.tick, 400)) == view.series["reward"].count
+    assert by_step.columns(view, "no such metric", 0, 10, 10) == []
+
+
+def test_a_run_keeps_its_sign_and_metrics_of_several_come_first() -> None:
+    one, two = Overlaid("one", 0, folded(EVENTS)), Overlaid("two", 1, folded(ENDED[:20]))
+    assert one.sign != two.sign and one.sign[1] != two.sign[1]
+    names = overlaid_runs.charted([one, two])
+    shared = [name for name in names if name in one.view.series and name in two.view.series]
+    assert names[: len(shared)] == shared and set(names) == set(one.view.charted()) | set(two.view.charted())
+
+
+@pytest.mark.parametrize("width", [20, 40, 76, 100, 116, 196, 296])
+def test_a_row_is_as_wide_as_the_list(width: int) -> None:
+    from rich.cells import cell_len
+    from tests.unit.controller.test_run_rows import NOW
+
+    long = RunRow("a-run-with-quite-a-long-name", status="running", step=7, max_steps=10**6, held="x\x1b[31m" * 9)
+    for found in (RunRow("r"), long, replace(long, target="eval/accuracy", first=0.1, now=1e-9, adopted=10**5)):
+        drawn = line(found, NOW, width, 39)
+        assert sum(cell_len(part) for part, _ in drawn) == width
+        assert "\x1b" not in "".join(part for part, _ in drawn)
+
+
+def test_the_filter_of_the_list() -> None:
+    from tests.unit.controller.test_run_rows import NOW
+
+    rows = [RunRow("grpo-1", recipe="grpo", status="failed"), RunRow("pre-1", recipe="pretrain", status="completed")]
+
+    def kept(words: str) -> list[str]:
+        return [row.run for row in rows if matching(words, NOW)(row)]
+
+    assert kept("state:failed") == kept("recipe:grpo") == kept("grpo") == kept("!completed") == ["grpo-1"]
+    assert kept("run:1") == ["grpo-1", "pre-1"] and kept("run:( ") == []
+
+
+SIZES = [(random.Random(7).randint(40, 300), random.Random(n).randint(12, 100)) for n in range(2)]
+
+
+@pytest.mark.parametrize("make", ["monitor", "runs", "overlay", "play"])
+async def test_a_storm_of_sizes_ends_with_a_whole_screen(make: str, home: Home) -> None:
+    folder = home.find("second")
+    app: App[Any] = {
+        "monitor": lambda: MonitorApp(About("demo")),
+        "runs": lambda: RunsApp(RunRows(home)),
+        "overlay": lambda: OverlayApp((), names=("one", "two", "three", "four")),
+        "play": lambda: PlayApp(About("demo"), folder),
+    }[make]()
+    async with opened(app) as pilot:
+        if isinstance(app, MonitorApp) and make == "monitor":
+            app.take(EVENTS)
+        if isinstance(app, OverlayApp):
+            app.take(0, EVENTS)
+            app.take(3, ENDED)
+        for size in [(40, 12), (300, 100), *SIZES, (8, 3), (80, 24)]:
+            await pilot.resize_terminal(*size)
+        await until(pilot, lambda: {strip.cell_length for strip in app.screen._compositor.render_strips()} == {80})
+        assert len(app.screen._compositor.render_strips()) == 24
+
+
+async def test_a_burst_of_ten_thousand_events_with_noise_among_them() -> None:
+    last = EVENTS[-1]
+    noise = [b"", b"{", b"[]", b'{"type":"Vote"}', b"\xff" * 300, b'{"v":1,"type":"Observation","tick":"x"}', b"null"]
+    burst = [
+        Event.read(last.seq + n, ("oven.r.vote.lr", "oven.r.observation", "oven.r.x")[n % 3], noise[n % 7], last.time)
+        for n in range(1, 10_001)
+    ]
+    app = MonitorApp(About("demo"))
+    async with opened(app) as pilot:
+        app.take(EVENTS)
+        app.take(burst)
+        await until(pilot, lambda: "10001 malformed" in text(app))
+        assert app.view.run.seq == burst[-1].seq
+
+
+def test_a_log_cut_in_half_is_shown_as_far_as_it_goes_and_the_remedy_named(tmp_path: Path) -> None:
+    from tests.unit.tui.test_player import reading
+
+    from oven_tui.past.frames import Failed, Whole
+
+    folder = write_run(Home(tmp_path), "cut", EVENTS)
+    data = folder.export.read_bytes()
+    folder.export.write_bytes(data[: len(data) // 2])
+    frames = reading(folder.path)
+    whole, failed = frames[-2:]
+    assert isinstance(whole, Whole) and whole.fold.seq > 50 and isinstance(failed, Failed)
+    assert "the file is cut off" in failed.reason and "restore it from a copy" in failed.reason

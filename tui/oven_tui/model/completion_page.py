@@ -1,0 +1,114 @@
+"""The page of one sampled group: its prompt, and its completions one below another or side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+from rich.cells import cell_len, chop_cells
+
+from oven_controller.log.sampled_text import (
+    BAR_CELLS,
+    MISSING,
+    bar,
+    greatest_advantage,
+    member_words,
+    number,
+    signed,
+    text_lines,
+)
+from oven_controller.protocol.completion_messages import SampledGroup, ShownCompletion
+from oven_tui.model.braille_chart import Run
+from oven_tui.model.cell_text import clip, fit, row
+
+Line = list[Run]
+COLUMN = 20
+"""Least cells of a completion that stands beside others."""
+GAP = 2
+WIDE, NARROW_BAR = 50, 4
+"""Cells of a completion from which on its bar is as long as elsewhere, and cells of each half of a shorter one."""
+
+
+def page(group: SampledGroup, width: int, *, beside: bool) -> list[Line]:
+    """Its lines, each at most `width` cells. `beside`: completions stand side by side, as many as there is room for."""
+    lines: list[Line] = [[("prompt", "title")]]
+    lines += _text(text_lines(group.prompt), width, "text")
+    columns = max(1, (width + GAP) // (COLUMN + GAP)) if beside else 1
+    columns = min(columns, max(1, len(group.completions)))
+    each = (width - GAP * (columns - 1)) // columns
+    blocks = [_completion(group, place, one, each) for place, one in enumerate(group.completions)]
+    for start in range(0, len(blocks), columns):
+        lines.append([])
+        lines += _abreast(blocks[start : start + columns], each)
+    if not blocks:
+        lines += [[], [(clip("no completions", width), "dim")]]
+    if group.left_out:
+        lines += [[], [(clip(f"and {group.left_out} more of this group, which are not shown", width), "dim")]]
+    return [line if line else [("", "blank")] for line in lines]
+
+
+def summary(group: SampledGroup, width: int) -> Line:
+    """One row of the list: the step, the group's place, and its rewards as a mean and a span."""
+    known = [one.reward for one in group.completions if one.reward is not None]
+    worth = f"{number(min(known))}…{number(max(known))}" if known else MISSING
+    left: Line = [(f"{group.step:>6} ", "strong"), (f"{group.group + 1}/{group.groups} ", "dim")]
+    return row(width, left, [(worth, "text" if known else "dim")])
+
+
+def _completion(group: SampledGroup, place: int, one: ShownCompletion, width: int) -> list[Line]:
+    kind = "dim" if one.advantage is None else "bad" if one.advantage < 0 else "good"
+    cells = BAR_CELLS if width >= WIDE else NARROW_BAR
+    drawn = bar(one.advantage, greatest_advantage(group), cells)
+    head: Line = [(f"{place + 1} ", "title"), (f"reward {number(one.reward):<6} ", "strong")]
+    head += [(f"adv {signed(one.advantage):<6} ", kind), (drawn, kind)]
+    return [_clipped(head, width), *_text(text_lines(one), width, "text"), *_members(group, place, width)]
+
+
+def _members(group: SampledGroup, place: int, width: int) -> Iterator[Line]:
+    """Those without a reason together, then each with its reason."""
+    said = [(member_words(member, place), bool(member.reasons)) for member in group.members]
+    if short := " · ".join(words for words, reasoned in said if not reasoned):
+        yield from _text([short], width, "dim")
+    for words, reasoned in said:
+        if reasoned:
+            yield from _text([words], width, "dim")
+
+
+def _abreast(blocks: Sequence[list[Line]], width: int) -> Iterator[Line]:
+    for rows in zip_longest(*blocks, fillvalue=list[Run]()):
+        line: Line = []
+        for place, cells in enumerate(rows):
+            last = place == len(rows) - 1
+            line += cells if last else _padded(cells, width + GAP)
+        yield line
+
+
+def _padded(line: Line, width: int) -> Line:
+    return [*line, (" " * max(0, width - sum(cell_len(text) for text, _ in line)), "blank")]
+
+
+def _clipped(line: Line, width: int) -> Line:
+    made: Line = []
+    for text, kind in line:
+        part = text if cell_len(text) <= width else fit(text, width)
+        if part:
+            made.append((part, kind))
+        width -= cell_len(part)
+    return made
+
+
+def _text(lines: Sequence[str], width: int, kind: str) -> list[Line]:
+    return [[(part, kind)] for line in lines for part in wrapped(line, max(1, width))]
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """A clean line in parts of at most `width` cells, broken at a space where one is near the end."""
+    parts: list[str] = []
+    while cell_len(line) > width:
+        part = chop_cells(line, width)[0] or line[:1]
+        space = part.rfind(" ", len(part) * 2 // 3)
+        if space > 0:
+            part = part[: space + 1]
+        parts.append(part.rstrip() if space > 0 else part)
+        line = line[len(part) :]
+    return [*parts, line]

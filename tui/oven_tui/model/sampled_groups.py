@@ -1,0 +1,92 @@
+"""The sampled groups that the monitor has: the newest, each once, and those of them that a filter shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from oven_controller.protocol.completion_messages import SampledGroup, StoredGroup
+
+KEPT = 256
+"""Groups; a training of an hour has fewer."""
+KEPT_CHARACTERS = 16 << 20
+"""Of their texts together; beyond it the oldest go."""
+
+
+class SampledGroups:
+    """In the order of the stream, oldest first."""
+
+    def __init__(self) -> None:
+        self.groups: list[StoredGroup] = []
+        self.version = 0
+        """Changes with each group that comes."""
+        self._characters = 0
+
+    def take(self, groups: Iterable[StoredGroup]) -> None:
+        """New ones, and perhaps some that are there already."""
+        last = self.groups[-1].seq if self.groups else 0
+        fresh = [group for group in groups if group.seq > last]
+        if not fresh:
+            return
+        self.version += 1
+        self.groups += fresh
+        self._characters += sum(characters(stored.group) for stored in fresh)
+        while len(self.groups) > 1 and (len(self.groups) > KEPT or self._characters > KEPT_CHARACTERS):
+            self._characters -= characters(self.groups.pop(0).group)
+
+    def shown(self, wanted: str) -> list[StoredGroup]:
+        """Those that a filter lets through; all by an empty one."""
+        passes = matching(wanted)
+        return [stored for stored in self.groups if passes(stored.group)]
+
+
+def characters(group: SampledGroup) -> int:
+    """Of a group's texts."""
+    texts = (group.prompt, *group.completions)
+    reasons = (reason for member in group.members for reason in member.reasons)
+    return sum(len(one.text) + len(one.end) for one in texts) + sum(map(len, reasons))
+
+
+def matching(wanted: str) -> Callable[[SampledGroup], bool]:
+    """Words of a filter, all of which have to hold: `step:40-90`, `member:exact`, `prompt:sort`, any others as regular
+    expressions in prompt, completions and reasons; `!` before one turns it round."""
+    tests = [_test(word) for word in wanted.split()]
+    return lambda group: all(test(group) for test in tests)
+
+
+def _test(word: str) -> Callable[[SampledGroup], bool]:
+    negated = word.startswith("!") and len(word) > 1
+    test = _plain(word[1:] if negated else word)
+    return (lambda group: not test(group)) if negated else test
+
+
+def _plain(word: str) -> Callable[[SampledGroup], bool]:
+    field, colon, value = word.partition(":")
+    if colon and field == "step" and (span := re.fullmatch(r"(\d*)(-?)(\d*)", value)) and value not in ("", "-"):
+        low = int(span[1] or 0)
+        high = int(span[3]) if span[3] else (low if not span[2] else None)
+        return lambda group: low <= group.step and (high is None or group.step <= high)
+    if colon and field == "member":
+        named = _expression(value)
+        return lambda group: any(named.search(member.member) for member in group.members)
+    if colon and field == "prompt":
+        asked = _expression(value)
+        return lambda group: bool(asked.search(group.prompt.text))
+    said = _expression(word)
+    return lambda group: any(said.search(text) for text in _texts(group))
+
+
+def _texts(group: SampledGroup) -> Iterable[str]:
+    for one in (group.prompt, *group.completions):
+        yield one.text
+        yield one.end
+    for member in group.members:
+        yield from member.reasons
+
+
+def _expression(text: str) -> re.Pattern[str]:
+    """What is no regular expression is looked for as it stands."""
+    try:
+        return re.compile(text, re.IGNORECASE)
+    except re.error:
+        return re.compile(re.escape(text), re.IGNORECASE)

@@ -1,0 +1,153 @@
+"""The pane of sampled completions: a list of sampled groups, and the page of the one that is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import ClassVar, TypeAlias
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Container
+from textual.events import Click
+from textual.screen import ModalScreen
+from textual.widgets import Footer, Input
+
+from oven_controller.errors import OvenError
+from oven_controller.protocol.completion_messages import StoredGroup
+from oven_tui.bindings import bindings
+from oven_tui.model.sampled_groups import SampledGroups
+from oven_tui.screens.help import HelpScreen
+from oven_tui.widgets.group_list import GroupList
+from oven_tui.widgets.group_page import GroupPage
+
+Source: TypeAlias = Callable[[], AsyncIterator[list[StoredGroup]]]
+"""Groups as they are kept and come. Raises OvenError where there are none."""
+
+
+SLIM = 72
+"""Columns below which the list of groups is hidden: the keys go through them all the same."""
+
+
+class CompletionScreen(ModalScreen[None]):
+    """Follows the newest group until somebody moves to another."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("completions")
+
+    def __init__(self, groups: SampledGroups, source: Source | None) -> None:
+        """`source` None: nothing is read, and somebody else feeds `groups` (tests)."""
+        super().__init__()
+        self._groups, self._source = groups, source
+        self._filter = ""
+        self._follows, self._beside = True, False
+        self._chosen = 0  # a sequence of the stream
+        self._said = "no sample yet: one comes every few steps"
+
+    def on_resize(self) -> None:
+        """A narrow terminal has room for one of the two."""
+        self.set_class(self.size.width < SLIM, "-slim")
+
+    def compose(self) -> ComposeResult:
+        with Container(id="sampled"):
+            yield GroupList()
+            yield GroupPage()
+        yield Input(placeholder="step:10-90 member:exact prompt:sort word !word", id="sample-filter")
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self.query_one(GroupPage).focus()
+        self.call_after_refresh(self.redraw)
+        if self._source is not None:
+            self.run_worker(self._read(self._source), exit_on_error=True)
+
+    async def _read(self, source: Source) -> None:
+        try:
+            async for groups in source():
+                self._groups.take(groups)
+                self.redraw()
+            self._said = "the stack is down; it kept no sample"
+        except (OvenError, OSError) as error:
+            self._said = str(error)
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Show what there is now."""
+        rows = self._groups.shown(self._filter)
+        if self._follows and rows:
+            self._chosen = rows[-1].seq
+        cursor = next((n for n, stored in enumerate(rows) if stored.seq >= self._chosen), len(rows) - 1)
+        stored = rows[cursor] if rows else None
+        said = "nothing matches; escape shows all" if self._filter and self._groups.groups else self._said
+        self.query_one(GroupList).show(rows, max(0, cursor))
+        self.query_one(GroupPage).show(stored, self._beside, said)
+
+    def action_step(self, by: int) -> None:
+        """To the group before or after."""
+        rows = self._groups.shown(self._filter)
+        if rows:
+            here = next((n for n, stored in enumerate(rows) if stored.seq >= self._chosen), len(rows) - 1)
+            self._choose(rows, here + by)
+
+    def action_first(self) -> None:
+        self._choose(self._groups.shown(self._filter), 0)
+
+    def action_newest(self) -> None:
+        self._follows = True
+        self.redraw()
+
+    def action_beside(self) -> None:
+        self._beside = not self._beside
+        self.redraw()
+
+    def action_copy(self) -> None:
+        """The group as JSON to the terminal's clipboard."""
+        chosen = next((stored for stored in self._groups.groups if stored.seq == self._chosen), None)
+        if chosen is not None:
+            self.app.copy_to_clipboard(chosen.model_dump_json())
+            self.app.notify(f"step {chosen.group.step}: copied as JSON", timeout=3)
+
+    def action_scroll(self, pages: int) -> None:
+        shown = self.query_one(GroupPage)
+        shown.scroll_relative(y=pages * max(1, shown.size.height - 1), animate=False, force=True)
+
+    def action_help(self) -> None:
+        self.app.push_screen(HelpScreen(("completions",)))
+
+    def action_filter(self) -> None:
+        box = self.query_one("#sample-filter", Input)
+        box.add_class("-open")
+        box.focus()
+
+    def action_leave(self) -> None:
+        """Clears the filter, if there is one; else back to the run."""
+        box = self.query_one("#sample-filter", Input)
+        if self._filter or box.has_class("-open"):
+            box.value = self._filter = ""
+            self._close_filter()
+            self.redraw()
+        else:
+            self.dismiss()
+
+    def on_input_changed(self, message: Input.Changed) -> None:
+        message.stop()
+        self._filter = message.value.strip()
+        self.redraw()
+
+    def on_input_submitted(self, message: Input.Submitted) -> None:
+        message.stop()
+        self._close_filter()
+
+    def on_click(self, event: Click) -> None:
+        listed = self.query_one(GroupList)
+        place = event.get_content_offset(listed) if event.widget is listed else None
+        if place is not None:
+            self._choose(listed.rows, place.y + listed.scroll_offset.y)
+
+    def _choose(self, rows: list[StoredGroup], place: int) -> None:
+        if rows:
+            place = max(0, min(place, len(rows) - 1))
+            self._chosen, self._follows = rows[place].seq, place == len(rows) - 1
+            self.redraw()
+
+    def _close_filter(self) -> None:
+        self.query_one("#sample-filter", Input).remove_class("-open")
+        self.query_one(GroupPage).focus()

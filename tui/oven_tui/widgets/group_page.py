@@ -1,0 +1,53 @@
+"""One sampled group: its prompt, and its completions with what they were worth."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from oven_controller.log.sampled_text import heading
+from oven_controller.protocol.completion_messages import StoredGroup
+from oven_tui.model.cell_text import clip, row
+from oven_tui.model.completion_page import Line, page
+from oven_tui.widgets.base import PAINTS, Painted
+
+
+class GroupPage(Painted, ScrollView, can_focus=True):
+    """One group in full; only visible lines are drawn."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = PAINTS
+
+    def __init__(self) -> None:
+        super().__init__(id="group")
+        self._stored: StoredGroup | None = None
+        self._said = "waiting for the first sample"
+        self._beside = False
+        self._lines: list[Line] = []
+
+    def show(self, stored: StoredGroup | None, beside: bool, said: str) -> None:
+        """A group; or, where there is none, why."""
+        moved = stored is None or self._stored is None or stored.seq != self._stored.seq
+        self._stored, self._beside, self._said = stored, beside, said
+        self.border_title = heading(stored.group, stored.time) if stored else "completions"
+        self._lay_out()
+        if moved:
+            self.scroll_to(y=0, animate=False, force=True)
+
+    def on_resize(self) -> None:
+        self._lay_out()
+
+    def render_line(self, y: int) -> Strip:
+        number, width = y + self.scroll_offset.y, self.scrollable_content_region.width
+        return self.strip(row(width, self._lines[number] if number < len(self._lines) else []))
+
+    def _lay_out(self) -> None:
+        width = self.scrollable_content_region.width
+        if width <= 0:
+            return
+        stored = self._stored
+        self._lines = page(stored.group, width, beside=self._beside) if stored else [[(clip(self._said, width), "dim")]]
+        self.virtual_size = Size(width, len(self._lines))
+        self.refresh()

@@ -27,6 +27,7 @@ from oven_controller.replica.history_service import REPLY_BYTES
 from oven_controller.server import embedded
 from oven_controller.settings.environment import VARIABLES
 from oven_controller.settings.model import MemberSettings, ModelSettings, Settings
+from oven_controller.settings.notifications import RecipientSettings
 
 PAGES = ("architecture.md", "protocol.md", "protocol/messages.md", "deciding.md", "settings.md")
 ROOT = Path(__file__).parents[1]
@@ -141,6 +142,7 @@ def settings() -> str:
     rows += _settings(MemberSettings, "committee.members.NAME.")
     rows += _settings(ModelSettings, "tuner.llm.")
     rows += _settings(ModelSettings, "author.llm.")
+    rows += _settings(RecipientSettings, "notify.to.N.")
     return "\n".join(rows)
 
 

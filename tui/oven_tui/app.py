@@ -18,6 +18,7 @@ from textual.containers import Container
 from textual.widgets import Footer
 
 from oven_controller.runs.local_run import LocalRun
+from oven_tui.acting import Acting
 from oven_tui.appearance import Appearance
 from oven_tui.bindings import CommandPalette, bindings
 from oven_tui.model.console import Console
@@ -52,7 +53,7 @@ WIDE, TALL, HIGH = 150, 32, 44
 much room as they want."""
 
 
-class MonitorApp(ThemedApp[None]):
+class MonitorApp(Acting, ThemedApp[None]):
     TITLE = "Oven Controller"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = bindings("monitor")
@@ -63,10 +64,12 @@ class MonitorApp(ThemedApp[None]):
         about: About,
         access: RunAccess | None = None,
         *,
+        control: bool = False,
         appearance: Appearance | None = None,
         panels: Sequence[MakePanel] = PANELS,
     ) -> None:
-        """`access` None: nothing is read, and somebody else calls `take` (tests)."""
+        """`access` None: nothing is read, and somebody else calls `take` (tests). `control`: the person may act, as far
+        as their key lets them."""
         super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
         self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL, "-tall"), (HIGH, "-high")]
@@ -86,6 +89,7 @@ class MonitorApp(ThemedApp[None]):
         self._panel_kinds = panels
         self._painted = 0.0
         self._due = False
+        self._control = control
 
     def compose(self) -> ComposeResult:
         yield Header(self.about, self.shown)
@@ -111,11 +115,18 @@ class MonitorApp(ThemedApp[None]):
 
         assert self._access is not None
         self.run_worker(Feed(self._access, self.take, self.say, self.show_view).run(), exit_on_error=True)
+        if self._control:
+            from oven_tui.operator_session import OperatorSession
+
+            session = OperatorSession(self._access, self.refused)
+            self.control(session)
+            self.run_worker(session.run(), exit_on_error=True)
 
     def take(self, events: list[Event]) -> None:
         """New events of the log, in order."""
         for event in events:
             self.view.feed(event)
+        self.follow(events)
         self._soon()
 
     def show_view(self, view: MonitorView) -> None:

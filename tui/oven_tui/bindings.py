@@ -52,6 +52,11 @@ def key_words(command: Command) -> str:
     return " ".join(SIGNS.get(key) or key.replace("ctrl+", "^") for key in command.key_names())
 
 
+def key_line(scope: Scope) -> str:
+    """The keys of a page, for its lower edge: those that have a word in the footer."""
+    return "  ".join(f"{key_words(command)}: {command.footer}" for command in of(scope) if command.footer)
+
+
 class CommandPalette(Provider):
     """The palette's entries: every listed command that the screen under the palette hears now."""
 

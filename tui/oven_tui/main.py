@@ -53,6 +53,7 @@ def show(
     ascii_only: Annotated[
         bool | None, typer.Option("--ascii/--no-ascii", envvar="OVEN_ASCII", help="no signs beyond ASCII")
     ] = None,
+    control: Annotated[bool, typer.Option("--control", help="act on the run, with the operator's key")] = False,
     home: Annotated[Path | None, typer.Option(metavar="dir", help="list the runs of this home")] = None,
     play: Annotated[bool, typer.Option("--play", help="play the run from its log")] = False,
     speed: Annotated[float, typer.Option(help="times the run's own pace")] = 1.0,
@@ -84,7 +85,7 @@ def show(
             f"`oven-controller log {named} --follow`, or `oven-controller status {named}`"
         )
     appearance = Appearance(light, colour_blind, needs_ascii() if ascii_only is None else ascii_only)
-    windows = Windows(accesses, home, appearance, speed, only_one=in_browser)
+    windows = Windows(accesses, home, appearance, speed, control=control, only_one=in_browser)
 
     async def shown() -> None:
         call_at_end(windows.exit, signal.SIGHUP)  # Textual would leave the terminal as it is

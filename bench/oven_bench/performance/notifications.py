@@ -35,7 +35,7 @@ from oven_controller.notify import cursor, kept_addresses
 from oven_controller.protocol.messages import Decision, Observation, Receipt, TallyLine
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.settings.model import Settings
-from oven_controller.settings.notify import NotifySettings
+from oven_controller.settings.notifications import NotifySettings
 from oven_controller.stack.plan import own_command
 
 LR = "optimizer.lr_scale"

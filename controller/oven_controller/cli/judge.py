@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.operator import LOGGED_S, Reason
+from oven_controller.cli.operator import Reason
 from oven_controller.cli.options import Json, LiveRunOption, RunOption
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: 
 
     folder = Home().find(run, running=True)
     _known(folder, name)
-    _say(folder, as_json, LOGGED_S, action="set", actuator=f"committee.{name}", value=OFF, reason=reason)
+    _say(folder, as_json, None, action="set", actuator=f"committee.{name}", value=OFF, reason=reason)
 
 
 @app.command("add")
@@ -205,7 +205,7 @@ def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json
 
     folder = Home().find(run, running=True)
     _known(folder, name)
-    code = _said(folder, as_json, LOGGED_S, action="remove", actuator=f"committee.{name}", reason=reason)
+    code = _said(folder, as_json, None, action="remove", actuator=f"committee.{name}", reason=reason)
     if code:
         raise typer.Exit(code)
     _taken_out(folder, name)
@@ -220,7 +220,7 @@ def _known(folder: RunFolder, name: str) -> None:
         raise UnknownNameError("committee member", name, known)
 
 
-def _said(folder: RunFolder, as_json: bool, limit_s: float, **fields: Any) -> int:
+def _said(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any) -> int:
     """The exit code of a command, whose outcome is printed."""
     import asyncio
     import json
@@ -236,7 +236,7 @@ def _said(folder: RunFolder, as_json: bool, limit_s: float, **fields: Any) -> in
     return result.code
 
 
-def _say(folder: RunFolder, as_json: bool, limit_s: float, **fields: Any) -> None:
+def _say(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any) -> None:
     if code := _said(folder, as_json, limit_s, **fields):
         raise typer.Exit(code)
 

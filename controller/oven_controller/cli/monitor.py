@@ -52,17 +52,23 @@ def monitor(
             show_default=False,
         ),
     ] = None,
+    control: Annotated[
+        bool, typer.Option("--control", help="Act on the run, with the operator's key: approve, set, hold …")
+    ] = False,
     web: Annotated[
         bool, typer.Option("--web", help="Show it in a browser of this machine, behind a one-time address.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --web.", show_default="a free one")] = 0,
     at: Endpoint = HERE,
 ) -> None:
-    """Watch a run: curves, agents, decisions and their ballots. It only reads; closing it leaves the run as it is.
+    """Watch a run: curves, agents, decisions and their ballots. Without --control it only reads; closing it leaves the
+    run as it is.
 
     Without RUN it lists the runs, where there are several; with two to four it shows them over each other.
 
     Example: oven-controller monitor grpo-1121-0231
+
+    Example: oven-controller monitor grpo-1121-0231 --control
 
     Example: oven-controller monitor grpo-1121-0231 --play --speed 8
     """
@@ -86,6 +92,7 @@ def monitor(
     process = plugins.load("processes", "process", "monitor")
     looks = [*(["--light"] if light else []), *(["--colour-blind"] if colour_blind else [])]
     looks += [] if ascii_only is None else ["--ascii" if ascii_only else "--no-ascii"]
+    looks += ["--control"] if control else []
     looks += ["--web", "--port", str(port)] if web else []
     raise typer.Exit(int(process([*where, *looks])))
 

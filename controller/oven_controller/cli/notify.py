@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oven_controller.cli.options import HERE, Json, LiveRunName, RunOption, SameRun, from_anywhere, one_run
-from oven_controller.runs.endpoint import Endpoint as Place
+from oven_controller.runs.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from oven_controller.runs.folder import RunFolder
-    from oven_controller.settings.notify import NotifySettings
+    from oven_controller.settings.notifications import NotifySettings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -54,16 +54,16 @@ def try_out(
     import os
 
     from oven_controller.notify import trial_message
-    from oven_controller.notify.endpoints import resolve, warnings
+    from oven_controller.notify.recipients import resolve, warnings
     from oven_controller.runs.folder import Home
     from oven_controller.terminal_text import say
 
     folder = Home().find(run) if run is not None else None
     settings = _settings(urls, config, sets, folder)
-    endpoints = resolve(settings, os.environ, folder.path if folder is not None else None)
-    for warning in warnings(endpoints):
+    recipients = resolve(settings, os.environ, folder.path if folder is not None else None)
+    for warning in warnings(recipients):
         say(f"warning: {warning}")
-    results = [trial_message.send(endpoint) for endpoint in endpoints]
+    results = [trial_message.send(recipient) for recipient in recipients]
     if as_json:
         print(json.dumps([result.fields() for result in results], ensure_ascii=False))
     else:
@@ -77,7 +77,7 @@ def watch(
     urls: Urls = None,
     config: Config = None,
     sets: Sets = None,
-    at: Place = HERE,
+    at: Endpoint = HERE,
 ) -> None:
     """Call about a run that is up already, here or elsewhere, until it is over or Ctrl-C. What waits for an approval
     now is told at once, and nothing else of the past.
@@ -87,19 +87,19 @@ def watch(
     import asyncio
     import os
 
-    from oven_controller.notify.endpoints import resolve, warnings
+    from oven_controller.notify.recipients import resolve, warnings
     from oven_controller.notify.watching import watched
     from oven_controller.runs.run_finder import find_run
     from oven_controller.terminal_text import say
 
     settings = _settings(urls, config, sets, None)
-    endpoints = resolve(settings, os.environ)
+    recipients = resolve(settings, os.environ)
     access = find_run(one_run(run, run_), at, running=True)
-    for warning in warnings(endpoints):
+    for warning in warnings(recipients):
         say(f"warning: {warning}")
-    names = ", ".join(endpoint.name for endpoint in endpoints)
+    names = ", ".join(recipient.name for recipient in recipients)
     say(f"run {access.run}: calling {names} about {', '.join(settings.on)}; Ctrl-C ends it", flush=True)
-    asyncio.run(watched(access, settings, endpoints))
+    asyncio.run(watched(access, settings, recipients))
 
 
 app.command("watch")(from_anywhere(watch))

@@ -1,7 +1,7 @@
 """Operator commands to a running run: hold, resume, stop, approve, veto, set, mute, trust, autonomy.
 
 Each waits for what the log says came of it, prints that in a line, and ends with 0 (done), 1 (the answer is no) or 3
-(no answer within `LOGGED_S`).
+(no answer in time: `oven_controller.runs.receipt_wait`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,17 @@ from oven_controller.runs.endpoint import Endpoint
 if TYPE_CHECKING:
     from oven_controller.protocol.messages import Value
 
-LOGGED_S = 5.0
-
+Wait = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        min=0.1,
+        help="Wait at most so long for the answer and the receipt. By default until two steps have ended after the "
+        "command, and 5 s at least; where no step ends (a run that is held or stuck), 60 s, or three times the newest "
+        "step's length if that is more.",
+        show_default="two steps",
+    ),
+]
 Reason = Annotated[str, typer.Option(help="Reason, recorded in the log.")]
 Agent = Annotated[str, typer.Argument(help="The agent's name.", autocompletion=completion.agents)]
 Knobs = Annotated[
@@ -38,33 +47,48 @@ def register(app: typer.Typer) -> None:
 
 
 def hold(
-    run: LiveRunName = None, run_: SameRun = None, reason: Reason = "", as_json: Json = False, at: Endpoint = HERE
+    run: LiveRunName = None,
+    run_: SameRun = None,
+    reason: Reason = "",
+    wait: Wait = None,
+    as_json: Json = False,
+    at: Endpoint = HERE,
 ) -> None:
     """Pause training at the next step; the learner keeps listening. Works without a mesh.
 
     Example: oven-controller hold --reason "looking at the samples"
     """
-    _say(one_run(run, run_), as_json, at, action="hold", reason=reason)
+    _say(one_run(run, run_), wait, as_json, at, action="hold", reason=reason)
 
 
 def resume(
-    run: LiveRunName = None, run_: SameRun = None, reason: Reason = "", as_json: Json = False, at: Endpoint = HERE
+    run: LiveRunName = None,
+    run_: SameRun = None,
+    reason: Reason = "",
+    wait: Wait = None,
+    as_json: Json = False,
+    at: Endpoint = HERE,
 ) -> None:
     """Continue after a hold. Works without a mesh. (To continue a run that is down: `up --resume`.)
 
     Example: oven-controller resume
     """
-    _say(one_run(run, run_), as_json, at, action="resume", reason=reason)
+    _say(one_run(run, run_), wait, as_json, at, action="resume", reason=reason)
 
 
 def stop(
-    run: LiveRunName = None, run_: SameRun = None, reason: Reason = "", as_json: Json = False, at: Endpoint = HERE
+    run: LiveRunName = None,
+    run_: SameRun = None,
+    reason: Reason = "",
+    wait: Wait = None,
+    as_json: Json = False,
+    at: Endpoint = HERE,
 ) -> None:
     """Ask the learner to end the run, with a checkpoint. Works without a mesh.
 
     Example: oven-controller stop grpo-1121-0231
     """
-    _say(one_run(run, run_), as_json, at, action="stop", reason=reason)
+    _say(one_run(run, run_), wait, as_json, at, action="stop", reason=reason)
 
 
 def approve(
@@ -73,6 +97,7 @@ def approve(
     ],
     run: Run = None,
     reason: Reason = "",
+    wait: Wait = None,
     as_json: Json = False,
     at: Endpoint = HERE,
 ) -> None:
@@ -80,7 +105,7 @@ def approve(
 
     Example: oven-controller approve optimizer.lr_scale --reason "the loss does look flat"
     """
-    _say(run, as_json, at, action="approve", of=decision, reason=reason)
+    _say(run, wait, as_json, at, action="approve", of=decision, reason=reason)
 
 
 def veto(
@@ -93,6 +118,7 @@ def veto(
     ],
     run: Run = None,
     reason: Reason = "",
+    wait: Wait = None,
     as_json: Json = False,
     at: Endpoint = HERE,
 ) -> None:
@@ -100,7 +126,7 @@ def veto(
 
     Example: oven-controller veto optimizer.lr_scale --reason "the schedule ends soon anyway"
     """
-    _say(run, as_json, at, action="veto", of=ballot, reason=reason)
+    _say(run, wait, as_json, at, action="veto", of=ballot, reason=reason)
 
 
 def set_(
@@ -112,6 +138,7 @@ def set_(
     ] = None,
     run: Run = None,
     reason: Reason = "",
+    wait: Wait = None,
     as_json: Json = False,
     at: Endpoint = HERE,
 ) -> None:
@@ -123,23 +150,27 @@ def set_(
 
     Example: oven-controller set run.undo_rollback
     """
-    _say(run, as_json, at, action="set", actuator=actuator, value=parsed(value), reason=reason)
+    _say(run, wait, as_json, at, action="set", actuator=actuator, value=parsed(value), reason=reason)
 
 
-def mute(agent: Agent, run: Run = None, reason: Reason = "", as_json: Json = False, at: Endpoint = HERE) -> None:
+def mute(
+    agent: Agent, run: Run = None, reason: Reason = "", wait: Wait = None, as_json: Json = False, at: Endpoint = HERE
+) -> None:
     """Make an agent a shadow: its votes are logged and do not count.
 
     Example: oven-controller mute curriculum --reason "it chases noise"
     """
-    _say(run, as_json, at, action="mute", agent=agent, reason=reason)
+    _say(run, wait, as_json, at, action="mute", agent=agent, reason=reason)
 
 
-def unmute(agent: Agent, run: Run = None, reason: Reason = "", as_json: Json = False, at: Endpoint = HERE) -> None:
+def unmute(
+    agent: Agent, run: Run = None, reason: Reason = "", wait: Wait = None, as_json: Json = False, at: Endpoint = HERE
+) -> None:
     """Let a muted agent's votes count again.
 
     Example: oven-controller unmute curriculum
     """
-    _say(run, as_json, at, action="unmute", agent=agent, reason=reason)
+    _say(run, wait, as_json, at, action="unmute", agent=agent, reason=reason)
 
 
 def trust(
@@ -147,6 +178,7 @@ def trust(
     actuators: Knobs = None,
     run: Run = None,
     reason: Reason = "",
+    wait: Wait = None,
     as_json: Json = False,
     at: Endpoint = HERE,
 ) -> None:
@@ -154,7 +186,7 @@ def trust(
 
     Example: oven-controller trust clip grad.clip
     """
-    _say(run, as_json, at, action="trust", agent=agent, actuators=tuple(actuators or ()), reason=reason)
+    _say(run, wait, as_json, at, action="trust", agent=agent, actuators=tuple(actuators or ()), reason=reason)
 
 
 def distrust(
@@ -162,6 +194,7 @@ def distrust(
     actuators: Knobs = None,
     run: Run = None,
     reason: Reason = "",
+    wait: Wait = None,
     as_json: Json = False,
     at: Endpoint = HERE,
 ) -> None:
@@ -169,7 +202,7 @@ def distrust(
 
     Example: oven-controller distrust clip --reason "it chases noise"
     """
-    _say(run, as_json, at, action="distrust", agent=agent, actuators=tuple(actuators or ()), reason=reason)
+    _say(run, wait, as_json, at, action="distrust", agent=agent, actuators=tuple(actuators or ()), reason=reason)
 
 
 def autonomy(
@@ -179,6 +212,7 @@ def autonomy(
     ] = "",
     run: Run = None,
     reason: Reason = "",
+    wait: Wait = None,
     as_json: Json = False,
     at: Endpoint = HERE,
 ) -> None:
@@ -186,7 +220,7 @@ def autonomy(
 
     Example: oven-controller autonomy advise optimizer.lr_scale
     """
-    _say(run, as_json, at, action="autonomy", actuator=actuator, autonomy=level, reason=reason)
+    _say(run, wait, as_json, at, action="autonomy", actuator=actuator, autonomy=level, reason=reason)
 
 
 def parsed(text: str | None) -> Value:
@@ -211,7 +245,7 @@ def parsed(text: str | None) -> Value:
     return value
 
 
-def _say(run: str | None, as_json: bool, at: Endpoint, **fields: Any) -> None:
+def _say(run: str | None, wait: float | None, as_json: bool, at: Endpoint, **fields: Any) -> None:
     import asyncio
     import uuid
 
@@ -230,7 +264,7 @@ def _say(run: str | None, as_json: bool, at: Endpoint, **fields: Any) -> None:
         first = error.errors(include_url=False)[0]
         where = first["loc"][0]
         raise ConfigError(f"{where} {str(fields.get(str(where)))[:80]!r} cannot be sent: {first['msg']}") from error
-    result = asyncio.run(carried_out(access, command, LOGGED_S))
+    result = asyncio.run(carried_out(access, command, wait))
     say(json.dumps(result.fields()) if as_json else result.line())
     if result.code:
         raise typer.Exit(result.code)

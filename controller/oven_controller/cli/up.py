@@ -172,7 +172,7 @@ def _resolve(
     from oven_controller.process.own_arguments import conceal
     from oven_controller.runs.folder import Home
     from oven_controller.settings.model import ATTACHED
-    from oven_controller.settings.notify import is_reference
+    from oven_controller.settings.notifications import is_reference
     from oven_controller.settings.resolution import resolve
 
     earlier = Home().find(run).earlier_settings() if resume else None

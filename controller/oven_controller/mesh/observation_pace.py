@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
 KEPT: Final = 50
@@ -16,12 +17,12 @@ LEAST_S: Final = 0.001
 """Seconds. Observations that piled up while the bus was away were stored closer together than they were made."""
 
 
+@dataclass
 class ObservationPace:
-    """Give it the time of each new tick's observation."""
+    """Give it the time of each new tick's observation. Two that were given the same are equal."""
 
-    def __init__(self) -> None:
-        self._gaps: deque[float] = deque(maxlen=KEPT)
-        self._last: float | None = None
+    _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    _last: float | None = None
 
     def add(self, stored: float) -> None:
         """`stored`: seconds, of any beginning."""

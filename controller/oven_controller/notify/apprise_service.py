@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from oven_controller.errors import ConfigError
 from oven_controller.notify.message import Message
-from oven_controller.settings.notify import WEBHOOK, Severity
+from oven_controller.settings.notifications import WEBHOOK, Severity
 
 if TYPE_CHECKING:
     import apprise

@@ -1,5 +1,5 @@
-"""Where the notifier is: up to which event it has told, and what each endpoint's messages wait for. A file in the run's
-folder, written whole."""
+"""Where the notifier is: up to which event it has told, and what waits for each recipient. A file in the run's folder,
+written whole."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ NAME: Final = "cursor.json"
 
 
 class Cursor(BaseModel):
-    """It holds notices, which have no secret in them, and endpoints by the names that logs have."""
+    """It holds notices, which have no secret in them, and recipients by the names that logs have."""
 
     v: Literal[1] = 1
     seq: int = 0
     """Notices of events up to this one are in the pacers, or were sent."""
-    endpoints: dict[str, PacerState] = Field(default_factory=dict)
+    recipients: dict[str, PacerState] = Field(default_factory=dict)
 
 
 def load(run: Path) -> Cursor | None:

@@ -1,4 +1,4 @@
-"""Delivery of one endpoint's messages: one at a time, in a thread that a server which hangs cannot hold for long."""
+"""Delivery of one recipient's messages: one at a time, in a thread that a server which hangs cannot hold for long."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 
 from oven_controller.notify import apprise_service
-from oven_controller.notify.endpoints import Endpoint
 from oven_controller.notify.message import Message, Notice
 from oven_controller.notify.pacing import Pacer
+from oven_controller.notify.recipients import Recipient
 from oven_controller.notify.webhook import Answer, post
 
 log = logging.getLogger("oven.notify")
@@ -24,8 +24,8 @@ LIMIT_S = 15.0
 class Delivery:
     """Offer it notices; `run` sends them as its pacer allows. `save` writes the pacers' state down."""
 
-    def __init__(self, endpoint: Endpoint, pacer: Pacer, save: Callable[[], None]) -> None:
-        self.endpoint, self.pacer = endpoint, pacer
+    def __init__(self, recipient: Recipient, pacer: Pacer, save: Callable[[], None]) -> None:
+        self.recipient, self.pacer = recipient, pacer
         self._save = save
         self._news = asyncio.Event()
         self._thread: threading.Thread | None = None
@@ -80,11 +80,11 @@ class Delivery:
                 done.set_result(answer)
 
         def work() -> None:
-            answer = attempt(self.endpoint, message)
+            answer = attempt(self.recipient, message)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
                 loop.call_soon_threadsafe(take, answer)
 
-        self._thread = threading.Thread(target=work, name=f"send to {self.endpoint.name}", daemon=True)
+        self._thread = threading.Thread(target=work, name=f"send to {self.recipient.name}", daemon=True)
         self._thread.start()
         try:
             async with asyncio.timeout(LIMIT_S):
@@ -94,7 +94,7 @@ class Delivery:
 
     def _tell(self, failure: str) -> None:
         """In the process's log, when it begins to fail and when it works again: not at each attempt."""
-        name = self.endpoint.name
+        name = self.recipient.name
         if failure:
             self._failing += 1
             if self._failing == 1:
@@ -104,8 +104,8 @@ class Delivery:
             self._failing = 0
 
 
-def attempt(endpoint: Endpoint, message: Message) -> Answer:
+def attempt(recipient: Recipient, message: Message) -> Answer:
     """One attempt, within the time limits of what sends it."""
-    if endpoint.service is None:
-        return post(endpoint, message, time.time())
-    return Answer(endpoint.without_secrets(apprise_service.send(endpoint.service, message)))
+    if recipient.service is None:
+        return post(recipient, message, time.time())
+    return Answer(recipient.without_secrets(apprise_service.send(recipient.service, message)))

@@ -12,7 +12,7 @@ from typing import Final
 
 from oven_controller.errors import ConfigError, reason
 from oven_controller.files import write_atomic
-from oven_controller.settings.notify import KEPT_PREFIX, EndpointSettings, NotifySettings, is_reference, shown
+from oven_controller.settings.notifications import KEPT_PREFIX, NotifySettings, RecipientSettings, is_reference, shown
 
 FOLDER: Final = "notify"
 """In the run's folder; the cursor is in it, too."""
@@ -21,22 +21,22 @@ NAME: Final = "addresses.json"
 
 def keep(run: Path, settings: NotifySettings) -> NotifySettings:
     """The settings without addresses, which are in the file from now on. Raises OSError, ConfigError."""
-    if all(is_reference(endpoint.url) for endpoint in settings.to):
+    if all(is_reference(recipient.url) for recipient in settings.to):
         return settings
     held = dict(read(run))
-    to = tuple(_kept(endpoint, held) for endpoint in settings.to)
+    to = tuple(_kept(recipient, held) for recipient in settings.to)
     folder = run / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     write_atomic(folder / NAME, json.dumps(held, indent=1) + "\n", private=True)
     return settings.model_copy(update={"to": to})
 
 
-def _kept(endpoint: EndpointSettings, held: dict[str, str]) -> EndpointSettings:
-    if is_reference(endpoint.url):
-        return endpoint
-    number = next((number for number, url in held.items() if url == endpoint.url), str(len(held) + 1))
-    held[number] = endpoint.url
-    return endpoint.model_copy(update={"url": f"{KEPT_PREFIX}{number} {shown(endpoint.url)}"})
+def _kept(recipient: RecipientSettings, held: dict[str, str]) -> RecipientSettings:
+    if is_reference(recipient.url):
+        return recipient
+    number = next((number for number, url in held.items() if url == recipient.url), str(len(held) + 1))
+    held[number] = recipient.url
+    return recipient.model_copy(update={"url": f"{KEPT_PREFIX}{number} {shown(recipient.url)}"})
 
 
 def read(run: Path) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""The notifier of one run: it reads the log as it grows, and has what is worth it delivered to each endpoint.
+"""The notifier of one run: it reads the log as it grows, and has what is worth it delivered to each recipient.
 
 It asks `history` with the monitor's key, every POLL_S and when it hears of a decision, a receipt or the end. What it
 knows of the run it takes from the whole log, each time that it starts; what it has told, from its cursor, so that a
@@ -24,9 +24,9 @@ from oven_controller.errors import BusError, RefusedError
 from oven_controller.notify import cursor as cursors
 from oven_controller.notify.cursor import Cursor
 from oven_controller.notify.delivery import Delivery
-from oven_controller.notify.endpoints import Endpoint
 from oven_controller.notify.message import Notice
 from oven_controller.notify.pacing import Pacer, PacerState
+from oven_controller.notify.recipients import Recipient
 from oven_controller.notify.triggers import Triggers
 from oven_controller.protocol.events import UNKNOWN, Event
 from oven_controller.protocol.messages import RunEnded
@@ -34,7 +34,7 @@ from oven_controller.protocol.names import Subjects
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.log_sources import batches
 from oven_controller.runs.run_access import RunAccess
-from oven_controller.settings.notify import SEVERITIES, NotifySettings
+from oven_controller.settings.notifications import SEVERITIES, NotifySettings
 
 log = logging.getLogger("oven.notify")
 
@@ -55,7 +55,7 @@ class Notifier:
     """`folder`: the run's, where the cursor is; None: nothing is written down."""
 
     def __init__(
-        self, access: RunAccess, settings: NotifySettings, endpoints: Sequence[Endpoint], folder: RunFolder | None
+        self, access: RunAccess, settings: NotifySettings, recipients: Sequence[Recipient], folder: RunFolder | None
     ) -> None:
         self._access, self._settings, self._folder = access, settings, folder
         self._triggers = Triggers(access.run)
@@ -67,13 +67,13 @@ class Notifier:
         self._heard = asyncio.Event()
         self._heard_end: Event | None = None
         self._saved_at, self._unwritten = -SAVE_S, False
-        states = {endpoint.name: self._cursor.endpoints.get(endpoint.name, PacerState()) for endpoint in endpoints}
-        self._cursor.endpoints = states
-        self.deliveries = [Delivery(one, Pacer(access.run, states[one.name]), self._write_down) for one in endpoints]
+        states = {recipient.name: self._cursor.recipients.get(recipient.name, PacerState()) for recipient in recipients}
+        self._cursor.recipients = states
+        self.deliveries = [Delivery(one, Pacer(access.run, states[one.name]), self._write_down) for one in recipients]
         for delivery in self.deliveries:
             for notice in delivery.pacer.in_doubt():
                 log.warning(
-                    "%s may not have got %r: the notifier ended meanwhile", delivery.endpoint.name, notice.title
+                    "%s may not have got %r: the notifier ended meanwhile", delivery.recipient.name, notice.title
                 )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -99,7 +99,7 @@ class Notifier:
             self._write_down()
             for delivery in self.deliveries:
                 if left := delivery.pacer.waiting:
-                    log.warning("%s did not get %d notices; --resume sends them", delivery.endpoint.name, left)
+                    log.warning("%s did not get %d notices; --resume sends them", delivery.recipient.name, left)
 
     async def _read(self) -> None:
         while self._access.up():

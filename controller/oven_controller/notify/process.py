@@ -13,11 +13,11 @@ from pydantic import ValidationError
 
 from oven_controller.cancellation import call_at_end
 from oven_controller.errors import ConfigError, reason
-from oven_controller.notify.endpoints import resolve, warnings
 from oven_controller.notify.notifier import Notifier
+from oven_controller.notify.recipients import resolve, warnings
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.local_run import LocalRun
-from oven_controller.settings.notify import NotifySettings
+from oven_controller.settings.notifications import NotifySettings
 
 log = logging.getLogger("oven.notify")
 
@@ -37,10 +37,10 @@ def call(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = RunFolder(run_folder)
     settings = settings_of(folder)
-    endpoints = resolve(settings, os.environ, folder.path)
-    for warning in warnings(endpoints):
+    recipients = resolve(settings, os.environ, folder.path)
+    for warning in warnings(recipients):
         log.warning("%s", warning)
-    asyncio.run(_until_told(Notifier(LocalRun(folder), settings, endpoints, folder)))
+    asyncio.run(_until_told(Notifier(LocalRun(folder), settings, recipients, folder)))
 
 
 def settings_of(folder: RunFolder) -> NotifySettings:

@@ -1,4 +1,4 @@
-"""One message that says of itself that it is a test, and what an endpoint answers."""
+"""One message that says of itself that it is a test, and what a recipient answers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from oven_controller.notify.delivery import attempt
-from oven_controller.notify.endpoints import Endpoint
 from oven_controller.notify.message import Notice, message
+from oven_controller.notify.recipients import Recipient
 
 
 @dataclass(frozen=True)
 class Result:
     """What came back."""
 
-    endpoint: str
+    recipient: str
     failure: str
     said: str
     seconds: float
@@ -24,20 +24,20 @@ class Result:
     def line(self) -> str:
         """For people."""
         if self.failure:
-            return f"{self.endpoint}: not taken: {self.failure}"
-        return f"{self.endpoint}: taken{f' ({self.said})' if self.said else ''} after {self.seconds:.2f} s"
+            return f"{self.recipient}: not taken: {self.failure}"
+        return f"{self.recipient}: taken{f' ({self.said})' if self.said else ''} after {self.seconds:.2f} s"
 
     def fields(self) -> dict[str, Any]:
         """For scripts."""
         return {
-            "endpoint": self.endpoint,
+            "recipient": self.recipient,
             "taken": not self.failure,
             "said": self.failure or self.said,
             "seconds": round(self.seconds, 3),
         }
 
 
-def send(endpoint: Endpoint) -> Result:
+def send(recipient: Recipient) -> Result:
     """Send it, within the time limits of any message."""
     now = datetime.now(UTC)
     notice = Notice(
@@ -52,5 +52,5 @@ def send(endpoint: Endpoint) -> Result:
         text="Somebody typed `oven-controller notify test`. Nothing has happened to any run.",
     )
     began = time.monotonic()
-    answer = attempt(endpoint, message("test", [notice], 1, now))
-    return Result(endpoint.name, answer.failure, answer.said, time.monotonic() - began)
+    answer = attempt(recipient, message("test", [notice], 1, now))
+    return Result(recipient.name, answer.failure, answer.said, time.monotonic() - began)

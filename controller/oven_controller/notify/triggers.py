@@ -24,7 +24,7 @@ from oven_controller.protocol.messages import (
     RunEnded,
     RunStarted,
 )
-from oven_controller.settings.notify import Kind, Severity
+from oven_controller.settings.notifications import Kind, Severity
 
 FAILED: Final = ("rejected", "expired", "unknown")
 """Receipts of decisions that did not take effect, although they were to."""

@@ -7,15 +7,15 @@ import logging
 from collections.abc import Sequence
 
 from oven_controller.cancellation import call_at_end
-from oven_controller.notify.endpoints import Endpoint
 from oven_controller.notify.notifier import Notifier
+from oven_controller.notify.recipients import Recipient
 from oven_controller.runs.run_access import RunAccess
-from oven_controller.settings.notify import NotifySettings
+from oven_controller.settings.notifications import NotifySettings
 
 
-async def watched(access: RunAccess, settings: NotifySettings, endpoints: Sequence[Endpoint]) -> None:
+async def watched(access: RunAccess, settings: NotifySettings, recipients: Sequence[Recipient]) -> None:
     """Until the run is over, or the process is told to end. Raises RefusedError, ConfigError."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     stop = asyncio.Event()
     call_at_end(stop.set)
-    await Notifier(access, settings, endpoints, None).run(stop)
+    await Notifier(access, settings, recipients, None).run(stop)

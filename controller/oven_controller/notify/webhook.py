@@ -20,8 +20,8 @@ from typing import Any, Final
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from oven_controller.errors import reason
-from oven_controller.notify.endpoints import Endpoint
 from oven_controller.notify.message import Message
+from oven_controller.notify.recipients import Recipient
 from oven_controller.terminal_text import clean
 
 ANSWER_S: Final = 10.0
@@ -54,19 +54,19 @@ class _Unfollowed(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def post(endpoint: Endpoint, message: Message, sent_at: float) -> Answer:
+def post(recipient: Recipient, message: Message, sent_at: float) -> Answer:
     """POST it. `sent_at`: seconds since 1970. Never raises for what the server, the network or a proxy does."""
     body = message.model_dump_json().encode()
-    url, basic = _without_password(endpoint.url)
+    url, basic = _without_password(recipient.url)
     headers = {
         "Content-Type": "application/json; charset=utf-8",
         "User-Agent": "oven-controller",
         **basic,
-        **endpoint.headers,
-        **signed(endpoint.secret, message.id, sent_at, body),
+        **recipient.headers,
+        **signed(recipient.secret, message.id, sent_at, body),
     }
     for _ in range(1 + REDIRECTS):
-        answer, onwards = _once(endpoint, url, headers, body)
+        answer, onwards = _once(recipient, url, headers, body)
         if not onwards:
             return answer
         url = onwards
@@ -87,7 +87,7 @@ def signed(secret: str, message_id: str, sent_at: float, body: bytes) -> dict[st
     return headers | {"webhook-signature": f"v1,{mark}"}
 
 
-def _once(endpoint: Endpoint, url: str, headers: Mapping[str, str], body: bytes) -> tuple[Answer, str]:
+def _once(recipient: Recipient, url: str, headers: Mapping[str, str], body: bytes) -> tuple[Answer, str]:
     """The result, or the address on the same server to which it is to go."""
     request = urllib.request.Request(url, data=body, headers=dict(headers), method="POST")
     try:
@@ -95,15 +95,15 @@ def _once(endpoint: Endpoint, url: str, headers: Mapping[str, str], body: bytes)
             return Answer(said=f"{reply.status} {reply.reason}".strip()), ""
     except urllib.error.HTTPError as error:
         with error:
-            return _refused(endpoint, url, error)
+            return _refused(recipient, url, error)
     except urllib.error.URLError as error:
         cause = error.reason if isinstance(error.reason, BaseException) else error
-        return Answer(endpoint.without_secrets(clean(_why(cause)))), ""
+        return Answer(recipient.without_secrets(clean(_why(cause)))), ""
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return Answer(endpoint.without_secrets(clean(_why(error)))), ""
+        return Answer(recipient.without_secrets(clean(_why(error)))), ""
 
 
-def _refused(endpoint: Endpoint, url: str, error: urllib.error.HTTPError) -> tuple[Answer, str]:
+def _refused(recipient: Recipient, url: str, error: urllib.error.HTTPError) -> tuple[Answer, str]:
     if 300 <= error.code < 400:
         onwards = urljoin(url, error.headers.get("Location") or "")
         here, there = urlsplit(url), urlsplit(onwards)
@@ -117,10 +117,10 @@ def _refused(endpoint: Endpoint, url: str, error: urllib.error.HTTPError) -> tup
     read = b""
     with contextlib.suppress(OSError, http.client.HTTPException):
         read = error.read(BODY_BYTES)
-    said = " ".join(clean(endpoint.without_secrets(read.decode(errors="replace"))).split())[:SAID]
+    said = " ".join(clean(recipient.without_secrets(read.decode(errors="replace"))).split())[:SAID]
     rest = error.headers.get("Retry-After", "")
     told = f"{error.code} {clean(str(error.reason))}".strip() + (f": {said}" if said else "")
-    return Answer(endpoint.without_secrets(told), float(rest) if rest.isdecimal() else 0.0), ""
+    return Answer(recipient.without_secrets(told), float(rest) if rest.isdecimal() else 0.0), ""
 
 
 def _without_password(url: str) -> tuple[str, dict[str, str]]:

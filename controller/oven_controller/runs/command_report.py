@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from oven_controller.log.command_result import CommandResult
 from oven_controller.protocol.messages import Decision, Receipt
 from oven_controller.protocol.operator_messages import CommandAnswer
-from oven_controller.runs.operator_client import Result
 
 
 class CommandReport(BaseModel):
@@ -25,5 +25,5 @@ class CommandReport(BaseModel):
     line: str = Field(description="the same in words")
 
     @classmethod
-    def of(cls, result: Result) -> CommandReport:
+    def of(cls, result: CommandResult) -> CommandReport:
         return cls.model_validate(result.fields() | {"line": result.line()})

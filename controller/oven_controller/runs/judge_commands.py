@@ -6,13 +6,12 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from oven_controller.log.command_result import CommandResult
 from oven_controller.protocol.judge_spec import JudgeSpec, actuator_of
 from oven_controller.protocol.operator_messages import OperatorCommand
-from oven_controller.runs.operator_client import Result, carried_out
+from oven_controller.runs.operator_client import carried_out
 from oven_controller.runs.run_access import RunAccess
 
-SET_S = 5.0
-"""For the mesh's answer and the receipt of the choice itself."""
 BESIDE_S = 10.0
 """Beyond the committee's deadline, which a probe has: for the step boundaries before and after it."""
 JOIN_S = 30.0
@@ -23,12 +22,12 @@ JOIN_S = 30.0
 class Swapped:
     """The outcome of both. `chosen` None: the offer was not taken, and the judge before stays."""
 
-    offered: Result
-    chosen: Result | None
+    offered: CommandResult
+    chosen: CommandResult | None
 
     @property
     def code(self) -> int:
-        """As a Result's."""
+        """As a CommandResult's."""
         return self.offered.code if self.chosen is None else self.chosen.code
 
     def line(self) -> str:
@@ -55,4 +54,4 @@ async def swapped(access: RunAccess, member: str, model: JudgeSpec, deadline_s: 
     if offered.code:
         return Swapped(offered, None)
     choice = OperatorCommand(id=uuid.uuid4().hex, action="set", actuator=name, value=model.identity, reason=reason)
-    return Swapped(offered, await carried_out(access, choice, SET_S))
+    return Swapped(offered, await carried_out(access, choice))

@@ -4,167 +4,155 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from nats.aio.msg import Msg
 
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, RefusedError
-from oven_controller.log.run_summary import text
+from oven_controller.log.command_result import CommandResult
 from oven_controller.protocol import names
-from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import UNKNOWN, Event
-from oven_controller.protocol.messages import Decision, LogMessage, Receipt
-from oven_controller.protocol.operator_messages import TO_LEARNER, CommandAnswer, OperatorCommand
+from oven_controller.protocol.messages import Observation
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.runs.log_sources import history
+from oven_controller.runs.receipt_wait import ReceiptWait
 from oven_controller.runs.run_access import RunAccess
+from oven_controller.security.signing import Keyring
 
 AGAIN_S = 0.1
+LOGGED_S = 5.0
+"""For a command to get into the log, in seconds, where no other limit is given: no step has to end for that."""
+PACE_EVENTS = 512
+"""Events before the command, among which the newest steps' length is looked for."""
 
 
 @dataclass
-class Result:
-    """What the log has said of a command so far."""
-
-    run: str
-    command: OperatorCommand
-    limit_s: float
-    logged: int = 0
-    """Sequence of the command itself."""
-    answer: CommandAnswer | None = None
-    decision: Decision | None = None
-    receipts: list[Receipt] = field(default_factory=list)
-    """All that came meanwhile: each subject has its own queue, so a receipt may overtake its decision."""
-
-    def take(self, body: LogMessage | Malformed) -> None:
-        match body:
-            case CommandAnswer() if body.command == self.command.id:
-                self.answer = body
-            case Decision() if body.command == self.command.id:
-                self.decision = body
-            case Receipt():
-                self.receipts.append(body)
-            case _:
-                pass
-
-    @property
-    def receipt(self) -> Receipt | None:
-        """The command's own, or that of the decision which it led to."""
-        led_to = self.decision.id if self.decision is not None else None
-        mine = (one for one in self.receipts if one.command == self.command.id or one.decision_id == led_to)
-        return next(mine, None)
-
-    @property
-    def whole(self) -> bool:
-        """Whether nothing more is to be waited for."""
-        if self.command.action in TO_LEARNER:
-            return self.receipt is not None
-        if self.answer is None:
-            return False
-        return self.receipt is not None or not (self.answer.done and self.command.action in ("set", "approve"))
-
-    @property
-    def code(self) -> int:
-        """The exit code: 0 done, 1 the answer is no, 3 the log has not said."""
-        if not self.whole:
-            return 3
-        if self.answer is not None and not self.answer.done:
-            return 1
-        return 1 if self.receipt is not None and self.receipt.status not in ("applied", "noop") else 0
-
-    def line(self) -> str:
-        """One line for people."""
-        action, answer, receipt = self.command.action, self.answer, self.receipt
-        if not self.whole:
-            return f"{action}: {self._lacking()}"
-        if answer is not None and not answer.done:
-            return f"{action}: refused: {answer.reason}"
-        if receipt is None:
-            assert answer is not None
-            return f"{action}: {answer.reason}"
-        why = f": {receipt.reason}" if receipt.reason else ""
-        at = f"at step {receipt.step}{why}"
-        if action in TO_LEARNER:
-            return f"{action}: {receipt.status} {at}"
-        change = f"{receipt.actuator} {text(receipt.before)} → {text(receipt.after)}"
-        beside = f" ({answer.reason})" if answer is not None and "although" in answer.reason else ""
-        return f"{action}: {receipt.status}, {change} {at}{beside}"
-
-    def _lacking(self) -> str:
-        limit = f"within {self.limit_s:g} s"
-        logged = f"logged as event {self.logged} of {self.run}"
-        slow = "it comes at the end of a step, which may last longer"
-        if self.command.action in TO_LEARNER:
-            return f"{logged}; no receipt from the learner {limit}: {slow}"
-        if self.answer is None:
-            later = f"it counts as soon as a mesh reads it; `oven-controller status {self.run}` shows whether one runs"
-            return f"{logged}; no answer from the mesh {limit}: {later}"
-        return f"{logged}, decision {self.answer.decision} too; no receipt from the learner {limit}: {slow}"
-
-    def fields(self) -> dict[str, Any]:
-        """The same for scripts."""
-        parts = {"answer": self.answer, "decision": self.decision, "receipt": self.receipt}
-        return {
-            "run": self.run,
-            "command": self.command.id,
-            "action": self.command.action,
-            "logged": self.logged,
-            "code": self.code,
-            **{name: part.model_dump(mode="json") if part is not None else None for name, part in parts.items()},
-        }
+class _UnderWay:
+    result: CommandResult
+    wait: ReceiptWait
+    changed: Callable[[CommandResult], object]
+    news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-async def carried_out(access: RunAccess, command: OperatorCommand, limit_s: float) -> Result:
-    """Log the command, and wait at most `limit_s` for what becomes of it.
+class OperatorClient:
+    """A connection as an operator, over which several commands may be under way.
 
     What is heard on its way into the log counts: a hold has to work without the mesh, and without it there is no
-    `history`. It counts if it is signed by whom it should be. Raises RefusedError where the key may not command,
-    BusError when the command does not get into the log within the limit.
+    `history`. It counts if it is signed by whom it should be.
     """
-    result, news = Result(access.run, command, limit_s), asyncio.Event()
-    on = names.Subjects(access.run)
 
-    async def hear(message: Msg) -> None:
+    def __init__(self, bus: Bus, run: str, by: str, keyring: Keyring) -> None:
+        self.bus = bus
+        self._run, self._by, self._keyring = run, by, keyring
+        self._under_way: dict[str, _UnderWay] = {}
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def connected(cls, access: RunAccess) -> AsyncIterator[OperatorClient]:
+        """Raises RefusedError where the key may not command, BusError where no server answers."""
+        on = names.Subjects(access.run)
+        async with access.connected("operator") as bus:
+            client = cls(bus, access.run, access.by, await access.keyring_now(bus))
+            for subject in (on.decision("*"), on.answer("*"), on.receipt, on.observation):
+                await bus.subscribe(subject, client._hear)
+            await bus.flush()
+            yield client
+
+    async def _hear(self, message: Msg) -> None:
+        if not self._under_way:
+            return
         said = Event.carried(0, message.subject, message.data, UNKNOWN, message.headers)
-        result.take(keyring.verify(said).body)
-        news.set()
+        body = self._keyring.verify(said).body
+        for one in list(self._under_way.values()):
+            if isinstance(body, Observation):
+                if one.result.logged:
+                    one.wait.boundary(body.tick, _now())
+            elif one.result.take(body):
+                one.changed(one.result)
+            one.news.set()
 
-    async with access.connected("operator") as bus:
-        keyring = await access.keyring_now(bus)
-        for subject in (on.decision("*"), on.answer("*"), on.receipt):
-            await bus.subscribe(subject, hear)
-        await bus.flush()
-        deadline = asyncio.get_running_loop().time() + limit_s
-        result.logged = await _logged(bus, on.operator(access.by), command, deadline, limit_s)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
-                while not result.whole:
-                    await news.wait()
-                    news.clear()
-        if not result.whole:  # a connection that was lost and made anew has missed what was said meanwhile
-            with contextlib.suppress(BusError, TimeoutError):
-                async with asyncio.timeout(1):
-                    for event in await history(bus, access.run, result.logged):
-                        result.take(keyring.verify(event).body)
-    return result
-
-
-async def _logged(bus: Bus, subject: str, command: OperatorCommand, deadline: float, limit_s: float) -> int:
-    """The sequence that the command got."""
-    why = "no answer"
-    while asyncio.get_running_loop().time() < deadline:
+    async def carry_out(
+        self,
+        command: OperatorCommand,
+        limit_s: float | None = None,
+        *,
+        result: CommandResult | None = None,
+        changed: Callable[[CommandResult], object] = lambda _: None,
+    ) -> CommandResult:
+        """Log the command, and wait for what becomes of it: at most `limit_s`, or by steps (`ReceiptWait`). `result`,
+        if given, is the one that is filled; `changed` is called whenever it was. Raises BusError when the command does
+        not get into the log in time."""
+        result = result if result is not None else CommandResult(self._run, command)
+        one = self._under_way[command.id] = _UnderWay(result, ReceiptWait(_now(), limit_s), changed)
         try:
-            async with asyncio.timeout_at(deadline):
-                return await bus.append(subject, command.wire(), message_id=command.id)
-        except BusError as error:
-            if any("permissions violation" in said.lower() for said in bus.errors):
-                raise RefusedError(
-                    f"the key of {bus.name!r} may not {command.action}: it is not an operator's of this run; ask for "
-                    "one by `oven-controller creds add NAME --operator`"
-                ) from error
-            why = str(error)
-            await asyncio.sleep(AGAIN_S)
-        except TimeoutError:
-            break
-    raise BusError(f"{command.action} is not in the log after {limit_s:g} s ({why})")
+            result.logged = await self._logged(command, limit_s if limit_s is not None else LOGGED_S)
+            changed(result)
+            await self._until_whole(one)
+            if not result.whole:  # a connection that was lost and made anew has missed what was said meanwhile
+                with contextlib.suppress(BusError, TimeoutError):
+                    async with asyncio.timeout(1):
+                        for event in await history(self.bus, self._run, result.logged):
+                            result.take(self._keyring.verify(event).body)
+            result.waited = one.wait.waited()
+            changed(result)
+        finally:
+            del self._under_way[command.id]
+        return result
+
+    async def _until_whole(self, one: _UnderWay) -> None:
+        """Or until the wait is over. Where no step ends, it is asked once how long the steps before took."""
+        paced = False
+        while not one.result.whole:
+            one.news.clear()
+            left = one.wait.deadline - _now()
+            if left <= 0:
+                if paced or not one.wait.still:
+                    return
+                paced = True
+                one.wait.paced(await self._step_s(one.result.logged))
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await one.news.wait()
+
+    async def _step_s(self, logged: int) -> float:
+        """The length of the newest step before an event of the log, in seconds; 0 where it is not known."""
+        try:
+            events = await history(self.bus, self._run, max(0, logged - PACE_EVENTS))
+        except BusError:
+            return 0.0
+        times = [event.time for event in events if event.seq < logged and isinstance(event.body, Observation)]
+        return (times[-1] - times[-2]).total_seconds() if len(times) > 1 else 0.0
+
+    async def _logged(self, command: OperatorCommand, limit_s: float) -> int:
+        """The sequence that the command got. Raises RefusedError where the key may not command, BusError."""
+        why, deadline = "no answer", _now() + limit_s
+        subject = names.Subjects(self._run).operator(self._by)
+        while _now() < deadline:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await self.bus.append(subject, command.wire(), message_id=command.id)
+            except BusError as error:
+                if any("permissions violation" in said.lower() for said in self.bus.errors):
+                    raise RefusedError(
+                        f"the key of {self.bus.name!r} may not {command.action}: it is not an operator's of this run; "
+                        "ask for one by `oven-controller creds add NAME --operator`"
+                    ) from error
+                why = str(error)
+                await asyncio.sleep(AGAIN_S)
+            except TimeoutError:
+                break
+        raise BusError(f"{command.action} is not in the log after {limit_s:g} s ({why})")
+
+
+async def carried_out(access: RunAccess, command: OperatorCommand, limit_s: float | None = None) -> CommandResult:
+    """Log one command over its own connection, and wait for what becomes of it. Raises RefusedError where the key
+    may not command, BusError when the command does not get into the log in time."""
+    async with OperatorClient.connected(access) as client:
+        return await client.carry_out(command, limit_s)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

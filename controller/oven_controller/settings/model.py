@@ -14,7 +14,7 @@ from oven_controller.mesh.change_requirements import FORMS, NEED
 from oven_controller.protocol.rules import Rules
 from oven_controller.security.tls import shown
 from oven_controller.settings.completions import CompletionsSettings
-from oven_controller.settings.notify import NotifySettings
+from oven_controller.settings.notifications import NotifySettings
 from oven_controller.settings.variable_name import Variable
 
 ATTACHED = "attached"

@@ -31,7 +31,7 @@ from oven_controller.settings.layers import (
     validated,
 )
 from oven_controller.settings.model import ATTACHED, Settings
-from oven_controller.settings.notify import NotifySettings
+from oven_controller.settings.notifications import NotifySettings
 from oven_controller.settings.strict_yaml import key_lines
 
 

@@ -45,7 +45,7 @@ def dry_run(request: Request, home: Home) -> list[str]:
     elif request.learner:
         processes["learner"] = f"{own} learner"
     if request.monitored:
-        here = f"{own} monitor  (in the terminal, if there is one)"
+        here = f"{own} monitor --control  (in the terminal, if there is one)"
         processes["monitor"] = here if "monitor" in installed else "not started; it is not installed"
     return [
         first_line(request.resolved),

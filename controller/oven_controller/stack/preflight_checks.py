@@ -13,7 +13,7 @@ from typing import Any
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, ConfigError, NameInUseError, ProcessError
-from oven_controller.notify.endpoints import resolve
+from oven_controller.notify.recipients import resolve
 from oven_controller.runs import probe_set
 from oven_controller.runs.folder import IMPORTED, Home, RunFolder
 from oven_controller.security import tls

@@ -17,7 +17,7 @@ from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import end
 from oven_controller.errors import BusError, ConfigError, OvenError, ProcessError
-from oven_controller.notify import cursor, endpoints, kept_addresses
+from oven_controller.notify import cursor, kept_addresses, recipients
 from oven_controller.process import signals, terminal
 from oven_controller.process.child import Child, how, short
 from oven_controller.protocol.events import Event
@@ -151,7 +151,7 @@ class _Up:
         self.settings = self.settings.model_copy(update={"notify": settings})
         if settings.to and not self.request.resume:
             cursor.save(self.folder.path, cursor.Cursor())
-        for warning in endpoints.warnings(endpoints.resolve(settings, os.environ, self.folder.path)):
+        for warning in recipients.warnings(recipients.resolve(settings, os.environ, self.folder.path)):
             self.out(f"warning: {warning}")
 
     async def _serve(self) -> str:
@@ -294,7 +294,7 @@ class _Up:
         if "monitor" not in plugins.points("processes"):
             self.out('printing lines; `pip install "oven-controller[tui]"` brings the monitor')
             return
-        await self.out.open(own_command("monitor"), plan.environment("monitor"), self._monitor_closed)
+        await self.out.open([*own_command("monitor"), "--control"], plan.environment("monitor"), self._monitor_closed)
         self._note_child("monitor", self.out.pid)
 
     def _monitor_closed(self) -> str:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from oven_controller.errors import ConfigError, OvenError
+from oven_controller.log.command_result import CommandResult
 from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.messages import Receipt, RunStarted
 from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.local_run import LocalRun
 from oven_controller.runs.log_sources import batches
-from oven_controller.runs.operator_client import AGAIN_S, Result, carried_out
+from oven_controller.runs.operator_client import AGAIN_S, carried_out
 
 ANSWER_S = 60.0
 """So long a command may take: the receipt comes between two steps, and a step may be long."""
@@ -42,7 +43,7 @@ def said(folder: Path, after: int, limit_s: float = ANSWER_S, **command: Any) ->
     return result.receipt
 
 
-async def _said(run: LocalRun, after: int, order: OperatorCommand, limit_s: float) -> Result:
+async def _said(run: LocalRun, after: int, order: OperatorCommand, limit_s: float) -> CommandResult:
     await _logged(run, after, lambda body: isinstance(body, RunStarted), limit_s)
     return await carried_out(run, order, limit_s)
 

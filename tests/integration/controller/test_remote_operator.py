@@ -15,6 +15,7 @@ from tests.support.tls_stack import RUN, TlsStack
 
 from oven_bench.performance.webhook_server import WebhookServer
 from oven_controller.errors import BusError, RefusedError
+from oven_controller.log.command_result import CommandResult
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Receipt
 from oven_controller.protocol.names import Subjects
@@ -22,7 +23,7 @@ from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCo
 from oven_controller.runs.endpoint import Endpoint
 from oven_controller.runs.local_run import LocalRun
 from oven_controller.runs.log_sources import exported
-from oven_controller.runs.operator_client import Result, carried_out
+from oven_controller.runs.operator_client import carried_out
 from oven_controller.runs.remote_run import RemoteRun
 from oven_controller.security import person_file, tls
 from oven_controller.security.person_file import PersonFile
@@ -80,7 +81,7 @@ def as_an_attacker(held: PersonFile, far: TlsStack) -> RemoteRun:
     return RemoteRun(RUN, far.url, held.credentials, keys=held.keys, trust=trust)
 
 
-async def attempts(access: RemoteRun) -> list[Result | BaseException]:
+async def attempts(access: RemoteRun) -> list[CommandResult | BaseException]:
     wanted = (carried_out(access, command(**fields), 4) for fields in EVERY_ACTION)
     return await asyncio.gather(*wanted, return_exceptions=True)
 

@@ -9,7 +9,9 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from nats.aio.msg import Msg
 
@@ -22,6 +24,7 @@ from oven_controller.security.credentials import Credentials
 from oven_learner.rollback.in_memory import Snapshots
 
 BEAT_S = 0.04
+STEERED_S = 0.1
 
 
 def kg(_args: list[str]) -> int:
@@ -98,6 +101,33 @@ def _beat(snapshots: Snapshots | None) -> int:
             client.observe(step, {"reward": clip[0]})
             due = time.monotonic() + BEAT_S
             while time.monotonic() < due:
+                client.poll()
+                time.sleep(0.005)
+    return 0
+
+
+def steered(_args: list[str]) -> int:
+    """The real client with a knob of each kind and snapshots to roll back to, ten observations a second, until it is
+    told to stop or a file `finish` is in the run's folder."""
+    folder = Path(os.environ["OVEN_RUN_DIR"])
+    state: dict[str, Any] = {"clip": 1.0, "warmth": 0.5, "mixture": {"easy": 0.5, "hard": 0.5}, "teacher": "small"}
+    weights = [0]
+    knobs = oven.Actuators()
+    set_ = state.__setitem__
+    knobs.scalar("grad.clip", lambda: state["clip"], partial(set_, "clip"), low=0.1, high=10.0, scale="log", risky=True)
+    knobs.scalar("sampling.warmth", lambda: state["warmth"], partial(set_, "warmth"), low=0.0, high=2.0)
+    knobs.simplex("data.mixture", lambda: state["mixture"], partial(set_, "mixture"))
+    knobs.choice("teacher.active", lambda: state["teacher"], partial(set_, "teacher"), ("small", "large"))
+    from oven_learner.rollback.in_memory import Snapshots
+
+    snapshots = Snapshots(lambda: (weights[0], weights[0]), lambda step: weights.__setitem__(0, step))
+    metrics = (MetricSpec(name="reward"),)
+    with oven.connect(knobs, metrics=metrics, recipe="toy", snapshots=snapshots, max_steps=100_000) as client:
+        while not (folder / "finish").exists() and not client.stopping:
+            weights[0] += 1
+            client.observe(weights[0], {"reward": state["clip"]})
+            due = time.monotonic() + STEERED_S
+            while time.monotonic() < due and not client.stopping:
                 client.poll()
                 time.sleep(0.005)
     return 0

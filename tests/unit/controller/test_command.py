@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from oven_controller.cli.operator import parsed
 from oven_controller.errors import ConfigError
+from oven_controller.log.command_result import CommandResult
 from oven_controller.protocol.messages import Decision, Message, Receipt
 from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
-from oven_controller.runs.operator_client import Result
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_json_comes_back_as_it_is(value: Any) -> None:
     assert parsed(json.dumps(value)) == value
 
 
-def result(action: Any, *said: Message) -> Result:
-    found = Result("r", OperatorCommand(id="c", action=action), 5.0, logged=7)
+def result(action: Any, *said: Message) -> CommandResult:
+    found = CommandResult("r", OperatorCommand(id="c", action=action), "within 5 s", logged=7)
     for body in said:
         found.take(body)  # type: ignore[arg-type]
     return found

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.controller.test_notify_webhook import sent
 
+from oven_bench.performance.webhook_server import Reply, WebhookServer
 from oven_controller.errors import ConfigError
 from oven_controller.notify import apprise_service, kept_addresses
-from oven_controller.notify.endpoints import resolve, warnings
-from oven_controller.notify.message import Message
-from oven_controller.settings.notify import NotifySettings, shown
+from oven_controller.notify.recipients import resolve, warnings
+from oven_controller.settings.notifications import NotifySettings, shown
 from oven_controller.settings.resolution import notify_settings
 from oven_controller.settings.resolution import resolve as resolved
 
@@ -49,10 +50,10 @@ def test_settings_that_are_written_down_have_no_address_and_find_it_again(tmp_pa
         "kept:1 https://hooks.example/…", "env:OPS", "kept:1 https://hooks.example/…",
     ]  # fmt: skip
     again = NotifySettings.model_validate_json(settings.model_dump_json())
-    endpoints = resolve(again, {"OPS": HOOK + "2", "A": "v"}, tmp_path)
-    assert [one.url for one in endpoints] == [HOOK, HOOK + "2", HOOK]
-    assert [one.name for one in endpoints] == ["https://hooks.example/…", "env:OPS", "https://hooks.example/… (2)"]
-    assert SECRET not in repr(endpoints)
+    recipients = resolve(again, {"OPS": HOOK + "2", "A": "v"}, tmp_path)
+    assert [one.url for one in recipients] == [HOOK, HOOK + "2", HOOK]
+    assert [one.name for one in recipients] == ["https://hooks.example/…", "env:OPS", "https://hooks.example/… (2)"]
+    assert SECRET not in repr(recipients)
     kept_addresses.keep(tmp_path, given(HOOK + "3"))
     assert dict(kept_addresses.read(tmp_path)) == {"1": HOOK, "2": HOOK + "3"}
     file = tmp_path / "notify" / "addresses.json"
@@ -145,18 +146,18 @@ def test_without_tls_where_it_is_said_or_stays_on_this_machine() -> None:
     ],
 )
 def test_chats_and_mail_go_by_apprise(url: str) -> None:
-    (endpoint,) = resolve(given(url), {})
-    assert endpoint.service is not None
-    assert SECRET not in endpoint.name
+    (recipient,) = resolve(given(url), {})
+    assert recipient.service is not None
+    assert SECRET not in recipient.name
     token = next(part for part in url.replace("@", "/").replace(":", "/").split("/") if part.startswith(SECRET))
-    assert SECRET not in endpoint.without_secrets(f"could not reach {url}: {token}")
+    assert SECRET not in recipient.without_secrets(f"could not reach {url}: {token}")
 
 
 def test_without_apprise_the_command_that_installs_it_is_named() -> None:
     code = (
         "import sys; sys.modules['apprise'] = None\n"
-        "from oven_controller.notify.endpoints import resolve\n"
-        "from oven_controller.settings.notify import NotifySettings\n"
+        "from oven_controller.notify.recipients import resolve\n"
+        "from oven_controller.settings.notifications import NotifySettings\n"
         "for url in ('https://hooks.example/x', 'slack://a/b/c', 'htps://x/y'):\n"
         "    try:\n"
         "        print(resolve(NotifySettings(to=[url]), {})[0].name)\n"
@@ -171,9 +172,17 @@ def test_without_apprise_the_command_that_installs_it_is_named() -> None:
 
 
 def test_what_apprise_says_of_a_failure_has_no_secret(caplog: pytest.LogCaptureFixture) -> None:
-    from tests.unit.controller.test_notify_webhook import sent
-
-    (endpoint,) = resolve(given(f"json://127.0.0.1:1/{SECRET}"), {})
-    message: Message = sent()
-    failure = endpoint.without_secrets(apprise_service.send(endpoint.service, message))
+    (recipient,) = resolve(given(f"json://127.0.0.1:1/{SECRET}"), {})
+    failure = recipient.without_secrets(apprise_service.send(recipient.service, sent()))
     assert failure and SECRET not in failure + caplog.text
+
+
+def test_apprise_sends_the_title_and_the_text_and_follows_no_redirect() -> None:
+    with WebhookServer() as other, WebhookServer() as server:
+        (recipient,) = resolve(given(server.url.replace("http", "json") + f"/{SECRET}"), {})
+        assert apprise_service.send(recipient.service, sent()) == ""
+        server.reply = Reply(302, headers={"Location": f"{other.url}/taken"})
+        failure = recipient.without_secrets(apprise_service.send(recipient.service, sent()))
+    first, _again = server.posted
+    assert (first.json["title"], first.json["message"], first.json["type"]) == (sent().title, sent().text, "warning")
+    assert other.posted == [] and "302" in failure and SECRET not in failure

@@ -12,8 +12,8 @@ import pytest
 
 from oven_bench.performance.webhook_server import Reply, WebhookServer
 from oven_controller.notify import webhook
-from oven_controller.notify.endpoints import Endpoint
 from oven_controller.notify.message import Message, Notice, message
+from oven_controller.notify.recipients import Recipient
 from oven_controller.notify.webhook import SAID, Answer, post
 
 PASSWORD, TOKEN, PATH = "pa55word", "token-0123456789", "path-0123456789"
@@ -29,8 +29,8 @@ def sent() -> Message:
 
 
 def posted(server: WebhookServer, secret: str = "", url: str = "") -> Answer:
-    endpoint = Endpoint("hook", url or f"{server.url}/{PATH}", {"X-Token": TOKEN}, secret)
-    answer = post(endpoint, sent(), 1_767_268_800.0)
+    recipient = Recipient("hook", url or f"{server.url}/{PATH}", {"X-Token": TOKEN}, secret)
+    answer = post(recipient, sent(), 1_767_268_800.0)
     assert not any(secret in answer.failure for secret in (PASSWORD, TOKEN, PATH))
     return answer
 

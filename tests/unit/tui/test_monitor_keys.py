@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from tests.support.monitor_log import recorded
@@ -21,12 +22,16 @@ from oven_tui.app import MonitorApp
 from oven_tui.apps.overlay_app import OverlayApp
 from oven_tui.apps.play_app import PlayApp
 from oven_tui.bindings import key_words
-from oven_tui.model.commands import BY_ID, COMMANDS
+from oven_tui.model.commands import BY_ID, COMMANDS, Scope
 from oven_tui.model.decisions import Decided
+from oven_tui.screens.choice import ChoiceScreen
 from oven_tui.screens.completions import CompletionScreen
+from oven_tui.screens.confirm import ConfirmScreen
 from oven_tui.screens.console import ConsoleScreen
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import BOARD, HelpScreen
+from oven_tui.screens.knob import KnobScreen
+from oven_tui.screens.paper import PaperScreen
 from oven_tui.widgets.chart import Chart
 from oven_tui.widgets.charts import CHARTS
 from oven_tui.widgets.console_lines import ConsoleLines
@@ -185,18 +190,16 @@ async def test_the_filter() -> None:
         await until(pilot, lambda: "shown by" not in screen_text(app))
 
 
-SHOWN = (
-    MonitorApp, Decisions, DecisionScreen, HelpScreen, ConsoleScreen, ConsoleLines, RunList, OverlayApp, PlayApp,
-    CompletionScreen,
-)  # fmt: skip
+BOARDS = (MonitorApp, Decisions, ConsoleLines, RunList, OverlayApp, PlayApp)
+PAGES = (ConsoleScreen, CompletionScreen, PaperScreen, HelpScreen, ConfirmScreen, ChoiceScreen, KnobScreen)
+SHOWN = (*BOARDS, *PAGES)
 
 
 def test_a_key_has_one_meaning_where_it_is_heard() -> None:
-    for scope in ("decisions", "paper", "help", "runs", "overlay", "player", "console", "console_page", "completions"):
-        keys = [key for command in COMMANDS if command.scope == scope for key in command.key_names()]
+    for scopes in (("monitor", "decisions"), ("paper", "help"), *((scope,) for scope in get_args(Scope))):
+        keys = [key for command in COMMANDS if command.scope in scopes for key in command.key_names()]
         assert len(keys) == len(set(keys))
-    board = [key for command in COMMANDS if command.scope in ("monitor", "decisions") for key in command.key_names()]
-    assert len(board) == len(set(board)) and len(BY_ID) == len(COMMANDS)
+    assert len(BY_ID) == len(COMMANDS)
 
 
 async def test_help_has_every_command_of_the_table_and_the_classes_have_its_bindings() -> None:

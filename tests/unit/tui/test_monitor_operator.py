@@ -12,6 +12,7 @@ from tests.unit.tui.test_monitor_view import decided, fold
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import AgentStatus, Decision, Message, Outcome, OutcomeLine, TallyLine
 from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_tui.model.commands_given import told
 from oven_tui.model.decisions import Decided, Note, matching
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.decision_detail import content
@@ -37,7 +38,7 @@ def decision(number: int, verdict: str, **more: Any) -> tuple[str, Decision]:
     return f"decision.{body.id}", body
 
 
-def told(entry: Decided) -> str:
+def paper(entry: Decided) -> str:
     console = Console(width=200, color_system=None)
     with console.capture() as capture:
         console.print(Group(*content(entry)))
@@ -47,7 +48,7 @@ def told(entry: Decided) -> str:
 def test_what_is_advised_says_how_to_approve_it_until_somebody_does() -> None:
     advised = decision(1, "advised")
     entry = decided(view_after(advised))[-1]
-    assert entry.fate == "advised" and f"oven-controller approve {advised[1].id}" in told(entry)
+    assert entry.fate == "advised" and f"oven-controller approve {advised[1].id}" in paper(entry)
     *_, entry, followed = decided(view_after(advised, decision(2, "adopted", of=advised[1].id, command="c")))
     assert (entry.fate, followed.fate) == ("approved", "pending")
     assert matching("approved")(entry) and not matching("approved")(followed)
@@ -70,21 +71,24 @@ def test_an_outcome_stands_with_its_decision_and_moves_the_reputations_shown() -
     line = OutcomeLine(agent="lr", stance="propose", confidence=0.9, success=1.0, merit=0.98, before=1.0, after=1.46)
     view = view_after((subject, body), outcome(body, scored=True, gain=0.05, forecast=0.04, lines=(line,)))
     entry = decided(view)[-1]
-    assert entry.outcome is not None and "eval/accuracy +0.05, forecast +0.04" in told(entry)
-    assert "lr 1.00 → 1.46" in told(entry) and view.reputations["lr"] == 1.46
+    assert entry.outcome is not None and "eval/accuracy +0.05, forecast +0.04" in paper(entry)
+    assert "lr 1.00 → 1.46" in paper(entry) and view.reputations["lr"] == 1.46
     unscored = decided(view_after((subject, body), outcome(body, scored=False)))[-1]
-    assert "not scored, as forecast" in told(unscored)
+    assert "not scored, as forecast" in paper(unscored)
 
 
-def test_commands_say_what_they_ask_for_and_refusals_why() -> None:
+def test_commands_say_what_they_ask_for_and_what_came_of_it() -> None:
     command = OperatorCommand(id="c1", action="set", actuator=LR, value=0.5, reason="too fast")
     refused = CommandAnswer(
         command="c1", operator="kim", action="set", done=False, reason="0.5 lies outside 1 to 2", tick=9
     )
-    view = view_after(("operator.kim", command), ("answer.000000900001-00", refused))
-    asked, answer = [entry for entry in view.entries if isinstance(entry, Note)][-2:]
-    assert (asked.author, asked.text) == ("operator kim", f"set {LR} 0.5: too fast")
-    assert (answer.author, answer.text) == ("mesh", "set refused: 0.5 lies outside 1 to 2")
+    said = ("operator.kim", command)
+    view = view_after(said)
+    (row,) = [entry for entry in view.entries if isinstance(entry, Note) and entry.command == "c1"]
+    assert (row.author, row.text) == ("operator kim", f"set {LR} 0.5: too fast")
+    assert told(view.given.by_id["c1"]).endswith("the mesh's answer is awaited")
+    view = view_after(said, ("answer.000000900001-00", refused))
+    assert told(view.given.by_id["c1"]) == "refused: 0.5 lies outside 1 to 2"
 
 
 def test_an_agents_notice_stands_among_the_entries() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -169,12 +169,13 @@ SIZES = [(random.Random(7).randint(40, 300), random.Random(n).randint(12, 100)) 
 @pytest.mark.parametrize("make", ["monitor", "runs", "overlay", "play"])
 async def test_a_storm_of_sizes_ends_with_a_whole_screen(make: str, home: Home) -> None:
     folder = home.find("second")
-    app: App[Any] = {
+    apps: dict[str, Callable[[], App[Any]]] = {
         "monitor": lambda: MonitorApp(About("demo")),
         "runs": lambda: RunsApp(RunRows(home)),
         "overlay": lambda: OverlayApp((), names=("one", "two", "three", "four")),
         "play": lambda: PlayApp(About("demo"), folder),
-    }[make]()
+    }
+    app = apps[make]()
     async with opened(app) as pilot:
         if isinstance(app, MonitorApp) and make == "monitor":
             app.take(EVENTS)

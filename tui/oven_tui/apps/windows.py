@@ -32,15 +32,18 @@ class Windows:
         appearance: Appearance,
         speed: float = 1.0,
         *,
+        control: bool = False,
         only_one: bool = False,
     ) -> None:
-        """Without `accesses` the list of the home's runs is shown first. `speed`: of a run that is played. `only_one`:
-        no other window follows the first, as in a browser, whose driver takes one app a process."""
+        """Without `accesses` the list of the home's runs is shown first. `speed`: of a run that is played. `control`:
+        the person may act on the runs, as far as their keys let them. `only_one`: no other window follows the first, as
+        in a browser, whose driver takes one app a process."""
         self.last_view: MonitorView | None = None
         """That of the run that was shown last; None where there was none."""
         self.return_code = 0
         self._accesses = list(accesses)
         self._home, self._appearance, self._speed = home, appearance, speed
+        self._control = control
         self._app: App[Any] | None = None
         self._over, self._only_one = False, only_one
         self._rows: RunRows | None = None
@@ -78,7 +81,7 @@ class Windows:
             folder = local_folder(access, "playing a run")
             app: MonitorApp = PlayApp(about, folder, appearance=self._appearance, speed=self._speed)
         else:
-            app = MonitorApp(about, access, appearance=self._appearance)
+            app = MonitorApp(about, access, control=self._control, appearance=self._appearance)
         await self._show(app)
         self.last_view = app.view
         return app.wants_runs

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 Scope = Literal[
-    "monitor", "decisions", "paper", "help", "completions", "console", "console_page", "runs", "overlay", "player"
+    "monitor", "decisions", "paper", "help", "confirm", "choice", "knob", "completions", "console", "console_page",
+    "runs", "overlay", "player",
 ]  # fmt: skip
-"""Where a command is heard: everywhere in the monitor (the application), in the list of decisions, on a page over the
-dashboard that only reads (`paper`), on the help, on the pane of sampled completions, in the console's lines or on its
-page, in the list of runs, over several runs, or while a recorded run is played (there beside the monitor's, and before
-them where a key is both's)."""
+"""Where a command is heard: everywhere in the monitor (the application), in the list of decisions; on one of the pages
+over the dashboard: one that only reads (`paper`), the help, a question, a list to choose from, a knob's value; on the
+pane of sampled completions, in the console's lines or on its page, in the list of runs, over several runs, or while a
+recorded run is played (there beside the monitor's, and before them where a key is both's)."""
 Group = Literal[
     "Window", "Charts", "Decisions", "Completions", "Console", "Acting on the run", "Runs", "Overlay", "Playing"
 ]  # fmt: skip
@@ -55,6 +56,54 @@ class Command:
 
 
 COMMANDS: Final = (
+    Command(
+        "act.approve", "monitor", "a", "approve", "Approve advice",
+        "Approve the chosen advice; guardrails are asked again", "Acting on the run", "Approve", acts=True,
+    ),
+    Command(
+        "act.veto", "monitor", "v", "veto", "Veto", "Reject the chosen open ballot at once, or advice for good",
+        "Acting on the run", "Veto", acts=True,
+    ),
+    Command(
+        "act.set", "monitor", "e", "set_knob", "Set a knob", "Set a knob within its bounds, whatever the agents say",
+        "Acting on the run", "Set", acts=True,
+    ),
+    Command(
+        "act.hold", "monitor", "p", "hold_or_resume", "Hold or resume training",
+        "Hold training after this step, or resume it", "Acting on the run", "Hold", acts=True,
+    ),
+    Command(
+        "act.checkpoint", "monitor", "w", "checkpoint", "Write a checkpoint", "Write a checkpoint after this step",
+        "Acting on the run", acts=True,
+    ),
+    Command(
+        "act.rollback", "monitor", "b", "rollback", "Roll back", "Roll back to a snapshot, from a list",
+        "Acting on the run", acts=True,
+    ),
+    Command(
+        "act.undo", "monitor", "B", "undo_rollback", "Take the rollback back",
+        "Forward again to what the last rollback left", "Acting on the run", acts=True,
+    ),
+    Command(
+        "act.mute", "monitor", "x", "mute", "Mute or unmute an agent",
+        "Its votes are logged and do not count, or count again", "Acting on the run", acts=True,
+    ),
+    Command(
+        "act.trust", "monitor", "t", "trust(True)", "Trust an agent", "Its votes carry and veto, on one knob or on all",
+        "Acting on the run", acts=True,
+    ),
+    Command(
+        "act.distrust", "monitor", "T", "trust(False)", "Distrust an agent", "Its votes carry and veto nothing",
+        "Acting on the run", acts=True,
+    ),
+    Command(
+        "act.autonomy", "monitor", "o", "autonomy", "Autonomy of a knob",
+        "What the mesh may do by itself: observe, advise or auto", "Acting on the run", acts=True,
+    ),
+    Command(
+        "act.stop", "monitor", "X", "stop", "Stop the run", "End the run after this step, with a checkpoint",
+        "Acting on the run", acts=True,
+    ),
     Command(
         "quit", "monitor", "q", "quit", "Close the monitor", "Close the monitor; the run continues", footer="Close"
     ),
@@ -270,8 +319,26 @@ COMMANDS: Final = (
     Command("player.seek", "player", "t", "seek", "Go to a step", "Go to a step, by its number", "Playing"),
     Command("player.start", "player", "0", "start", "To the start", "To the run's start", "Playing"),
     Command("player.end", "player", "end,dollar_sign", "end", "To the end", "To the end of the log", "Playing"),
-    Command("paper.back", "paper", "escape,enter,q", "dismiss", "Back", "Back to the run", footer="Back"),
-    Command("help.back", "help", "escape,question_mark,q", "dismiss", "Back", "Back to the run", footer="Back"),
+    Command("paper.back", "paper", "escape,enter,q", "dismiss", "Back", "Back to the run", footer="back"),
+    Command("paper.down", "paper", "j", "move(1)", "Down", "A line on", listed=False),
+    Command("paper.up", "paper", "k", "move(-1)", "Up", "A line back", listed=False),
+    Command("help.back", "help", "question_mark", "dismiss", "Back", "Back to the run"),
+    Command("confirm.yes", "confirm", "enter,y", "answer(True)", "Do it", "Give the command", footer="do it"),
+    Command("confirm.no", "confirm", "escape,n,q", "answer(False)", "Leave it", "Leave it", footer="leave it"),
+    Command("confirm.reason", "confirm", "tab,r", "reason", "Reason", "Say why; it is in the log", footer="say why"),
+    Command("choice.choose", "choice", "enter", "choose", "Choose", "This one", footer="choose"),
+    Command("choice.back", "choice", "escape,q", "leave", "Back", "Back to the run", footer="back"),
+    Command("choice.down", "choice", "j", "move(1)", "Down", "The next one", footer="down", listed=False),
+    Command("choice.up", "choice", "k", "move(-1)", "Up", "The one before", footer="up", listed=False),
+    Command("knob.set", "knob", "enter", "answer(True)", "Set it", "Give the command", footer="set it"),
+    Command("knob.leave", "knob", "escape,q", "answer(False)", "Leave it", "Leave it", footer="leave it"),
+    Command("knob.less", "knob", "left,h", "move(-1)", "Less", "A step down on its scale", footer="less"),
+    Command("knob.more", "knob", "right,l", "move(1)", "More", "A step up on its scale", footer="more"),
+    Command("knob.much_less", "knob", "shift+left,H", "move(-5)", "Much less", "Five steps down"),
+    Command("knob.much_more", "knob", "shift+right,L", "move(5)", "Much more", "Five steps up"),
+    Command("knob.next", "knob", "down,j", "pick(1)", "Next share", "The next component of a mixture"),
+    Command("knob.before", "knob", "up,k", "pick(-1)", "Share before", "The component before"),
+    Command("knob.rub_out", "knob", "backspace", "rub_out", "Rub out", "Rub out what was typed", listed=False),
 )  # fmt: skip
 """A key has one meaning in a scope; a page over the dashboard hides the keys of what lies under it."""
 

@@ -82,6 +82,8 @@ class Note:
     step: int
     author: str
     text: str
+    command: str = ""
+    """The operator's command, by its id (oven_tui.model.commands_given)."""
 
 
 Entry: TypeAlias = Decided | Open | Note
@@ -109,8 +111,9 @@ def came_at(entry: Entry) -> int | None:
             return None
 
 
-def as_json(entry: Entry) -> str:
-    """The row as one JSON object: the messages as the log has them, and what became of the decision."""
+def as_json(entry: Entry, command: Mapping[str, Any] | None = None) -> str:
+    """The row as one JSON object: the messages as the log has them, and what became of the decision, or of an
+    operator's `command`."""
     found: dict[str, Any] = {"event": entry.seq, "step": entry.step}
     match entry:
         case Decided():
@@ -124,7 +127,7 @@ def as_json(entry: Entry) -> str:
             found["ballot"] = entry.opened.model_dump(mode="json")
             found["votes"] = {name: vote.model_dump(mode="json") for name, vote in entry.votes.items()}
         case Note():
-            found |= {"author": entry.author, "text": entry.text}
+            found |= {"author": entry.author, "text": entry.text, **({"result": command} if command else {})}
     return json.dumps(found, ensure_ascii=False)
 
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from oven_controller.log.announcement_text import announced, injected
-from oven_controller.log.run_summary import RunSummary, text, training_signal
+from oven_controller.log.run_summary import RunSummary, training_signal
 from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
@@ -29,9 +29,10 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.protocol.trial_messages import BranchObservation, TrialEnded, TrialStarted
 from oven_tui.model.braille_chart import Style
+from oven_tui.model.commands_given import CommandsGiven, asked
 from oven_tui.model.decisions import Decided, Entry, Note, Open
 from oven_tui.model.fans import Fans
 from oven_tui.model.metric_series import WAITING, Series
@@ -68,6 +69,7 @@ class MonitorView:
         """In the order in which they were first heard, which is also the order of their glyphs."""
         self.reputations: dict[str, float] = {}
         """Agent → its weight after the last outcome; absent before the first."""
+        self.given = CommandsGiven()
         self.faults: deque[str] = deque(maxlen=20)
         self.left_out = 0
         self.preview = False
@@ -89,6 +91,7 @@ class MonitorView:
         self.run.feed(event)
         for name in self.run.agents.keys() - set(self.agents) if len(self.run.agents) > len(self.agents) else ():
             self._agent(name)
+        self.given.feed(event)
         match event.body:
             case Observation() as body:
                 self._observation(event, body)
@@ -131,9 +134,7 @@ class MonitorView:
                 self._enter(Note(event.seq, step, event.author, body.reason))
             case OperatorCommand() as body:
                 self._mark(f"operator-{event.seq}", self.run.tick, event.author, "operator")
-                self._enter(Note(event.seq, step, f"operator {event.author}", asked(body)))
-            case CommandAnswer() as body if not body.done:
-                self._enter(Note(event.seq, step, "mesh", f"{body.action} refused: {body.reason}"))
+                self._enter(Note(event.seq, step, f"operator {event.author}", asked(body), body.id))
             case _:
                 pass
 
@@ -274,8 +275,14 @@ class MonitorView:
             del self.marks[next(iter(self.marks))]
 
     def rows(self) -> list[Entry]:
-        """The list of decisions, the newest last; what is still open stands after what is closed."""
-        return [*self.entries, *self.open.values()]
+        """The list of decisions, the newest last; after what is closed what is open, then what was just asked."""
+        step = self.run.step
+        waiting = (Note(0, step, "you", asked(one.command), id) for id, one in self.given.asked.items())
+        return [*self.entries, *self.open.values(), *waiting]
+
+    def list_version(self) -> tuple[int, int]:
+        """Differs when anything in the list of decisions does."""
+        return self.version, self.given.version
 
     def state(self, silent_s: float) -> State:
         """`silent_s`: seconds since the last event, by the reader's clock."""
@@ -355,14 +362,6 @@ class MonitorView:
         made.series = {name: series.copy() for name, series in self.series.items()}
         made.steps = self.steps.copy()
         made.entries, made.open, made.marks = list(self.entries), dict(self.open), dict(self.marks)
-        made.reputations = dict(self.reputations)
+        made.reputations, made.given = dict(self.reputations), self.given.copy()
         made.agents, made.faults = list(self.agents), self.faults.copy()
         return made
-
-
-def asked(command: OperatorCommand) -> str:
-    """What an operator asked for, in a few words."""
-    value = "" if command.value is None else text(command.value)
-    parts = (command.action, command.of, command.actuator, command.agent, command.autonomy or "", value)
-    said = " ".join(part for part in parts if part)
-    return f"{said}: {command.reason}" if command.reason else said

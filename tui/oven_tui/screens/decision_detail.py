@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -21,18 +18,17 @@ from oven_controller.log.trial_findings import Trial, changes
 from oven_controller.protocol.messages import Outcome, TallyLine, Vote
 from oven_controller.terminal_text import clean
 from oven_tui import other_rules
-from oven_tui.bindings import bindings
+from oven_tui.bindings import key_line
 from oven_tui.model import decision_chart, other_verdicts, path_picture
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import FATES, wrapped
 from oven_tui.model.decisions import Decided, Entry, Note, Open
 from oven_tui.model.monitor_view import MonitorView
+from oven_tui.screens.paper import PaperScreen
 from oven_tui.widgets.drawing import Drawing
 
 
-class DecisionScreen(ModalScreen[None]):
-    BINDINGS: ClassVar[list[BindingType]] = bindings("paper")
-
+class DecisionScreen(PaperScreen):
     def __init__(self, entry: Entry, view: MonitorView | None = None, where: Sequence[str] = ()) -> None:
         """`view` has the metric by which a decision is judged. `where` names the run to a process that is asked about
         other rules, as the monitor's arguments do; empty: nothing is asked."""
@@ -43,7 +39,7 @@ class DecisionScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="paper") as paper:
             paper.border_title = clean(heading(self._entry))
-            paper.border_subtitle = "escape: back"
+            paper.border_subtitle = key_line("paper")
             yield Static(Group(*content(self._entry)))
             if isinstance(self._entry, Decided):
                 yield from self._pictures(self._entry)

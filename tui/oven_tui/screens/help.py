@@ -11,12 +11,12 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from oven_tui.bindings import bindings, key_words
+from oven_tui.bindings import bindings, key_line, key_words
 from oven_tui.model.cell_text import FATES
 from oven_tui.model.commands import COMMANDS, GROUPS, Scope, of
+from oven_tui.screens.paper import PaperScreen
 
 SIGNS = (
     ("⣀⠤⠒", "dots dim: as measured, the least and greatest of each column; bright: moving average over 20 points"),
@@ -25,13 +25,12 @@ SIGNS = (
     ("⚑", "an operator's command"),
     *((sign, f"decision {words}") for sign, words, _ in FATES.values()),
 )
+
 BOARD: Final[tuple[Scope, ...]] = ("monitor", "decisions")
 """The monitor's own scopes."""
-PAGES = ("paper", "help")
-"""Scopes whose one command is told at the foot of the page."""
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(PaperScreen):
     BINDINGS: ClassVar[list[BindingType]] = bindings("help")
 
     def __init__(self, scopes: Sequence[Scope] = BOARD) -> None:
@@ -48,7 +47,7 @@ class HelpScreen(ModalScreen[None]):
         )
         with VerticalScroll(id="paper") as paper:
             paper.border_title = "help"
-            paper.border_subtitle = "escape: back"
+            paper.border_subtitle = key_line("paper")
             yield Static(Group(*_keys(self._scopes), _head("Filter"), filters, _head("Signs"), signs))
 
 

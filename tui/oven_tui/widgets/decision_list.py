@@ -14,10 +14,14 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from oven_controller.log.command_result import CommandResult
 from oven_controller.log.run_summary import text
+from oven_controller.protocol.messages import Decision
 from oven_tui.bindings import bindings
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import FATES, fit, glyph, row
+from oven_tui.model.commands_given import object_of, sign_of, told, value_of
+from oven_tui.model.consequences import countdown, remaining
 from oven_tui.model.decisions import Decided, Entry, Note, Open, as_json, came_at, matching, named
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import PAINTS, Painted, Panel
@@ -48,11 +52,13 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         self.follows = True
         self._rows: list[Entry] = []
         self._drawn: tuple[object, ...] = ()
+        self._watched = ""
         self.border_title = "decisions"
 
     def redraw(self) -> None:
         """Take over what the view has; costs nothing when its list did not change."""
-        drawn = (id(self.view), self.view.version, self.filter, tuple(self.view.agents))
+        counts_down = self.view.run.tick if self.view.open or self.view.run.advised else 0
+        drawn = (id(self.view), self.view.list_version(), self.filter, tuple(self.view.agents), counts_down)
         if drawn == self._drawn:
             return
         self._drawn = drawn
@@ -63,6 +69,9 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         self._rows = rows
         if not self.follows and here is not None:
             self.cursor = next((n for n, entry in enumerate(rows) if _same(entry, here)), self.cursor)
+        watched = self._place_of(self._watched)
+        if watched is not None:
+            self.cursor, self.follows = watched, False
         self.cursor = len(rows) - 1 if self.follows else min(self.cursor, len(rows) - 1)
         self.cursor = max(0, self.cursor)
         self.virtual_size = Size(self.size.width, len(rows))
@@ -87,6 +96,23 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         self.virtual_size = Size(self.size.width, len(self._rows))
         self._keep_cursor_visible()
 
+    def chosen(self) -> Entry | None:
+        """The entry under the cursor."""
+        return self._rows[self.cursor] if self.cursor < len(self._rows) else None
+
+    def stand_on(self, command: str) -> None:
+        """Stand on a command's row, whatever comes after it, until it is released or somebody moves."""
+        self._watched = command
+
+    def leave(self, command: str) -> None:
+        """Follow the newest again, if the list still stands there."""
+        if self._watched == command:
+            self.tail()
+
+    def _place_of(self, command: str) -> int | None:
+        rows = range(len(self._rows) - 1, -1, -1) if command else ()
+        return next((n for n in rows if _name(self._rows[n]) == command), None)
+
     def tail(self) -> None:
         self.follows = True
         self.move_to(len(self._rows) - 1)
@@ -107,7 +133,8 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         """The row as JSON to the terminal's clipboard, over ssh too."""
         if self.cursor < len(self._rows):
             entry = self._rows[self.cursor]
-            self.app.copy_to_clipboard(as_json(entry))
+            given = self.view.given.by_id.get(entry.command) if isinstance(entry, Note) else None
+            self.app.copy_to_clipboard(as_json(entry, given.fields() if given is not None else None))
             self.app.notify(f"{named(entry)}: copied as JSON", timeout=3)
 
     def action_open(self) -> None:
@@ -122,6 +149,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
                 self.action_open()
 
     def move_to(self, cursor: int) -> None:
+        self._watched = ""
         before, self.cursor = self.cursor, max(0, min(cursor, len(self._rows) - 1))
         self.follows = self.cursor >= len(self._rows) - 1
         self._keep_cursor_visible()
@@ -143,14 +171,15 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
 
     def _line(self, entry: Entry, width: int) -> list[Run]:
         match entry:
+            case Note() if (given := self.view.given.by_id.get(entry.command)) is not None:
+                return self._command(entry, given, width)
             case Note():
                 words: list[Run] = [(f"{entry.author}: {entry.text}", "dim")]
                 return row(width, [(f"{entry.step:>5}  ", "dim"), *words])
             case Open():
                 opened = entry.opened
-                votes = (
-                    f"{len(entry.votes)} of {len(opened.eligible)} have voted; closes at tick {opened.closes_at_tick}"
-                )
+                closes = remaining(self.view, opened.closes_at_tick)
+                votes = f"{len(entry.votes)} of {len(opened.eligible)} have voted; closes in {closes}"
                 change = f"→ {text(opened.proposal)}"
                 return self._columns(entry, opened.opened_by, opened.actuator, change, ("◌ open", "warn"), votes, width)
             case Decided():
@@ -161,8 +190,37 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
                 sign, words_, kind = FATES[entry.fate]
                 why = entry.receipt.reason if entry.receipt and entry.receipt.reason else decision.reason
                 why = entry.finding or why
+                if entry.fate == "advised":
+                    sign, words_, kind, why = self._advice(decision, why)
                 fate = (f"{sign} {words_}", kind)
+                if (under_way := self.view.given.under_way(decision.id)) is not None:
+                    fate, why = sign_of(under_way), f"{under_way.command.action}: {told(under_way)}"
                 return self._columns(entry, entry.proposer, decision.actuator, change, fate, why, width)
+
+    def _advice(self, decision: Decision, why: str) -> tuple[str, str, str, str]:
+        """Sign, words, kind of text, and how long it may still be approved."""
+        if self.view.run.advised.get(decision.actuator) is not decision:
+            return "–", "set aside", "dim", why
+        lapsed = self.view.run.lapsed(decision)
+        sign, words, kind = ("–", "lapsed", "dim") if lapsed else FATES["advised"]
+        return sign, words, kind, f"{countdown(self.view, decision)}; {why}"
+
+    def _command(self, entry: Note, given: CommandResult, width: int) -> list[Run]:
+        """What a person asked for, and how far it has come."""
+        command = given.command
+        on = given.decision.actuator if command.of and given.decision is not None else object_of(command)
+        what = " ".join(part for part in (command.action, value_of(command)) if part)
+        why = told(given) + (f" ({command.reason})" if command.reason and command.reason not in told(given) else "")
+        cells: list[Run] = [
+            (f"{entry.step:>5}  ", "dim"),
+            ("⚑ ", "warn"),
+            (fit(entry.author.removeprefix("operator "), AGENT) + " ", "strong"),
+            (fit(on or "the run", ACTUATOR) + " ", "text"),
+            (fit(what, CHANGE) + " ", "strong"),
+            (fit(sign_of(given)[0], FATE) + " ", sign_of(given)[1]),
+            (why, "dim"),
+        ]
+        return row(width, cells)
 
     def _columns(
         self, entry: Entry, agent: str, actuator: str, change: str, fate: Run, why: str, width: int
@@ -194,4 +252,4 @@ def _name(entry: Entry) -> str:
         case Open():
             return entry.opened.id
         case Note():
-            return str(entry.seq)
+            return entry.command or str(entry.seq)

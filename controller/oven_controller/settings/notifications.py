@@ -55,7 +55,7 @@ def shown(url: str) -> str:
     return f"{scheme}://{parts.hostname}{port}" + ("/…" if beyond else "")
 
 
-class EndpointSettings(BaseModel):
+class RecipientSettings(BaseModel):
     """Where messages go. A settings file may give the address alone."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -108,7 +108,7 @@ class EndpointSettings(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _fits_its_scheme(self) -> EndpointSettings:
+    def _fits_its_scheme(self) -> RecipientSettings:
         if (self.headers or self.sign_env) and not is_reference(self.url):
             scheme = self.url.partition("://")[0].lower()
             if scheme not in WEBHOOK:
@@ -125,7 +125,7 @@ class NotifySettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    to: tuple[EndpointSettings, ...] = Field(
+    to: tuple[RecipientSettings, ...] = Field(
         default=(), max_length=16, description="addresses, or {url: …, headers: {NAME: VARIABLE}, sign_env: VARIABLE}"
     )
     on: tuple[Kind, ...] = Field(

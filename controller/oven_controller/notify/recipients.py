@@ -1,4 +1,4 @@
-"""Endpoints of messages: settings with their secrets filled in, checked before anything is sent."""
+"""Recipients of messages: settings with their secrets filled in, checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from urllib.parse import unquote, urlsplit
 from oven_controller.errors import ConfigError
 from oven_controller.notify import apprise_service, kept_addresses
 from oven_controller.security import tls
-from oven_controller.settings.notify import (
+from oven_controller.settings.notifications import (
     KEPT_PREFIX,
     VARIABLE_PREFIX,
     WEBHOOK,
-    EndpointSettings,
     NotifySettings,
+    RecipientSettings,
     is_reference,
     shown,
 )
@@ -28,7 +28,7 @@ LEAST_SECRET: Final = 6
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class Recipient:
     """Where messages go, with its secrets. Its name is for logs and files, and holds none."""
 
     name: str
@@ -50,22 +50,22 @@ class Endpoint:
         return words
 
 
-def resolve(settings: NotifySettings, variables: Mapping[str, str], run: Path | None = None) -> list[Endpoint]:
-    """The endpoints that the settings name. `run`: the run's folder, where there is one yet. Raises ConfigError: for
+def resolve(settings: NotifySettings, variables: Mapping[str, str], run: Path | None = None) -> list[Recipient]:
+    """The recipients that the settings name. `run`: the run's folder, where there is one yet. Raises ConfigError: for
     what is missing, for an address of an unknown kind, and for one without TLS."""
     kept = kept_addresses.read(run) if run is not None else {}
-    found: list[Endpoint] = []
-    for endpoint in settings.to:
-        name = _name(endpoint, [one.name for one in found])
-        url = _address(endpoint, name, variables, kept)
-        headers = {header: _value(variable, name, variables) for header, variable in endpoint.headers.items()}
-        secret = _value(endpoint.sign_env, name, variables) if endpoint.sign_env else ""
+    found: list[Recipient] = []
+    for recipient in settings.to:
+        name = _name(recipient, [one.name for one in found])
+        url = _address(recipient, name, variables, kept)
+        headers = {header: _value(variable, name, variables) for header, variable in recipient.headers.items()}
+        secret = _value(recipient.sign_env, name, variables) if recipient.sign_env else ""
         service = None if _is_webhook(url) else apprise_service.service(url, name)
         if service is not None and (headers or secret):
             raise ConfigError(f"{name}: headers and sign_env are for webhooks, and this is none; leave them out")
         if any("\n" in value or "\r" in value for value in headers.values()):
             raise ConfigError(f"{name}: the value of a header has a line break; look at its environment variable")
-        found.append(Endpoint(name, url, headers, secret, service))
+        found.append(Recipient(name, url, headers, secret, service))
         if (host := _open_host(found[-1])) and not settings.plain:
             raise ConfigError(
                 f"{name} has no TLS and {host} is another machine: anyone in between can read the messages and the "
@@ -74,25 +74,25 @@ def resolve(settings: NotifySettings, variables: Mapping[str, str], run: Path | 
     return found
 
 
-def warnings(endpoints: Sequence[Endpoint]) -> list[str]:
-    """What to tell of endpoints that were allowed all the same."""
+def warnings(recipients: Sequence[Recipient]) -> list[str]:
+    """What to tell of recipients that were allowed all the same."""
     return [
         f"{one.name} has no TLS: anyone between here and {host} can read the messages and the address"
-        for one in endpoints
+        for one in recipients
         if (host := _open_host(one))
     ]
 
 
-def _name(endpoint: EndpointSettings, taken: Sequence[str]) -> str:
-    name = shown(endpoint.url)
-    if endpoint.url.startswith(KEPT_PREFIX):
-        name = endpoint.url.partition(" ")[2] or endpoint.url
+def _name(recipient: RecipientSettings, taken: Sequence[str]) -> str:
+    name = shown(recipient.url)
+    if recipient.url.startswith(KEPT_PREFIX):
+        name = recipient.url.partition(" ")[2] or recipient.url
     same = sum(other == name or other.startswith(f"{name} (") for other in taken)
     return f"{name} ({same + 1})" if same else name
 
 
-def _address(endpoint: EndpointSettings, name: str, variables: Mapping[str, str], kept: Mapping[str, str]) -> str:
-    url = endpoint.url
+def _address(recipient: RecipientSettings, name: str, variables: Mapping[str, str], kept: Mapping[str, str]) -> str:
+    url = recipient.url
     if url.startswith(VARIABLE_PREFIX):
         url = _value(url.removeprefix(VARIABLE_PREFIX), name, variables)
     elif url.startswith(KEPT_PREFIX):
@@ -103,7 +103,7 @@ def _address(endpoint: EndpointSettings, name: str, variables: Mapping[str, str]
     if is_reference(url):
         raise ConfigError(f"{name}: the address that it leads to leads elsewhere again; write the address there")
     try:
-        EndpointSettings(url=url)
+        RecipientSettings(url=url)
     except ValueError:
         raise ConfigError(f"{name}: what it leads to is not an address such as https://… or slack://…") from None
     return url
@@ -121,12 +121,12 @@ def _is_webhook(url: str) -> bool:
     return parts.scheme.lower() in WEBHOOK and parts.hostname not in NATIVE
 
 
-def _open_host(endpoint: Endpoint) -> str:
+def _open_host(recipient: Recipient) -> str:
     """The other machine to which it would go without TLS; empty: none."""
-    if endpoint.service is not None:
-        host = apprise_service.open_host(endpoint.service)
+    if recipient.service is not None:
+        host = apprise_service.open_host(recipient.service)
     else:
-        host = tls.host_of(endpoint.url) if endpoint.url.lower().startswith("http:") else ""
+        host = tls.host_of(recipient.url) if recipient.url.lower().startswith("http:") else ""
     return "" if not host or tls.is_loopback(host) else host
 
 

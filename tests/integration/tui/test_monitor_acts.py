@@ -1,0 +1,168 @@
+"""Every action of the monitor by its keys, on a real stack: receipts in the log, and a replay that is byte-equal."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.integration.conftest import Stack
+from tests.support.monitor_person import Person, at_monitor
+
+from oven_controller.protocol.messages import Receipt
+from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_controller.runs.local_run import LocalRun
+from oven_controller.runs.log_sources import exported
+from oven_controller.runs.run_access import RunAccess
+from oven_tui.screens.confirm import ConfirmScreen
+from oven_tui.screens.knob import KnobScreen
+
+pytestmark = pytest.mark.e2e
+
+ADVISER = '''
+"""Would have the clip at 2, or at 1."""
+from oven_agents import Agent
+
+class Adviser(Agent):
+    moves = ("grad.clip",)
+    speciality = ("grad.clip",)
+
+    def vote(self, window):
+        value = 2.0 if window.knobs["grad.clip"].number <= 1.0 else 1.0
+        return window.propose("grad.clip", value, confidence=0.95, why="it swings")
+'''
+
+
+def steered(stack: Stack, run: str, *sets: str) -> RunAccess:
+    """A stack whose learner has a knob of each kind, and an agent that always wants something."""
+    stack.install({"learner": "oven_services:steered"})
+    (stack.folder / "adviser.py").write_text(ADVISER)
+    wanted = ("agents=[{name: adviser.py}]", "kg=false", "rules.autonomy=advise", "rules.cooldown_ticks=1", *sets)
+    stack.up(run, *(part for text in wanted for part in ("--set", text)), until="learner  toy")
+    return LocalRun(stack.run_folder(run))
+
+
+async def test_every_action_by_its_keys(stack: Stack) -> None:
+    access = await asyncio.to_thread(steered, stack, "acts")
+    async with at_monitor(access) as person:
+        await advice(person)
+        await knobs(person)
+        await hold_and_resume(person)
+        await snapshots(person)
+        await agents(person)
+        await refusals(person, stack)
+        await person.press("X")
+        await person.done()
+        given = {one.command.id for one in person.given}
+        assert {one.command.action for one in person.given} == {
+            "approve", "set", "hold", "resume", "mute", "unmute", "trust", "distrust", "autonomy", "veto", "stop"
+        }  # fmt: skip
+    code, said = await asyncio.to_thread(stack.end_of, stack.started[0])
+    assert code == 0, said
+    events = list(exported(stack.run_folder("acts")))
+    logged = {event.body.id for event in events if isinstance(event.body, OperatorCommand)}
+    answered = {event.body.command for event in events if isinstance(event.body, CommandAnswer | Receipt)}
+    assert given <= logged <= answered
+    code, said = await asyncio.to_thread(stack.command, "replay", "acts")
+    assert (code, "byte for byte" in said) == (0, True), said
+
+
+async def advice(person: Person) -> None:
+    run = person.app.view.run
+
+    async def pick(key: str) -> None:
+        await person.until(lambda: any(not run.lapsed(one) for one in run.advised.values()))
+        await person.press("g", key)
+
+    await pick("a")
+    await person.on(ConfirmScreen)
+    assert "lapses in " in person.text() and " steps" in person.text()
+    receipt = await person.done("r", *"fine", "enter")
+    approved = person.given[-1]
+    assert receipt.status == "applied" and approved.decision is not None and approved.decision.of
+    assert approved.command.reason == "fine"
+    await person.sees(f"✔ step {receipt.step}")
+    await pick("v")
+    await person.done()
+
+
+async def knobs(person: Person) -> None:
+    run = person.app.view.run
+    await person.press("e")
+    await person.choose("grad.clip")
+    await person.on(KnobScreen)
+    await person.press(*"500")
+    await person.sees("the mesh would refuse: 500 cannot be set for grad.clip")
+    await person.press("backspace", "backspace", "backspace", "3")
+    await person.sees("guardrails, if agents asked:")
+    result = await person.give("enter")
+    assert result.receipt is not None and result.receipt.after == 3.0
+    for knob, keys in (("sampling.warmth", "L"), ("data.mixture", "jl"), ("teacher.active", "l")):
+        await person.press("e")
+        await person.choose(knob)
+        await person.on(KnobScreen)
+        await person.press(*keys)
+        assert (await person.give("enter")).stage == "done"
+    await person.until(lambda: (run.knobs["sampling.warmth"], run.knobs["teacher.active"]) == (0.6, "large"))
+    await person.until(lambda: run.knobs["data.mixture"] == {"easy": 0.45, "hard": 0.55})
+
+
+async def hold_and_resume(person: Person) -> None:
+    run = person.app.view.run
+    await person.press("p")
+    await person.done()
+    await person.until(lambda: run.held)
+    await person.press("p")
+    await person.done("y")
+    await person.until(lambda: not run.held)
+
+
+async def snapshots(person: Person) -> None:
+    run = person.app.view.run
+    await person.press("w")
+    kept = await person.done()
+    await person.until(lambda: run.step > kept.step + 2)
+    await person.press("b")
+    await person.choose(str(kept.tick))
+    back = await person.done()
+    assert back.after <= kept.step < back.before, "the newest from there or before that is still kept"
+    await person.press("B")
+    assert (await person.done()).after == back.before
+    await person.press("b")
+    await person.choose("newest")
+    await person.done()
+
+
+async def agents(person: Person) -> None:
+    for key, *wanted in (
+        ("x", "adviser"),
+        ("x", "adviser"),
+        ("T", "adviser", "grad.clip"),
+        ("t", "adviser", ""),
+        ("o", "grad.clip", "observe"),
+        ("o", "", "advise"),
+    ):
+        await person.press(key)
+        await person.choose(*wanted)
+        await person.done()
+    assert person.app.view.run.autonomy == {"": "advise"} and not person.app.view.run.muted
+
+
+async def refusals(person: Person, stack: Stack) -> None:
+    """Another person is quicker; a value is out of bounds; what was advised has gone: each says so on its row."""
+    run = person.app.view.run
+    await person.until(lambda: any(not run.lapsed(one) for one in run.advised.values()))
+    await person.press("g", "a")
+    await person.on(ConfirmScreen)
+    code, said = await asyncio.to_thread(stack.command, "approve", "grad.clip")
+    assert code == 0, said
+    await person.sees("the mesh would refuse")
+    late = await person.confirm()
+    assert late.stage == "refused" and "was approved as decision" in late.line()
+    await person.sees("✗ refused")
+    await person.press("e")
+    await person.choose("grad.clip")
+    await person.on(KnobScreen)
+    await person.press(*"500")
+    out = await person.give("enter")
+    assert out.stage == "refused" and "outside its bounds 0.1 to 10" in out.line()
+    assert run.knobs["grad.clip"] != 500

@@ -1,0 +1,94 @@
+"""A person at the keys of a monitor that runs in this process, on a real run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from textual.pilot import Pilot
+
+from oven_controller.log.command_result import CommandResult
+from oven_controller.runs.run_access import RunAccess
+from oven_tui.app import MonitorApp
+from oven_tui.screens.choice import ChoiceScreen
+from oven_tui.screens.confirm import ConfirmScreen
+from oven_tui.widgets.header import About
+
+LIMIT_S = 60
+
+
+class Person:
+    def __init__(self, app: MonitorApp, pilot: Pilot[None]) -> None:
+        self.app = app
+        self.pilot = pilot
+        self.given: list[CommandResult] = []
+        """What was done, in order."""
+
+    async def until(self, true: Callable[[], object]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not true():
+                await asyncio.sleep(0.02)
+
+    async def press(self, *keys: str) -> None:
+        """One after the other, each once the one before was heard."""
+        await self.pilot.press(*keys)
+
+    async def on(self, page: type) -> None:
+        """Until that page is shown, mounted and heard."""
+        await self.until(lambda: isinstance(self.app.screen, page) and self.app.screen.is_running)
+        await self.pilot.pause()
+
+    async def choose(self, *wanted: str) -> None:
+        """From a list, or from several after another, by walking down to it."""
+        for id_ in wanted:
+            await self.on(ChoiceScreen)
+            page = self.app.screen
+            assert isinstance(page, ChoiceScreen)
+            ids = [choice.id for choice in page.choices]
+            assert id_ in ids, ids
+            await self.press(*("j" for _ in range(ids.index(id_))), "enter")
+            await self.until(partial(self._left, page))
+
+    def _left(self, page: object) -> bool:
+        return self.app.screen is not page
+
+    async def confirm(self, *keys: str) -> CommandResult:
+        """Answer the question; what comes of the command."""
+        await self.on(ConfirmScreen)
+        return await self.give(*(keys or ("enter",)))
+
+    async def give(self, *keys: str) -> CommandResult:
+        """What comes of the command that the keys give, once its row has it."""
+        before = set(self.app.view.given.by_id)
+        await self.press(*keys)
+        await self.until(lambda: len(self.app.view.given.by_id) > len(before))
+        (result,) = [one for name, one in self.app.view.given.by_id.items() if name not in before]
+        await self.until(lambda: result.whole or result.failed or result.waited)
+        self.given.append(result)
+        return result
+
+    async def done(self, *keys: str) -> Any:
+        """Answer the question; the receipt of what was done, or the mesh's answer where there is none."""
+        result = await self.confirm(*keys)
+        assert result.stage == "done", (result.command, result.line())
+        return result.receipt or result.answer
+
+    def text(self) -> str:
+        """What is on the screen."""
+        return "\n".join(strip.text for strip in self.app.screen._compositor.render_strips())
+
+    async def sees(self, words: str) -> None:
+        await self.until(lambda: words in self.text())
+
+
+@asynccontextmanager
+async def at_monitor(access: RunAccess, *, control: bool = True) -> AsyncIterator[Person]:
+    """The monitor, once it has read how far the run is."""
+    app = MonitorApp(About(access.run), access, control=control)
+    async with app.run_test(size=(140, 40)) as pilot:
+        person = Person(app, pilot)
+        await person.until(lambda: app.view.run.started and app.view.run.tick > 2)
+        yield person

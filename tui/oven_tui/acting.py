@@ -1,0 +1,274 @@
+"""The monitor's commands that act on the run: each is asked once, given under the person's key, and followed to its
+receipt. A monitor without `--control` has none of it, and says so.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from textual.app import App
+from textual.events import Key
+
+from oven_controller.log.command_result import CommandResult
+from oven_controller.protocol.actions import CHECKPOINT, ROLLBACK, UNDO
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Value
+from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_tui.model import choices, consequences
+from oven_tui.model.commands import COMMANDS
+from oven_tui.model.commands_given import asked, told
+from oven_tui.model.decisions import Decided, Open
+from oven_tui.model.knob_edit import KnobEdit
+from oven_tui.model.mesh_state import MeshState
+from oven_tui.model.monitor_view import MonitorView
+from oven_tui.screens.choice import ChoiceScreen
+from oven_tui.screens.confirm import ConfirmScreen
+from oven_tui.screens.knob import KnobScreen
+from oven_tui.widgets.decision_list import Decisions
+from oven_tui.widgets.header import About
+
+READS_ONLY = "this monitor only reads: `oven-controller monitor --control` acts on the run"
+STANDS_S = 4.0
+"""The list stands on a command's row so long after its end, in seconds: time to read it."""
+ACTING_KEYS = {key: command.words for command in COMMANDS if command.acts for key in command.key_names()}
+ACTING = {command.action.partition("(")[0] for command in COMMANDS if command.acts}
+
+if TYPE_CHECKING:
+    from oven_tui.operator_session import OperatorSession
+
+    _Base = App[None]
+else:
+    _Base = object
+
+
+class Acting(_Base):
+    """Mixed into the application, which has `view` and `paint`."""
+
+    view: MonitorView
+    about: About
+    session: OperatorSession | None = None
+    """None: nothing acts."""
+    mesh: MeshState | None = None
+    """What the mesh would say; followed only where something acts."""
+
+    def control(self, session: OperatorSession) -> None:
+        """Let the person act, as far as their key lets them."""
+        self.session, self.mesh = session, MeshState()
+        self.refresh_bindings()
+
+    def follow(self, events: list[Event]) -> None:
+        """What the mesh would say rests on the whole log."""
+        if self.mesh is not None:
+            for event in events:
+                self.mesh.feed(event)
+
+    def paint(self) -> None:
+        raise NotImplementedError
+
+    def barred(self) -> str:
+        """Why nothing acts; empty where it does."""
+        if self.session is None:
+            return READS_ONLY
+        return self.session.refused
+
+    def refused(self, why: str) -> None:
+        """The key turned out to command nothing."""
+        self.notify(why, title="this key only reads", severity="warning", timeout=15)
+        self.refresh_bindings()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Commands that act are neither in the footer nor in the palette where none does."""
+        return not (action in ACTING and self.barred())
+
+    def on_key(self, event: Key) -> None:
+        """A key that would act, and does not: why."""
+        key = event.key if event.key in ACTING_KEYS else event.character or ""
+        if key in ACTING_KEYS and len(self.screen_stack) == 1 and (why := self.barred()):
+            self.notify(why, title=f"{ACTING_KEYS[key]}: not here", severity="warning")
+
+    # ---- what is chosen
+
+    def action_approve(self) -> None:
+        entry = self.query_one(Decisions).chosen()
+        if isinstance(entry, Decided) and entry.decision.verdict == "advised":
+            self._ask("approve this advice?", action="approve", of=entry.decision.id)
+        elif waiting := choices.advised(self.view):
+            self._one_of("approve", waiting)
+        else:
+            self.notify("nothing is advised now: agents' advice waits here where `o` sets a knob to advise")
+
+    def action_veto(self) -> None:
+        entry = self.query_one(Decisions).chosen()
+        if isinstance(entry, Open):
+            self._ask("veto this ballot?", action="veto", of=entry.opened.id)
+        elif isinstance(entry, Decided) and entry.decision.verdict == "advised":
+            self._ask("veto this advice?", action="veto", of=entry.decision.id)
+        elif waiting := choices.vetoable(self.view):
+            self._one_of("veto", waiting)
+        else:
+            self.notify("no ballot is open and nothing is advised: there is nothing to veto; `e` sets a knob back")
+
+    def _one_of(self, action: str, waiting: list[choices.Choice]) -> None:
+        """Where one alone waits, there is nothing to choose."""
+
+        def ask(of: str) -> None:
+            self._ask(f"{action} this?", action=action, of=of)
+
+        ask(waiting[0].id) if len(waiting) == 1 else self._choose(f"{action} which?", waiting, ask)
+
+    def action_hold_or_resume(self) -> None:
+        if self.view.run.held:
+            self._ask("resume training?", action="resume")
+        else:
+            self._ask("hold training?", action="hold")
+
+    def action_stop(self) -> None:
+        self._ask("stop the run?", action="stop")
+
+    def action_checkpoint(self) -> None:
+        if self._announced(CHECKPOINT):
+            self._ask("write a checkpoint?", action="set", actuator=CHECKPOINT)
+
+    def action_undo_rollback(self) -> None:
+        if self._announced(UNDO):
+            self._ask("take the last rollback back?", action="set", actuator=UNDO)
+
+    def action_rollback(self) -> None:
+        if self._announced(ROLLBACK):
+            self._choose(
+                "roll back to, or to the newest that is kept before it", choices.snapshots(self.view), self._roll_back
+            )
+
+    def _roll_back(self, to: str) -> None:
+        if to == choices.OTHER:
+            self._set(ROLLBACK)
+        else:
+            value = None if to == choices.NEWEST else float(to)
+            self._ask("roll back?", action="set", actuator=ROLLBACK, value=value)
+
+    def action_set_knob(self) -> None:
+        entry, knobs = self.query_one(Decisions).chosen(), choices.knobs(self.view)
+        on = entry.decision.actuator if isinstance(entry, Decided) else ""
+        if knobs:
+            self._choose("set which knob?", sorted(knobs, key=lambda choice: choice.id != on), self._set)
+        else:
+            self._nothing_to("set", "announces no knob that can be set")
+
+    def _set(self, actuator: str) -> None:
+        """Its new value; the page names the consequence, so that is asked once."""
+        if (spec := consequences.spec_of(self.view, actuator)) is not None:
+            edit = KnobEdit(spec, self.view.run.knobs.get(actuator))
+            screen = KnobScreen(edit, lambda value: self._says(actuator, value))
+            self.push_screen(screen, lambda value: self._set_to(actuator, value))
+
+    def _set_to(self, actuator: str, value: Value | bool) -> None:
+        if not isinstance(value, bool):
+            self.give(OperatorCommand(id=_new_id(), action="set", actuator=actuator, value=value))
+
+    def action_mute(self) -> None:
+        self._choose("mute or unmute which agent?", choices.agents(self.view, "mute"), self._mute)
+
+    def _mute(self, agent: str) -> None:
+        action = "unmute" if agent in self.view.run.muted else "mute"
+        self._ask(f"{action} {agent}?", action=action, agent=agent)
+
+    def action_trust(self, trusted: bool) -> None:
+        action = "trust" if trusted else "distrust"
+        self._choose(f"{action} which agent?", choices.agents(self.view, action), partial(self._trust_on, action))
+
+    def _trust_on(self, action: str, agent: str) -> None:
+        def trust(on: str) -> None:
+            named = (on,) if on != choices.ANY else ()
+            self._ask(f"{action} {agent}?", action=action, agent=agent, actuators=named)
+
+        self._choose(f"{action} {agent} with", choices.trusted_with(self.view), trust)
+
+    def action_autonomy(self) -> None:
+        self._choose("autonomy of", choices.autonomies(self.view), self._level)
+
+    def _level(self, on: str) -> None:
+        self._choose(
+            f"autonomy of {on or 'every actuator'}",
+            choices.levels(),
+            lambda level: self._ask("change the autonomy?", action="autonomy", actuator=on, autonomy=level),
+        )
+
+    # ---- how it is asked
+
+    def _announced(self, actuator: str) -> bool:
+        if actuator in choices.actions(self.view):
+            return True
+        self._nothing_to("do", f"announces no {actuator}: its learner keeps nothing for it")
+        return False
+
+    def _nothing_to(self, what: str, why: str) -> None:
+        if self.view.run.started is None:
+            why = f"has not started: there is nothing to {what} until its learner has announced itself"
+        self.notify(f"this run {why}", severity="warning")
+
+    def _choose(self, title: str, among: list[choices.Choice], then: Callable[[str], None]) -> None:
+        """Pushed at once, so that what is typed ahead goes to it."""
+        if not among:
+            self._nothing_to("choose", "has nothing to choose here")
+            return
+        self.push_screen(ChoiceScreen(title, among), lambda chosen: then(chosen) if chosen is not None else None)
+
+    def _ask(self, title: str, **fields: Any) -> None:
+        """Ask once, and give the command."""
+        command = OperatorCommand(id=_new_id(), **fields)
+
+        def answered(reason: str | None) -> None:
+            if reason is not None:
+                self.give(command.model_copy(update={"reason": reason}))
+
+        self.push_screen(ConfirmScreen(title, lambda: self._weighed(command)), answered)
+
+    def _weighed(self, command: OperatorCommand) -> tuple[str, str]:
+        """The consequence, and what the mesh would say against it now."""
+        reply = self.mesh.reply(command) if self.mesh is not None else None
+        against = f"the mesh would refuse: {reply.reason}" if reply is not None and not reply.done else ""
+        return consequences.sentence(self.view, command), against
+
+    def _says(self, actuator: str, value: Value) -> list[tuple[str, str]]:
+        """What a value would do, what the mesh would answer a person, and what its guardrails would answer agents."""
+        command = OperatorCommand(id="preview", action="set", actuator=actuator, value=value)
+        lines = [("", ""), (consequences.sentence(self.view, command), "")]
+        if self.mesh is None:
+            return lines
+        reply, ruling = self.mesh.reply(command), self.mesh.ruling(actuator, value)
+        if reply is not None:
+            words = f"the mesh would: {reply.reason}" if reply.done else f"the mesh would refuse: {reply.reason}"
+            lines.append((words, "" if reply.done else "bold red"))
+        if ruling is not None and reply is not None and reply.done:
+            note = ruling.note or "nothing against it"
+            over = "; your word overrides that" if ruling.verdict == "rejected" or ruling.note else ""
+            lines.append((f"guardrails, if agents asked: {note}{over}", "dim"))
+        return lines
+
+    def give(self, command: OperatorCommand) -> None:
+        """Send it, and show how far it comes on its row. Others may be under way."""
+        assert self.session is not None
+        result = CommandResult(self.about.run, command)
+        self.view.given.ask(result)
+        self.query_one(Decisions).stand_on(command.id)
+        self.paint()
+        self.run_worker(self._send(result), group="commands")
+
+    async def _send(self, result: CommandResult) -> None:
+        assert self.session is not None
+        await self.session.send(result, self._moved)
+        good = result.stage == "done"
+        self.notify(told(result), title=asked(result.command)[:60], severity="information" if good else "warning")
+        self.set_timer(STANDS_S, lambda: self.query_one(Decisions).leave(result.command.id))
+
+    def _moved(self, _result: CommandResult) -> None:
+        """Drawn at once: the person who waits for a receipt looks at the row."""
+        self.view.given.moved()
+        self.paint()
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex

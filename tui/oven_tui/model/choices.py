@@ -1,0 +1,126 @@
+"""What there is to choose from before a command: knobs, agents, snapshots, levels, each with what speaks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oven_controller.log.run_summary import text
+from oven_controller.mesh.actuator_values import bounds, number
+from oven_controller.protocol.actions import CHECKPOINT, ROLLBACK
+from oven_controller.protocol.messages import ActuatorSpec
+from oven_tui.model.consequences import countdown, level, remaining
+from oven_tui.model.decisions import Decided, Open
+from oven_tui.model.monitor_view import MonitorView
+
+ANY = ""
+"""The id of "every actuator"."""
+NEWEST, OTHER = "newest", "other"
+"""Of the newest snapshot, and of a tick that a person types."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    id: str
+    name: str
+    detail: str = ""
+
+
+def knobs(view: MonitorView) -> list[Choice]:
+    """What can be set, with its value and bounds."""
+    return [Choice(spec.name, spec.name, _state(view, spec)) for spec in specs(view) if spec.kind != "action"]
+
+
+def actions(view: MonitorView) -> list[str]:
+    """The actions that the run announces."""
+    return [spec.name for spec in specs(view) if spec.kind == "action"]
+
+
+def specs(view: MonitorView) -> tuple[ActuatorSpec, ...]:
+    """What the run announces."""
+    return view.run.started.actuators if view.run.started else ()
+
+
+def _state(view: MonitorView, spec: ActuatorSpec) -> str:
+    within = f", {bounds(spec)}" if spec.low is not None or spec.high is not None else ""
+    names = f", of {', '.join(spec.choices[:6])}" if spec.kind == "choice" else ""
+    unit = f" {spec.unit}" if spec.unit else ""
+    return f"{text(view.run.knobs.get(spec.name))}{unit}{within}{names}; {level(view, spec.name)}"
+
+
+def autonomies(view: MonitorView) -> list[Choice]:
+    """Every actuator at once, then each, with its level."""
+    each = [Choice(spec.name, spec.name, level(view, spec.name)) for spec in specs(view)]
+    return [Choice(ANY, "every actuator", level(view, ANY)), *each]
+
+
+def levels() -> list[Choice]:
+    return [
+        Choice("observe", "observe", "agents' decisions are logged and not carried out"),
+        Choice("advise", "advise", "agents' decisions wait for a person"),
+        Choice("auto", "auto", "agents' decisions are carried out"),
+    ]
+
+
+def agents(view: MonitorView, what: str) -> list[Choice]:
+    """Those that proposed most first. `what`: mute, trust or distrust."""
+    made = []
+    for name in sorted(view.agents, key=lambda name: -view.run.agents[name].proposals):
+        seen = view.run.agents[name]
+        state = seen.shadow or ("newcomer" if seen.newcomer else "its votes count")
+        does = f"unmute: {state}" if what == "mute" and name in view.run.muted else state
+        made.append(Choice(name, name, f"{does}; {seen.proposals} proposals, {seen.backed} adopted"))
+    return made
+
+
+def trusted_with(view: MonitorView) -> list[Choice]:
+    """The actuators on which an agent may be trusted."""
+    return [Choice(ANY, "every actuator"), *(Choice(spec.name, spec.name) for spec in specs(view))]
+
+
+def advised(view: MonitorView) -> list[Choice]:
+    """What may be approved now."""
+    waiting = [decision for decision in view.run.advised.values() if not view.run.lapsed(decision)]
+    return [
+        Choice(one.id, one.actuator, f"{text(one.before)} → {text(one.value)}, {countdown(view, one)}")
+        for one in waiting
+    ]
+
+
+def vetoable(view: MonitorView) -> list[Choice]:
+    """What may be vetoed now: open ballots, and advice."""
+    return [*(_ballot(view, ballot) for ballot in view.open.values()), *advised(view)]
+
+
+def _ballot(view: MonitorView, ballot: Open) -> Choice:
+    opened = ballot.opened
+    closes = f"→ {text(opened.proposal)} by {opened.opened_by}, closes in {remaining(view, opened.closes_at_tick)}"
+    return Choice(opened.id, opened.actuator, closes)
+
+
+def snapshots(view: MonitorView) -> list[Choice]:
+    """Where the log says that a snapshot was taken, the newest first. Those that the learner takes by the clock are not
+    in the log: it goes to the newest from the tick that is named, or before."""
+    started = view.run.started
+    found = [(started.tick, started.step, "where the learner began")] if started is not None else []
+    for entry in view.entries:
+        receipt = entry.receipt if isinstance(entry, Decided) else None
+        if receipt is None or not isinstance(entry, Decided) or receipt.status != "applied":
+            continue
+        if entry.decision.actuator == ROLLBACK:
+            to = number(receipt.after)
+            found = [one for one in found if to is None or one[1] <= max(to, found[0][1])]
+        elif entry.decision.actuator == CHECKPOINT:
+            found.append((receipt.tick, receipt.step, "a checkpoint was asked for"))
+        elif entry.decision.snapshot_first:
+            change = f"{entry.decision.actuator} {text(receipt.before)} → {text(receipt.after)}"
+            found.append((receipt.tick, receipt.step, f"before {change}"))
+    run = view.run
+    listed = [
+        Choice(str(tick), f"tick {tick}, step {step}", f"{why}; {max(0, run.step - step)} steps back")
+        for tick, step, why in reversed(found)
+    ]
+    return [
+        Choice(NEWEST, "the newest snapshot", "wherever the learner has one"),
+        *listed,
+        Choice(OTHER, "another tick …", f"0 to {run.tick}; the newest snapshot from there or before"),
+    ]

@@ -1,0 +1,120 @@
+"""Operators' commands, this monitor's and others', and how far each has come: asked, logged, answered, carried out."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Final
+
+from oven_controller.log.command_result import CommandResult, Stage
+from oven_controller.log.run_summary import text
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Decision, Receipt
+from oven_controller.protocol.operator_messages import TO_LEARNER, CommandAnswer, OperatorCommand
+from oven_tui.model.braille_chart import Run
+
+KEPT: Final = 256
+"""Commands whose progress is known; of older ones the list shows what was asked."""
+SIGNS: Final[dict[Stage, tuple[str, str, str]]] = {
+    "asked": ("◌", "asked", "warn"),
+    "logged": ("◌", "logged", "warn"),
+    "answered": ("◌", "answered", "warn"),
+    "done": ("✔", "done", "good"),
+    "refused": ("✗", "refused", "bad"),
+    "lost": ("✗", "not sent", "bad"),
+}
+"""Stage → sign, words, kind of text."""
+
+
+class CommandsGiven:
+    """Feed it the log's events in order. What this monitor asks is told to it before the log has it."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, CommandResult] = {}
+        self.asked: dict[str, CommandResult] = {}
+        """Those that the log, as far as it was read, does not have yet."""
+        self.version = 0
+
+    def ask(self, result: CommandResult) -> None:
+        """A command that is about to be sent; the one who sends it updates the result, and calls `moved`."""
+        self.asked[result.command.id] = self._keep(result)
+        self.version += 1
+
+    def moved(self) -> None:
+        """A result was changed from outside."""
+        self.version += 1
+
+    def feed(self, event: Event) -> None:
+        body = event.body
+        if isinstance(body, OperatorCommand):
+            self.asked.pop(body.id, None)
+            result = self.by_id.get(body.id) or self._keep(CommandResult(event.subject.split(".")[1], body))
+            result.logged = result.logged or event.seq
+            result.failed = ""
+            self.version += 1
+        elif isinstance(body, CommandAnswer | Receipt) or (isinstance(body, Decision) and body.command):
+            for result in self.by_id.values():
+                if not result.whole and result.take(body):
+                    self.version += 1
+
+    def under_way(self, of: str) -> CommandResult | None:
+        """The newest command that concerns a decision or a ballot and has not come to its end."""
+        return next((one for one in reversed(self.by_id.values()) if one.command.of == of and not one.whole), None)
+
+    def copy(self) -> CommandsGiven:
+        """One that stays as it is while this one continues."""
+        made = copy(self)
+        made.by_id = {name: copy(result) for name, result in self.by_id.items()}
+        made.asked = {name: made.by_id[name] for name in self.asked if name in made.by_id}
+        return made
+
+    def _keep(self, result: CommandResult) -> CommandResult:
+        self.by_id[result.command.id] = result
+        if len(self.by_id) > KEPT:
+            gone = next(iter(self.by_id))
+            del self.by_id[gone]
+            self.asked.pop(gone, None)
+        return result
+
+
+def asked(command: OperatorCommand) -> str:
+    """What an operator asked for, in a few words."""
+    said = " ".join(part for part in (command.action, object_of(command), value_of(command)) if part)
+    return f"{said}: {command.reason}" if command.reason else said
+
+
+def object_of(command: OperatorCommand) -> str:
+    """What the command concerns: a decision, an actuator, an agent; empty for the run itself."""
+    on = ", ".join(command.actuators)
+    return " ".join(part for part in (command.of, command.actuator, command.agent, on) if part)
+
+
+def value_of(command: OperatorCommand) -> str:
+    """What it sets, in words; empty where it sets nothing."""
+    return command.autonomy or ("" if command.value is None else text(command.value))
+
+
+def sign_of(result: CommandResult) -> Run:
+    """The stage as a cell, with the step of the receipt where there is one."""
+    sign, words, kind = SIGNS[result.stage]
+    if result.stage == "done" and (receipt := result.receipt) is not None:
+        words = f"step {receipt.step}"
+    return f"{sign} {words}", kind
+
+
+def told(result: CommandResult) -> str:
+    """Where the command stands, in a sentence: its receipt or refusal, or what it waits for."""
+    command = result.command
+    match result.stage:
+        case "done" | "refused":
+            return result.outcome()
+        case "lost":
+            return result.failed
+        case "asked":
+            return "not in the log yet"
+        case _ if result.waited:
+            return result.line()
+        case "answered":
+            return f"event {result.logged}; the mesh said yes, the learner's receipt comes at the end of a step"
+        case _:
+            whose = "the learner's receipt" if command.action in TO_LEARNER else "the mesh's answer"
+            return f"event {result.logged}; {whose} is awaited"

@@ -1,0 +1,81 @@
+"""The monitor's connection as an operator: kept while the monitor is open, so that a command goes out at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from nats.errors import Error as NatsError
+
+from oven_controller.errors import OvenError, RefusedError, reason
+from oven_controller.log.command_result import CommandResult
+from oven_controller.runs.operator_client import OperatorClient
+from oven_controller.runs.run_access import RunAccess
+
+RETRY_S: Final = 1.0
+"""Between two attempts to connect, and two looks whether the connection is still there, in seconds."""
+CONNECT_S: Final = 5.0
+"""A command waits so long for a connection, in seconds, and is not sent then."""
+
+
+class OperatorSession:
+    """`run` keeps it; `send` gives a command over it. Nothing that the bus does ends it."""
+
+    def __init__(self, access: RunAccess, refused: Callable[[str], object] = lambda _: None) -> None:
+        """`refused` hears once why this key commands nothing."""
+        self._access = access
+        self._tell = refused
+        self._client: OperatorClient | None = None
+        self._ready = asyncio.Event()
+        self._trouble = "no connection was made yet"
+        self.refused = ""
+        """Why this key commands nothing; empty as far as is known."""
+
+    @property
+    def by(self) -> str:
+        """The name under which commands are given."""
+        return self._access.by
+
+    async def run(self) -> None:
+        """Until cancelled, or the key is refused."""
+        while True:
+            try:
+                if self._access.up():
+                    async with OperatorClient.connected(self._access) as self._client:
+                        self._ready.set()
+                        while not self._client.bus.client.is_closed:
+                            await asyncio.sleep(RETRY_S)
+                else:
+                    self._trouble = f"run {self._access.run} is down; `oven-controller up --resume` continues it"
+            except RefusedError as error:
+                self.refused = reason(error)
+                self._ready.set()
+                self._tell(self.refused)
+                return
+            except (OvenError, NatsError, OSError) as error:
+                self._trouble = reason(error)
+            finally:
+                self._client = None
+                if not self.refused:
+                    self._ready.clear()
+            await asyncio.sleep(RETRY_S)
+
+    async def send(self, result: CommandResult, changed: Callable[[CommandResult], object]) -> None:
+        """Give the command of `result`, which is filled as the log says what becomes of it, and `changed` called. What
+        goes wrong on the way is in it, too."""
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self._ready.wait()
+        except TimeoutError:
+            result.failed = f"not sent within {CONNECT_S:g} s: {self._trouble}"
+        if self._client is None:
+            result.failed = result.failed or self.refused or self._trouble
+            changed(result)
+            return
+        try:
+            await self._client.carry_out(result.command, result=result, changed=changed)
+        except (OvenError, NatsError, OSError) as error:
+            if not result.logged:
+                result.failed = reason(error)
+            changed(result)

@@ -47,6 +47,9 @@ VARIABLES = (
         "everything that connects to a server",
         "you",
     ),
+    Variable("OVEN_LIGHT", "1: the monitor's `--light`", "monitor", "you"),
+    Variable("OVEN_COLOUR_BLIND", "1: the monitor's `--colour-blind`", "monitor", "you"),
+    Variable("OVEN_ASCII", "1: the monitor's `--ascii`; 0: its `--no-ascii`", "monitor", "you"),
     Variable(
         "OVEN_OTLP",
         "address to which traces are sent, OTLP over HTTP; unset: none are made; the setting `otlp` sets it in a stack",

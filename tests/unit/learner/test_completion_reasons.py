@@ -92,7 +92,7 @@ numbers = st.none() | st.floats()
     most=st.integers(400, 4000),
 )
 def test_whatever_is_handed_over_is_a_message_that_fits_or_none(
-    prompt: str, rows: list[tuple[str, Any, Any]], scores: list[float | None] | None, characters: int, most: int
+    prompt: str, rows: list[tuple[Any, Any, Any]], scores: list[float | None] | None, characters: int, most: int
 ) -> None:
     completions: list[Any] = [row[0] for row in rows]
     rewards: list[Any] = [row[1] for row in rows]

@@ -1,8 +1,9 @@
-"""Makes the pictures of the monitor from a recorded run: `python docs/pictures.py RUN_FOLDER`.
+"""Makes the pictures of the monitor from recorded runs: `python docs/pictures.py RUN_FOLDER [RUN_WITH_A_TRIAL]`.
 
 `docs/monitor.svg` is the board in the middle of the run, `docs/ballot.svg` a decision in full, and `docs/drill.svg` the
-run from its start to its end, as an animation in CSS. The run of the README is `oven-controller up --headless --steps
-120 --seed 1`. Braille is drawn as dots, since few fonts that a browser falls back to have it.
+run from its start to its end, as an animation in CSS; `docs/trial.svg` is the last step of the other run's first trial.
+The README's run is `oven-controller up --headless --steps 120 --seed 1`, the other one has `--set rules.trials=all
+--set rules.trial_share=0.5` besides. Braille is drawn as dots, since few fonts that a browser falls back to have it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from textual.pilot import Pilot
 
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Decision, Observation
+from oven_controller.protocol.trial_messages import TrialEnded
 from oven_controller.runs.folder import RunFolder
 from oven_controller.runs.local_run import LocalRun
 from oven_controller.runs.log_sources import exported
@@ -39,6 +41,7 @@ FRAME_S, LAST_S = 0.4, 4.0
 """Seconds of a frame, and of each of the last two, which show a decision."""
 TICKS_A_FRAME: Final = 5
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+DOCS: Final = Path(__file__).parent
 LIMIT_BYTES: Final = 1_500_000
 """A README is read over slow lines, too."""
 
@@ -202,7 +205,6 @@ async def record(folder: RunFolder) -> None:
     app = _Recorded(folder)
     frames: list[Frame] = []
     taken = 0
-    docs = Path(__file__).parent
     async with app.run_test(size=SIZE) as pilot:
         app.say("connected", "")
         for stop in stops:
@@ -212,7 +214,7 @@ async def record(folder: RunFolder) -> None:
             app.paint()
             frames.append(await _settled(app, pilot))
         middle = len(frames) * 2 // 3
-        (docs / "monitor.svg").write_text(still(frames[middle], SIZE))
+        (DOCS / "monitor.svg").write_text(still(frames[middle], SIZE))
         app.query_one(Decisions).focus()
         await pilot.press("g", "j", "enter")
         async with asyncio.timeout(60):
@@ -223,16 +225,33 @@ async def record(folder: RunFolder) -> None:
         frames.append(await _settled(app, pilot))
         await pilot.press("home")
         await pilot.resize_terminal(*TALL)
-        (docs / "ballot.svg").write_text(still(await _settled(app, pilot), TALL))
+        (DOCS / "ballot.svg").write_text(still(await _settled(app, pilot), TALL))
     seconds = [FRAME_S] * (len(frames) - 2) + [LAST_S, LAST_S]
     text = moving(frames, seconds, SIZE)
     if len(text) > LIMIT_BYTES:
         sys.exit(f"the animation has {len(text)} bytes, more than {LIMIT_BYTES}: raise TICKS_A_FRAME")
-    (docs / "drill.svg").write_text(text)
+    (DOCS / "drill.svg").write_text(text)
     print(f"{len(frames)} frames, {len(text) / 1000:.0f} kB")
 
 
+async def record_trial(folder: RunFolder) -> None:
+    """The charts zoomed in on the branches, just before the trial ends."""
+    events = list(exported(folder))
+    ended = next((n for n, event in enumerate(events) if isinstance(event.body, TrialEnded)), None)
+    if ended is None:
+        sys.exit(f"no trial was made in {folder.path}")
+    app = _Recorded(folder)
+    async with app.run_test(size=SIZE) as pilot:
+        app.say("connected", "")
+        app.take(events[:ended])
+        app.paint()
+        await pilot.press("plus", "plus", "plus", "plus")
+        (DOCS / "trial.svg").write_text(still(await _settled(app, pilot), SIZE))
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     asyncio.run(record(RunFolder(Path(sys.argv[1]))))
+    if len(sys.argv) == 3:
+        asyncio.run(record_trial(RunFolder(Path(sys.argv[2]))))

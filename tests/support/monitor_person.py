@@ -30,7 +30,7 @@ class Person:
     async def until(self, true: Callable[[], object]) -> None:
         async with asyncio.timeout(LIMIT_S):
             while not true():
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.1)
 
     async def press(self, *keys: str) -> None:
         """One after the other, each once the one before was heard."""

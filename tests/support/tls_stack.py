@@ -80,7 +80,7 @@ class TlsStack:
             lambda: (self.bus / "log").read_bytes().count(b"Reloaded server configuration") > before, "it is read again"
         )
 
-    def begin(self, *sets: str, learner: str = "learner") -> None:
+    def begin(self, *sets: str, learner: str = "keeping_learner") -> None:
         """The stack, whose learner beats and whose agent always wants something. `learner`: its name among the
         stand-ins (oven_services)."""
         self.make_server()
@@ -106,7 +106,7 @@ class TlsStack:
         own = {key: value for key, value in self.stack.env.items() if not key.startswith("OVEN_")}
         own |= {"OVEN_HOME": str(self.far / "home")} | env
         creds = ("--creds", str(file)) if file is not None else ()
-        return self.stack.run_warm((*args, *creds), own, self.far)
+        return self.stack.command_in(self.far, own, *args, *creds)
 
     def json_elsewhere(self, code: int, file: Path | None, *args: str) -> dict[str, Any]:
         found, said = self.elsewhere(file, *args, "--json")
@@ -114,10 +114,11 @@ class TlsStack:
         answer: dict[str, Any] = json.loads(said.splitlines()[-1])
         return answer
 
-    def end(self) -> str:
-        """What `up` printed to its end. The log replays byte for byte."""
+    def end(self, *, finished: bool = False) -> str:
+        """What `up` printed to its end. The log replays byte for byte. `finished`: the learner was told to stop."""
         assert self.up is not None
-        (self.folder.path / "finish").touch()
+        if not finished:
+            (self.folder.path / "finish").touch()
         code, text = self.stack.end_of(self.up)
         assert code == 0, text
         code, replayed = self.stack.command("replay", RUN, "--verify")

@@ -25,7 +25,6 @@ from oven_tui.model.console import Console
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.sampled_groups import SampledGroups
 from oven_tui.screens.completions import CompletionScreen
-from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import HelpScreen
 from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.agents import Agents
@@ -34,7 +33,7 @@ from oven_tui.widgets.charts import Charts
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.header import About, Header
-from oven_tui.widgets.machine import MachinePanel
+from oven_tui.widgets.machine_panel import MachinePanel
 
 if TYPE_CHECKING:
     from oven_controller.protocol.completion_messages import StoredGroup
@@ -178,6 +177,8 @@ class MonitorApp(Acting, ThemedApp[None]):
             panel.view = self.shown
             panel.redraw()
         if first:
+            import oven_tui.screens.decision_detail  # noqa: F401  # so that the first Enter need not
+
             gc.collect()
             gc.freeze()  # what start-up made stays: the collector need not look at it with every paint
 
@@ -188,6 +189,8 @@ class MonitorApp(Acting, ThemedApp[None]):
             self.charts.redraw()
 
     def on_decisions_chosen(self, message: Decisions.Chosen) -> None:
+        from oven_tui.screens.decision_detail import DecisionScreen  # it brings the mesh along: see _read
+
         self.push_screen(DecisionScreen(message.entry, self.shown, self._where()))
 
     def _where(self) -> list[str]:
@@ -222,7 +225,7 @@ class MonitorApp(Acting, ThemedApp[None]):
 
     def action_console(self) -> None:
         from oven_tui.process_logs import ProcessLogs
-        from oven_tui.screens.console import ConsoleScreen
+        from oven_tui.screens.log_console import ConsoleScreen
 
         if self._logs is None and isinstance(self._access, LocalRun):
             self._logs = ProcessLogs(self._access.folder.logs)

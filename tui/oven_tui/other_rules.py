@@ -1,4 +1,4 @@
-"""What other rules would have made of one decision, asked of a process of its own.
+"""What other rules would have made of one decision, asked of a child process.
 
 Deciding a log again is work for a core, and the monitor has to answer keys meanwhile: so the question goes to a child
 of lower priority with a limit of time, which ends with the person's interest. `ask` is the monitor's side, `main` the

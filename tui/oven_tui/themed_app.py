@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from textual.app import App
+from textual.binding import Binding
 from textual.events import Resize
 from textual.filter import LineFilter
 
@@ -41,6 +42,10 @@ class ThemedApp(App[Result]):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return self.appearance.filters(super().get_line_filters(), self.no_color)
+
+    def get_key_display(self, binding: Binding) -> str:
+        shown = super().get_key_display(binding)
+        return "ret" if self.appearance.ascii and shown == "⏎" else shown
 
     def action_theme(self) -> None:
         here = THEMES.index(self.theme) if self.theme in THEMES else -1

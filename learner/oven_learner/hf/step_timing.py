@@ -66,7 +66,7 @@ class StepTiming(StepHook):
         self._tokens, self._seen_tokens = 0.0, None
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        return (MetricSpec(name=STEP, unit="seconds"), MetricSpec(name=TOKENS, better="up"))
+        return (MetricSpec(name=STEP, unit="seconds"), MetricSpec(name=TOKENS, unit="tokens per second"))
 
     def before_update(self) -> Mapping[str, torch.Tensor]:
         self._updating = self._clock()

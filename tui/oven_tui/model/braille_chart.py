@@ -86,9 +86,9 @@ def bounds(columns: Sequence[Column], style: Style, log: bool = False) -> Bounds
     low = min((c.low for c in columns if c.low <= c.high), default=0.0)
     high = max((c.high for c in columns if c.low <= c.high), default=1.0)
     far = style == "set" and low < high / 20
-    if (log or far) and 1e-300 < low < high < 1e300:
-        least, most = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
-        return Bounds(10.0**least, 10.0 ** max(most, least + 1), log=True)
+    if (log or far) and 1e-300 < low <= high < 1e300:
+        bottom, top = _round_down(low), _round_up(high)
+        return Bounds(bottom, top if top > bottom else _round_up(top * 1.5), log=True)
     if low == high:
         around = abs(low) / 2 or 1.0
         low, high = max(low - around, -sys.float_info.max), min(high + around, sys.float_info.max)
@@ -97,6 +97,17 @@ def bounds(columns: Sequence[Column], style: Style, log: bool = False) -> Bounds
         return Bounds(low, high if high > low else math.nextafter(low, math.inf))
     bottom, top = step * math.floor(low / step + 1e-9), step * math.ceil(high / step - 1e-9)
     return Bounds(bottom, top) if -math.inf < bottom < top < math.inf else Bounds(low, high)
+
+
+def _round_down(value: float) -> float:
+    """The largest of 1, 2, 5 times a power of ten that is not above `value`, which is positive."""
+    power = 10.0 ** math.floor(math.log10(value) + 1e-9)
+    return next((factor * power for factor in (5, 2, 1) if factor * power <= value * (1 + 1e-9)), power)
+
+
+def _round_up(value: float) -> float:
+    power = 10.0 ** math.floor(math.log10(value) + 1e-9)
+    return next((factor * power for factor in (1, 2, 5) if factor * power >= value * (1 - 1e-9)), 10 * power)
 
 
 def _round_step(least: float) -> float:

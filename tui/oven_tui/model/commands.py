@@ -110,7 +110,7 @@ COMMANDS: Final = (
     Command("help", "monitor", "question_mark", "help", "Help", "This help", footer="Help"),
     Command(
         "palette", "monitor", "colon,ctrl+p", "command_palette", "Command palette", "Any command by its name",
-        footer="Commands", listed=False,
+        footer="Palette", listed=False,
     ),
     Command(
         "freeze", "monitor", "space", "freeze", "Freeze or thaw", "Freeze what is shown; data keeps arriving",
@@ -120,7 +120,7 @@ COMMANDS: Final = (
         "theme", "monitor", "ctrl+t", "theme", "Next theme", "Dark, light, or colours for the colour-blind on either"
     ),
     Command(
-        "save", "monitor", "s", "save", "Save a picture", "Save a picture (SVG) into the run's folder", footer="SVG"
+        "save", "monitor", "s", "save", "Save a picture", "Save a picture (SVG) into the run's folder"
     ),
     Command(
         "console", "monitor", "l", "console", "Console", "What the run's processes wrote into their logs",

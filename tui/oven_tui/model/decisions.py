@@ -112,7 +112,7 @@ def came_at(entry: Entry) -> int | None:
 
 
 def as_json(entry: Entry, command: Mapping[str, Any] | None = None) -> str:
-    """The row as one JSON object: the messages as the log has them, and what became of the decision, or of an
+    """The row as one JSON object: the messages as the log has them, and the outcome of the decision, or of an
     operator's `command`."""
     found: dict[str, Any] = {"event": entry.seq, "step": entry.step}
     match entry:

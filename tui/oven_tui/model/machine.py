@@ -10,6 +10,7 @@ from typing import Final
 from rich.cells import cell_len
 
 from oven_tui.model.braille_chart import Run
+from oven_tui.model.cell_text import wrapped
 from oven_tui.model.monitor_view import MonitorView
 
 PARTS: Final = ("generate", "reward", "train", "optimizer", "evaluate")
@@ -17,6 +18,7 @@ PARTS: Final = ("generate", "reward", "train", "optimizer", "evaluate")
 SIGNS: Final = dict(zip(PARTS, "▓▒█░▞", strict=True))
 BAR: Final = 30
 """Cells of the bar of a step's parts."""
+LEAST_BAR: Final = 8
 OLD_TICKS: Final = 50
 """A part that was not measured for so many ticks is none of the step's: an evaluation comes now and then."""
 
@@ -45,7 +47,7 @@ class Machine:
     def rows(self, width: int) -> list[list[Run]]:
         """Nothing where nothing was measured."""
         rows: list[list[Run]] = []
-        for part in (self._speed(), self._machine(), self._parts()):
+        for part in (self._speed(), self._machine(), *self._parts(width)):
             if rows and cell_len("".join(text for text, _ in (*rows[-1], *part))) <= width:
                 rows[-1] += part
             elif part:
@@ -63,19 +65,21 @@ class Machine:
             found += [("controller ", "dim"), (f"{seconds(controller)}  ", "text")]
         return found
 
-    def _parts(self) -> list[Run]:
+    def _parts(self, width: int) -> list[list[Run]]:
         """A bar of the step's parts, and their shares in words; what is in none of them is left white."""
         whole = self.values.get("time/step")
         spent = {part: self.values[f"time/{part}"] for part in PARTS if f"time/{part}" in self.values}
         if not whole or not spent:
             return []
-        bar, words = "", []
-        for part, took in spent.items():
-            bar += SIGNS[part] * round(BAR * min(1.0, took / whole))
-            words.append(f"{SIGNS[part]} {part} {took / whole:.0%}")
         rest = max(0.0, 1 - sum(spent.values()) / whole)
-        words.append(f"· other {rest:.0%}")
-        return [(bar[:BAR].ljust(BAR, "·") + "  ", "line"), ("  ".join(words), "dim")]
+        words = "  ".join(
+            (*(f"{SIGNS[part]} {part} {took / whole:.0%}" for part, took in spent.items()), f"· other {rest:.0%}")
+        )
+        long = min(BAR, width - cell_len(words) - 2)
+        if long < LEAST_BAR:
+            return [[(line, "dim")] for line in wrapped(words, width)]
+        bar = "".join(SIGNS[part] * round(long * min(1.0, took / whole)) for part, took in spent.items())
+        return [[(bar[:long].ljust(long, "·") + "  ", "line"), (words, "dim")]]
 
     def _machine(self) -> list[Run]:
         found: list[Run] = []

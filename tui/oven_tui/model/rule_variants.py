@@ -20,7 +20,7 @@ class Variant:
 def variants(rules: Rules, decision: Decision) -> list[Variant]:
     """Those that differ from `rules` and can matter for this decision."""
     every = [
-        Variant("one agent is enough, whoever it is", {"agreeing": 1, "newcomers": "full"}),
+        Variant("any one agent is enough", {"agreeing": 1, "newcomers": "full"}),
         Variant("no agent is enough alone", {"specialist_confidence": 1.0, "agreeing": max(2, rules.agreeing)}),
         Variant("a weaker objection is a veto", {"veto_confidence": min(0.4, rules.veto_confidence)}),
         Variant("no vetoes", {"veto_confidence": 1.0}),

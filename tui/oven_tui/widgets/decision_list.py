@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.binding import BindingType
 from textual.events import Click
 from textual.geometry import Region, Size
@@ -26,12 +27,14 @@ from oven_tui.model.decisions import Decided, Entry, Note, Open, as_json, came_a
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import PAINTS, Painted, Panel
 
-AGENT, ACTUATOR, CHANGE, FATE = 12, 19, 15, 13
-TIGHT = 72
-"""Cells below which a command's row gives some of its columns away, so that its receipt is not cut."""
+AGENT, ACTUATOR, CHANGE, FATE = 16, 19, 15, 13
 """Cells of the columns."""
-LONG_AGENT, ROOMY = 16, 100
-"""Cells of an agent's name on a list that is at least so wide."""
+ALL = 9 + AGENT + ACTUATOR + CHANGE + FATE + 4
+"""Cells of step, sign, columns and the gaps between them."""
+SHORT_AGENT, SHORT_CHANGE = 12, 9
+"""Cells to which two of the columns shrink on a list that is narrower."""
+WORDS = 12
+"""Cells below which the reason is left to the ballot: the beginning of a word says nothing."""
 
 
 class Decisions(Painted, ScrollView, Panel, can_focus=True):
@@ -213,13 +216,13 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         on = given.decision.actuator if command.of and given.decision is not None else object_of(command)
         what = " ".join(part for part in (command.action, value_of(command)) if part)
         why = told(given) + (f" ({command.reason})" if command.reason and command.reason not in told(given) else "")
-        tight = 3 if width < TIGHT else 0
+        name_width, change_width = _widths(width)
         cells: list[Run] = [
             (f"{entry.step:>5}  ", "dim"),
             ("⚑ ", "warn"),
-            (fit(entry.author.removeprefix("operator "), AGENT - tight) + " ", "strong"),
+            (fit(entry.author.removeprefix("operator "), name_width) + " ", "strong"),
             (fit(on or "the run", ACTUATOR) + " ", "text"),
-            (fit(what, CHANGE - tight) + " ", "strong"),
+            (fit(what, change_width) + " ", "strong"),
             (fit(sign_of(given)[0], FATE) + " ", sign_of(given)[1]),
             (why, "dim"),
         ]
@@ -231,16 +234,24 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         places = {name: place for place, name in enumerate(self.view.agents)}
         sign, colour = glyph(places[agent]) if agent in places else (" ", "dim")
         quiet = "dim" if isinstance(entry, Decided) and entry.fate == "rejected" else "text"
+        name_width, change_width = _widths(width)
         cells: list[Run] = [
             (f"{entry.step:>5}  ", "dim"),
             (f"{sign} ", colour),
-            (fit(agent, LONG_AGENT if width >= ROOMY else AGENT) + " ", quiet),
+            (fit(agent, name_width) + " ", quiet),
             (fit(actuator, ACTUATOR) + " ", quiet),
-            (fit(change, CHANGE) + " ", "strong" if quiet == "text" else "dim"),
+            (fit(change, change_width) + " ", "strong" if quiet == "text" else "dim"),
             (fit(fate[0], FATE) + " ", fate[1]),
-            (why, "dim"),
         ]
-        return row(width, cells)
+        room = width - sum(cell_len(words) for words, _ in cells)
+        return row(width, [*cells, (why, "dim")] if room >= WORDS or cell_len(why) <= room else cells)
+
+
+def _widths(width: int) -> tuple[int, int]:
+    """Cells of the agent's name, and of the change, on a list of a width."""
+    missing = max(0, ALL - width)
+    change = max(SHORT_CHANGE, CHANGE - missing)
+    return max(SHORT_AGENT, AGENT - max(0, missing - (CHANGE - change))), change
 
 
 def _same(one: Entry, other: Entry) -> bool:

@@ -74,6 +74,8 @@ class Header(Lines):
         words = {
             "no mesh": "no mesh: nothing is decided",
             "unreadable": f"log not readable: {detail}",
+            "reconnecting": f"reconnecting {detail}",
+            "refused": f"key refused {detail}",
             "checking": f"preview; checking the log {detail}",
             "checking past": f"preview; checking the log {detail}",
         }.get(name, name)
@@ -130,7 +132,8 @@ def _knobs(turned: Sequence[tuple[str, Value]], room: int) -> list[Run]:
         said = (f"  {name} ", text(value))
         more = len(turned) - place - 1
         if sum(map(cell_len, said)) + (len(f"  +{more}") if more else 0) > room:
-            rest = f"  +{more + 1} knobs" if found else f"  {more + 1} knobs turned"
+            knobs = f"{more + 1} knob{'s' * (more > 0)}"
+            rest = f"  +{knobs}" if found else f"  {knobs} turned"
             return [*found, (rest if len(rest) <= room else "", "dim")]
         found += [(said[0], "dim"), (said[1], "text")]
         room -= sum(map(cell_len, said))

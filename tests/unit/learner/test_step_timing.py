@@ -1,0 +1,143 @@
+"""Where a step's time goes, by a clock that the test turns; and what is read of the machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainerControl
+
+from oven_learner.hf.step_hooks import StepEnd
+from oven_learner.hf.step_timing import StepTiming
+from oven_learner.link.machine_readings import EVERY_S, MEMORY, MachineReadings, visible_gpus
+from oven_learner.ranks import Ranks
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Trainer:
+    """As TRL's: generation and rewards come within `training_step`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._metrics: dict[str, Any] = {"train": {"num_tokens": []}}
+        self.seen = 0.0
+
+    def _generate(self) -> None:
+        self.clock.now += 2.0
+
+    def _calculate_rewards(self) -> None:
+        self.clock.now += 0.5
+
+    def training_step(self, model: Any, inputs: Any) -> str:
+        self._generate()
+        self._calculate_rewards()
+        self.clock.now += 1.0
+        self.seen += 350
+        self._metrics["train"]["num_tokens"] = [self.seen]
+        return "loss"
+
+    def evaluate(self) -> None:
+        self.clock.now += 4.0
+        raise ArithmeticError
+
+
+def step(timing: StepTiming, trainer: Any, clock: Clock, inputs: Any = None) -> dict[str, float]:
+    assert trainer.training_step(None, inputs or {}) == "loss"
+    timing.before_update()
+    clock.now += 0.25
+    timing.after_update()
+    clock.now += 0.25
+    ended = StepEnd(1, False, frozenset(), {})
+    timing.end_step(ended)
+    clock.now += 0.125
+    timing.after_poll(TrainerControl(), None)  # type: ignore[arg-type]
+    return ended.known
+
+
+def test_the_parts_of_a_step_and_its_tokens() -> None:
+    clock = Clock()
+    trainer: Any = Trainer(clock)
+    timing = StepTiming(trainer, clock)
+    timing.begin(Ranks())
+    assert step(timing, trainer, clock) == {}, "what came before the first step is no step"
+    found = step(timing, trainer, clock)
+    assert found == {
+        "time/step": 4.0, "time/generate": 2.0, "time/reward": 0.5, "time/train": 1.0, "time/optimizer": 0.25,
+        "time/controller": 0.125, "tokens_per_s": 350 / 4.0,
+    }  # fmt: skip
+    with pytest.raises(ArithmeticError):
+        trainer.evaluate()
+    again = step(timing, trainer, clock)
+    assert again["time/evaluate"] == 4.0 and again["time/step"] == 8.0, "a call that raises counts, too"
+    trainer.seen = 0.0  # a rollback
+    assert "tokens_per_s" not in step(timing, trainer, clock)
+
+
+def test_where_the_trainer_counts_no_tokens_its_inputs_are_counted() -> None:
+    clock = Clock()
+    trainer: Any = Trainer(clock)
+    del trainer._metrics
+    trainer.training_step = lambda model, inputs: "loss"
+    timing = StepTiming(trainer, clock)
+    timing.begin(Ranks())
+    ids = {"input_ids": torch.zeros(2, 50, dtype=torch.long)}
+    step(timing, trainer, clock, ids)
+    found = step(timing, trainer, clock, ids)
+    assert found["tokens_per_s"] == 100 / 0.5 and "time/generate" not in found
+
+
+def test_the_machine_is_read_once_a_second_and_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # without the extra
+    clock = Clock()
+    readings = MachineReadings(os.getpid(), clock)
+    first = readings.take_if_due()
+    assert set(first) == {MEMORY} and 0.01 < first[MEMORY] < 1000
+    assert readings.take_if_due() == {}
+    clock.now += EVERY_S
+    assert MEMORY in readings.take_if_due()
+    assert MachineReadings(2**30, clock).take_if_due() == {}, "no such process"
+
+
+def test_gpus_are_read_and_one_that_falls_off_the_bus_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = ModuleType("pynvml")
+    works = True
+
+    def use(handle: int) -> SimpleNamespace:
+        if not works:
+            raise RuntimeError("GPU is lost")
+        return SimpleNamespace(gpu=97)
+
+    vars(fake).update(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 4,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=(handle + 1) * 2**30),
+        nvmlDeviceGetUtilizationRates=use,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    clock = Clock()
+    readings = MachineReadings(os.getpid(), clock)
+    found = readings.take_if_due()
+    assert (found["machine/gpu2_memory_gib"], found["machine/gpu2_use"]) == (3.0, 0.97)
+    assert sum(name.startswith("machine/gpu") for name in found) == 2
+    works = False
+    for _ in range(2):
+        clock.now += EVERY_S
+        assert set(readings.take_if_due()) == {MEMORY}
+
+
+def test_visible_gpus() -> None:
+    assert visible_gpus(None, 2) == [0, 1] and visible_gpus("", 2) == [] and visible_gpus("-1", 2) == []
+    assert visible_gpus("1,0,7", 2) == [1, 0] and visible_gpus("GPU-8932f937", 2) == [0, 1]

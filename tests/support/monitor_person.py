@@ -88,7 +88,7 @@ class Person:
 async def at_monitor(access: RunAccess, *, control: bool = True) -> AsyncIterator[Person]:
     """The monitor, once it has read how far the run is."""
     app = MonitorApp(About(access.run), access, control=control)
-    async with app.run_test(size=(140, 40)) as pilot:
+    async with app.run_test(size=(110, 30)) as pilot:
         person = Person(app, pilot)
         await person.until(lambda: app.view.run.started and app.view.run.tick > 2)
         yield person

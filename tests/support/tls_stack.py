@@ -80,10 +80,11 @@ class TlsStack:
             lambda: (self.bus / "log").read_bytes().count(b"Reloaded server configuration") > before, "it is read again"
         )
 
-    def begin(self, *sets: str) -> None:
-        """The stack, whose learner beats and whose agent always wants something."""
+    def begin(self, *sets: str, learner: str = "learner") -> None:
+        """The stack, whose learner beats and whose agent always wants something. `learner`: its name among the
+        stand-ins (oven_services)."""
         self.make_server()
-        self.stack.install({"learner": "oven_services:keeping_learner"})
+        self.stack.install({"learner": f"oven_services:{learner}"})
         (self.stack.folder / "adviser.py").write_text(ADVISER)
         wanted = ("agents=[{name: adviser.py}]", "kg=false", "rules.cooldown_ticks=2", *sets)
         there = ("--nats", self.url, "--creds", str(self.bus / "creds"), "--tls-ca", str(self.bus / "tls" / "ca.pem"))

@@ -4,6 +4,7 @@ receipt. A monitor without `--control` has none of it, and says so.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +15,6 @@ from textual.events import Key
 
 from oven_controller.log.command_result import CommandResult
 from oven_controller.protocol.actions import CHECKPOINT, ROLLBACK, UNDO
-from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Value
 from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_tui.model import choices, consequences
@@ -22,7 +22,6 @@ from oven_tui.model.commands import COMMANDS
 from oven_tui.model.commands_given import asked, told
 from oven_tui.model.decisions import Decided, Open
 from oven_tui.model.knob_edit import KnobEdit
-from oven_tui.model.mesh_state import MeshState
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.choice import ChoiceScreen
 from oven_tui.screens.confirm import ConfirmScreen
@@ -48,25 +47,22 @@ class Acting(_Base):
     """Mixed into the application, which has `view` and `paint`."""
 
     view: MonitorView
+    shown: MonitorView
     about: About
     session: OperatorSession | None = None
     """None: nothing acts."""
-    mesh: MeshState | None = None
-    """What the mesh would say; followed only where something acts."""
 
     def control(self, session: OperatorSession) -> None:
         """Let the person act, as far as their key lets them."""
-        self.session, self.mesh = session, MeshState()
+        self.session = session
         self.refresh_bindings()
-
-    def follow(self, events: list[Event]) -> None:
-        """What the mesh would say rests on the whole log."""
-        if self.mesh is not None:
-            for event in events:
-                self.mesh.feed(event)
 
     def paint(self) -> None:
         raise NotImplementedError
+
+    def _decisions(self) -> Decisions:
+        """The list, whatever page lies over it."""
+        return self.screen_stack[0].query_one(Decisions)
 
     def barred(self) -> str:
         """Why nothing acts; empty where it does."""
@@ -92,7 +88,7 @@ class Acting(_Base):
     # ---- what is chosen
 
     def action_approve(self) -> None:
-        entry = self.query_one(Decisions).chosen()
+        entry = self._decisions().chosen()
         if isinstance(entry, Decided) and entry.decision.verdict == "advised":
             self._ask("approve this advice?", action="approve", of=entry.decision.id)
         elif waiting := choices.advised(self.view):
@@ -101,7 +97,7 @@ class Acting(_Base):
             self.notify("nothing is advised now: agents' advice waits here where `o` sets a knob to advise")
 
     def action_veto(self) -> None:
-        entry = self.query_one(Decisions).chosen()
+        entry = self._decisions().chosen()
         if isinstance(entry, Open):
             self._ask("veto this ballot?", action="veto", of=entry.opened.id)
         elif isinstance(entry, Decided) and entry.decision.verdict == "advised":
@@ -150,7 +146,7 @@ class Acting(_Base):
             self._ask("roll back?", action="set", actuator=ROLLBACK, value=value)
 
     def action_set_knob(self) -> None:
-        entry, knobs = self.query_one(Decisions).chosen(), choices.knobs(self.view)
+        entry, knobs = self._decisions().chosen(), choices.knobs(self.view)
         on = entry.decision.actuator if isinstance(entry, Decided) else ""
         if knobs:
             self._choose("set which knob?", sorted(knobs, key=lambda choice: choice.id != on), self._set)
@@ -228,7 +224,7 @@ class Acting(_Base):
 
     def _weighed(self, command: OperatorCommand) -> tuple[str, str]:
         """The consequence, and what the mesh would say against it now."""
-        reply = self.mesh.reply(command) if self.mesh is not None else None
+        reply = self.view.mesh.reply(command)
         against = f"the mesh would refuse: {reply.reason}" if reply is not None and not reply.done else ""
         return consequences.sentence(self.view, command), against
 
@@ -236,9 +232,9 @@ class Acting(_Base):
         """What a value would do, what the mesh would answer a person, and what its guardrails would answer agents."""
         command = OperatorCommand(id="preview", action="set", actuator=actuator, value=value)
         lines = [("", ""), (consequences.sentence(self.view, command), "")]
-        if self.mesh is None:
-            return lines
-        reply, ruling = self.mesh.reply(command), self.mesh.ruling(actuator, value)
+        if not self.view.mesh.whole:
+            return [*lines, ("what the mesh would say is known once all of the log is read", "dim")]
+        reply, ruling = self.view.mesh.reply(command), self.view.mesh.ruling(actuator, value)
         if reply is not None:
             words = f"the mesh would: {reply.reason}" if reply.done else f"the mesh would refuse: {reply.reason}"
             lines.append((words, "" if reply.done else "bold red"))
@@ -253,8 +249,11 @@ class Acting(_Base):
         assert self.session is not None
         result = CommandResult(self.about.run, command)
         self.view.given.ask(result)
-        self.query_one(Decisions).stand_on(command.id)
-        self.paint()
+        if self.shown is not self.view:  # who acts wants to see what comes of it
+            self.shown = self.view
+            self.paint()
+        self._decisions().stand_on(command.id)
+        self._moved(result)
         self.run_worker(self._send(result), group="commands")
 
     async def _send(self, result: CommandResult) -> None:
@@ -262,12 +261,16 @@ class Acting(_Base):
         await self.session.send(result, self._moved)
         good = result.stage == "done"
         self.notify(told(result), title=asked(result.command)[:60], severity="information" if good else "warning")
-        self.set_timer(STANDS_S, lambda: self.query_one(Decisions).leave(result.command.id))
+        await asyncio.sleep(STANDS_S)
+        self._decisions().leave(result.command.id)
 
     def _moved(self, _result: CommandResult) -> None:
-        """Drawn at once: the person who waits for a receipt looks at the row."""
+        """Drawn at once, and nothing but the list: the person who waits for a receipt looks at the row."""
         self.view.given.moved()
-        self.paint()
+        if self.screen_stack and self.shown is self.view:
+            decisions = self._decisions()
+            decisions.view = self.view
+            decisions.redraw()
 
 
 def _new_id() -> str:

@@ -125,7 +125,6 @@ class MonitorApp(Acting, ThemedApp[None]):
         """New events of the log, in order."""
         for event in events:
             self.view.feed(event)
-        self.follow(events)
         self._soon()
 
     def show_view(self, view: MonitorView) -> None:

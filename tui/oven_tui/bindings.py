@@ -12,6 +12,10 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from oven_tui.model.commands import BY_ID, Command, Scope, of
 
 SIGNS = {
+    "left": "←",
+    "right": "→",
+    "up": "↑",
+    "down": "↓",
     "question_mark": "?",
     "colon": ":",
     "slash": "/",

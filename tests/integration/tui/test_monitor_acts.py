@@ -3,67 +3,80 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from tests.integration.conftest import Stack
 from tests.support.monitor_person import Person, at_monitor
+from tests.support.tls_stack import TlsStack
 
+from oven_controller.errors import BusError, RefusedError
 from oven_controller.protocol.messages import Receipt
 from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
-from oven_controller.runs.local_run import LocalRun
+from oven_controller.runs.endpoint import Endpoint
 from oven_controller.runs.log_sources import exported
-from oven_controller.runs.run_access import RunAccess
+from oven_controller.runs.operator_client import carried_out
+from oven_controller.runs.remote_run import RemoteRun
+from oven_controller.security import person_file, tls
+from oven_controller.security.person_file import PersonFile
+from oven_tui.model.commands import COMMANDS
 from oven_tui.screens.confirm import ConfirmScreen
 from oven_tui.screens.knob import KnobScreen
 
 pytestmark = pytest.mark.e2e
 
-ADVISER = '''
-"""Would have the clip at 2, or at 1."""
-from oven_agents import Agent
 
-class Adviser(Agent):
-    moves = ("grad.clip",)
-    speciality = ("grad.clip",)
-
-    def vote(self, window):
-        value = 2.0 if window.knobs["grad.clip"].number <= 1.0 else 1.0
-        return window.propose("grad.clip", value, confidence=0.95, why="it swings")
-'''
-
-
-def steered(stack: Stack, run: str, *sets: str) -> RunAccess:
-    """A stack whose learner has a knob of each kind, and an agent that always wants something."""
-    stack.install({"learner": "oven_services:steered"})
-    (stack.folder / "adviser.py").write_text(ADVISER)
-    wanted = ("agents=[{name: adviser.py}]", "kg=false", "rules.autonomy=advise", "rules.cooldown_ticks=1", *sets)
-    stack.up(run, *(part for text in wanted for part in ("--set", text)), until="learner  toy")
-    return LocalRun(stack.run_folder(run))
-
-
-async def test_every_action_by_its_keys(stack: Stack) -> None:
-    access = await asyncio.to_thread(steered, stack, "acts")
-    async with at_monitor(access) as person:
+@pytest.mark.timeout(600)
+async def test_every_action_by_its_keys_from_elsewhere(tls_stack: TlsStack) -> None:
+    far = tls_stack
+    await asyncio.to_thread(far.begin, "rules.autonomy=advise", "rules.cooldown_ticks=1", learner="steered")
+    ann = await asyncio.to_thread(far.person, "ann")
+    bob = await asyncio.to_thread(far.person, "bob")
+    eve = await asyncio.to_thread(far.person, "eve", "--read-only")
+    await without_the_right(far, bob, eve)
+    async with at_monitor(RemoteRun.at(Endpoint("", ann, None))) as person:
         await advice(person)
         await knobs(person)
         await hold_and_resume(person)
         await snapshots(person)
         await agents(person)
-        await refusals(person, stack)
+        await refusals(person, far.stack)
         await person.press("X")
         await person.done()
         given = {one.command.id for one in person.given}
         assert {one.command.action for one in person.given} == {
             "approve", "set", "hold", "resume", "mute", "unmute", "trust", "distrust", "autonomy", "veto", "stop"
         }  # fmt: skip
-    code, said = await asyncio.to_thread(stack.end_of, stack.started[0])
-    assert code == 0, said
-    events = list(exported(stack.run_folder("acts")))
+    await asyncio.to_thread(far.end)
+    events = list(exported(far.folder))
     logged = {event.body.id for event in events if isinstance(event.body, OperatorCommand)}
     answered = {event.body.command for event in events if isinstance(event.body, CommandAnswer | Receipt)}
     assert given <= logged <= answered
-    code, said = await asyncio.to_thread(stack.command, "replay", "acts")
-    assert (code, "byte for byte" in said) == (0, True), said
+    assert {author for kind, author in far.authors() if kind == "OperatorCommand"} == {"ann", "operator"}
+
+
+async def without_the_right(far: TlsStack, bob: Path, eve: Path) -> None:
+    """A read-only key, one that is revoked meanwhile, and another run's: nothing acts, and it is said why."""
+    async with at_monitor(RemoteRun.at(Endpoint("", eve, None))) as reader:
+        await reader.until(reader.app.barred)
+        assert "read-only" in reader.app.barred()
+        for command in COMMANDS:
+            if command.acts:
+                await reader.press(command.key_names()[0])
+                assert len(reader.app.screen_stack) == 1, command
+    async with at_monitor(RemoteRun.at(Endpoint("", bob, None))) as gone:
+        code, said = await asyncio.to_thread(far.stack.command, "creds", "revoke", "bob", "--server", str(far.bus))
+        assert code == 0, said
+        await asyncio.to_thread(far.reload)
+        await gone.press("p")
+        if not gone.app.barred():
+            lost = await gone.confirm()
+            assert lost.stage == "lost" and not lost.logged, lost.line()
+    held = person_file.load(eve)
+    assert isinstance(held, PersonFile)
+    other = RemoteRun("another", far.url, held.credentials, keys=held.keys, trust=tls.trusting_text(held.tls_ca, "eve"))
+    with pytest.raises((BusError, RefusedError)):
+        await carried_out(other, OperatorCommand(id="of-another-run", action="hold"), 1.0)
 
 
 async def advice(person: Person) -> None:

@@ -24,7 +24,7 @@ from oven_controller.security.credentials import Credentials
 from oven_learner.rollback.in_memory import Snapshots
 
 BEAT_S = 0.04
-STEERED_S = 0.1
+STEERED_S = 0.2
 
 
 def kg(_args: list[str]) -> int:
@@ -107,7 +107,7 @@ def _beat(snapshots: Snapshots | None) -> int:
 
 
 def steered(_args: list[str]) -> int:
-    """The real client with a knob of each kind and snapshots to roll back to, ten observations a second, until it is
+    """The real client with a knob of each kind and snapshots to roll back to, five observations a second, until it is
     told to stop or a file `finish` is in the run's folder."""
     folder = Path(os.environ["OVEN_RUN_DIR"])
     state: dict[str, Any] = {"clip": 1.0, "warmth": 0.5, "mixture": {"easy": 0.5, "hard": 0.5}, "teacher": "small"}

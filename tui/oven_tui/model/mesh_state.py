@@ -41,9 +41,14 @@ class MeshState:
     def __init__(self) -> None:
         self.state = State()
         self.ballots: dict[str, Ballot] = {}
+        self.whole = True
+        """Whether no event was left out, as a preview of a long log leaves some: else it answers nothing."""
+        self._seq = 0
 
     def feed(self, event: Event) -> None:
         state = self.state
+        self.whole = self.whole and event.seq == self._seq + 1
+        self._seq = event.seq
         match event.body:
             case LearnerMessage() as body:
                 if state.is_new(body):
@@ -84,14 +89,16 @@ class MeshState:
                 pass
 
     def reply(self, command: OperatorCommand) -> Reply | None:
-        """What the mesh would answer now; None where the learner does. Nothing changes."""
+        """What the mesh would answer now; None where the learner does, or this is not whole. Nothing changes."""
+        if not self.whole:
+            return None
         return operator_commands.respond(self._copy(), self.ballots, ASKS, command)
 
     def ruling(self, actuator: str, value: Value) -> Ruling | None:
         """What the guardrails would make of the value if a vote on it had passed: what a person's word overrides. None
-        for a value that the actuator does not take."""
+        for a value that the actuator does not take, or where this is not whole."""
         spec = self.state.specs.get(actuator)
-        if spec is None:
+        if spec is None or not self.whole:
             return None
         found = shaped(spec, value)
         if isinstance(found, Fault) or outside(spec, found):

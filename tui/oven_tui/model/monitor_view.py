@@ -35,6 +35,7 @@ from oven_tui.model.braille_chart import Style
 from oven_tui.model.commands_given import CommandsGiven, asked
 from oven_tui.model.decisions import Decided, Entry, Note, Open
 from oven_tui.model.fans import Fans
+from oven_tui.model.mesh_state import MeshState
 from oven_tui.model.metric_series import WAITING, Series
 
 ENTRIES = 2000
@@ -70,6 +71,7 @@ class MonitorView:
         self.reputations: dict[str, float] = {}
         """Agent → its weight after the last outcome; absent before the first."""
         self.given = CommandsGiven()
+        self.mesh = MeshState()
         self.faults: deque[str] = deque(maxlen=20)
         self.left_out = 0
         self.preview = False
@@ -92,6 +94,7 @@ class MonitorView:
         for name in self.run.agents.keys() - set(self.agents) if len(self.run.agents) > len(self.agents) else ():
             self._agent(name)
         self.given.feed(event)
+        self.mesh.feed(event)
         match event.body:
             case Observation() as body:
                 self._observation(event, body)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.support.forked import TRAINING, ForkServer, fork_server
 
 # Before torch is imported: threads that spin while they wait cost a test with other processes several times over, and
 # sums are added up in the same order by one.
@@ -48,3 +49,10 @@ def _ask_once() -> None:
     if torch is not None and not torch.cuda.is_available():  # it keeps each seed for later, and its caller's stack
         for device in (torch.cuda, torch.xpu, torch.mtia):
             device._lazy_call = lambda _call, **_: None  # noqa: SLF001
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[ForkServer]:
+    """What forks Python processes that have imported torch and TRL already."""
+    with fork_server(TRAINING) as server:
+        yield server

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.conftest import violations
+from tests.support.forked import COLD, ForkServer
 
 from oven_controller.protocol.events import Event
 
@@ -18,16 +19,17 @@ LIMIT_S = 300
 
 
 class Oven:
-    """The command line, with a home of its own."""
+    """The command line, with a home of its own. Its processes are forked, but where a call asks for cold ones."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, forks: ForkServer) -> None:
         self.home = home
+        self.popen = forks.popen()
         kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
         self._env = kept | {"OVEN_HOME": str(home), "OMP_NUM_THREADS": "1"}
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *args: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        process: subprocess.Popen[str] = self.popen(
             [sys.executable, "-m", "oven_controller.cli.main", *args],
             env=self._env | dict(env or {}),
             text=True,
@@ -38,9 +40,9 @@ class Oven:
         self._started.append(process)
         return process
 
-    def __call__(self, *args: str) -> tuple[int, str]:
-        """(exit code, everything it printed)."""
-        process = self.start(*args)
+    def __call__(self, *args: str, cold: bool = False) -> tuple[int, str]:
+        """(exit code, everything it printed). `cold`: it and all that it starts import what they need themselves."""
+        process = self.start(*args, env={COLD: "1"} if cold else None)
         said, _ = process.communicate(timeout=LIMIT_S)
         return process.returncode, said
 
@@ -68,14 +70,14 @@ class Oven:
 
 
 @pytest.fixture(scope="session")
-def oven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oven]:
+def oven(forks: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oven]:
     """The warm policy is made once, also where several workers of xdist share the tests."""
     home = tmp_path_factory.mktemp("oven")
     if "PYTEST_XDIST_WORKER" in os.environ:
         cache = tmp_path_factory.getbasetemp().parent / "cache"
         cache.mkdir(exist_ok=True)
         (home / "cache").symlink_to(cache)
-    made = Oven(home)
+    made = Oven(home, forks)
     yield made
     made.end_all()
 

@@ -27,13 +27,14 @@ EXAMPLES = ROOT / "examples"
 
 def script(oven: Oven, name: str = "text_model.py", **env: str) -> subprocess.Popen[str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
-    return subprocess.Popen(
+    process: subprocess.Popen[str] = oven.popen(
         [sys.executable, str(EXAMPLES / name)],
         env=kept | {"OVEN_HOME": str(oven.home), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | env,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
+    return process
 
 
 def test_a_model_is_baked_and_trains_on_though_its_stack_is_killed(oven: Oven) -> None:
@@ -42,7 +43,7 @@ def test_a_model_is_baked_and_trains_on_though_its_stack_is_killed(oven: Oven) -
     run = Home(oven.home).find(None, running=True)
     assert f"run {run.run}: teacher small → big at step" in before
     psutil.Process(run.info().pid).send_signal(signal.SIGKILL)
-    said, _ = process.communicate(timeout=100)
+    said, _ = process.communicate(timeout=200)
     assert process.returncode == 0 and "'train_runtime'" in said, said
     oven("replay", run.run)  # brings home what the server's store has
     events = oven.events(run.run)
@@ -78,7 +79,7 @@ def test_a_run_with_a_late_teacher_is_killed_and_resumed_on_three_meshes(oven: O
     kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
     env = kept | {"OVEN_HOME": str(oven.home), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     options: dict[str, Any] = {"env": env, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    process = subprocess.Popen(command, **options, cwd=ROOT)
+    process = oven.popen(command, **options, cwd=ROOT)
     oven.until(process, "late from step")
     oven.until(process, "saved a checkpoint")
     run = Home(oven.home).find("late")
@@ -89,7 +90,7 @@ def test_a_run_with_a_late_teacher_is_killed_and_resumed_on_three_meshes(oven: O
     gone, left = psutil.wait_procs(family, timeout=60)
     assert not left and len(gone) == len(family) and not run.locked(), "nothing is left of a script that was killed"
     assert replay(oven.events("late"), "late").same
-    said, _ = subprocess.Popen([*command, "resume"], **options, cwd=ROOT).communicate(timeout=200)
+    said, _ = oven.popen([*command, "resume"], **options, cwd=ROOT).communicate(timeout=200)
     assert "late at the end" in said and "completed at step 200" in said, said
     events = oven.events("late")
     bodies = [event.body for event in events]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def models(folder: Path) -> None:
         tokens: dict[str, Any] = {"vocab_size": 259, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
         LlamaForCausalLM(LlamaConfig(max_position_embeddings=128, **sizes, **tokens)).save_pretrained(folder / name)
         ByT5Tokenizer(extra_ids=0).save_pretrained(folder / name)
-    scheduler: Any = DDIMScheduler(num_train_timesteps=100, clip_sample=False)  # type: ignore[no-untyped-call]
+    scheduler: Any = DDIMScheduler(num_train_timesteps=100, clip_sample=False)
     network = TemporalUNet(384, 32, 72)  # of all-MiniLM-L6-v2's vectors
     DiffusionPolicy(network, scheduler, frames=32, dims=72, steps=3).save(folder / "teachers" / "careful")
 
@@ -85,15 +86,15 @@ async def test_its_calls_train_a_model_and_swap_judges_and_teachers(oven: Oven, 
     async with Lengths().running() as endpoint:
         (tmp_path / "calls.py").write_text(script(endpoint.url))
         kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "calls.py",
+        process = oven.popen(
+            [sys.executable, "calls.py"],
             cwd=tmp_path,
             env=kept | {"OVEN_HOME": str(oven.home), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
-        said = (await asyncio.wait_for(process.communicate(), 250))[0].decode()
+        said, _ = await asyncio.to_thread(process.communicate, timeout=250)
     assert process.returncode == 0, said
     assert "Scoring: A function that fails its tests scores 0." in said
     text, motion = sorted((path for path in (oven.home / "runs").iterdir() if path not in before), key=started)

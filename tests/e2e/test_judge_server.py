@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+from tests.e2e.conftest import Oven
 
 from oven_agents.judges import providers
 from oven_agents.judges.judge import Judge
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(oven: Oven, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("judge")
     tokenizer = build_tokenizer()
     policy = warm_policy(SHORT, tokenizer, 0, folder / "cache")
@@ -40,7 +41,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     tokenizer.save_pretrained(folder / "model")
     command = [sys.executable, str(ROOT / "examples" / "judge_server.py"), "--likelihood", "--port", "0"]
     env = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    server = subprocess.Popen([*command, "--model", str(folder / "model")], env=env, stdout=subprocess.PIPE, text=True)
+    server = oven.popen([*command, "--model", str(folder / "model")], env=env, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     said = server.stdout.readline()
     assert said.startswith("judging at http://127.0.0.1:"), said

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.e2e.conftest import Oven
 from tests.support import trial_learner
 from tests.support.learner_side import RUN, Process, off_loop, serving
 from tests.support.trial_learner import RATE, SAVED, STEPS, gate
@@ -66,20 +67,20 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+def story(oven: Oven, tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("story")
     alone = tmp_path_factory.mktemp("alone")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OVEN_MODE", "disabled")
         untouched = trial_learner.train(alone)
-    events, weights = asyncio.run(_played(folder))
+    events, weights = asyncio.run(_played(oven, folder))
     said = [event.body for event in events if isinstance(event.body, LearnerMessage)]
     incarnations = [[body for body in said if body.incarnation == number] for number in (1, 2, 3)]
     assert sum(map(len, incarnations)) == len(said)
     return Story(events, incarnations, weights, untouched)
 
 
-async def _played(folder: Path) -> tuple[Sequence[Event], str]:
+async def _played(oven: Oven, folder: Path) -> tuple[Sequence[Event], str]:
     (folder / "config.json").write_text(json.dumps({"lockstep": True, "rules": RULES.model_dump()}))
     (folder / "tenfold.py").write_text(TENFOLD)
     host = f"from oven_agents.runtime.host import main; main([{str(folder / 'tenfold.py')!r}])"
@@ -88,7 +89,7 @@ async def _played(folder: Path) -> tuple[Sequence[Event], str]:
 
         def start(args: list[str], role: str, name: str) -> Process:
             env = server.env(role) | {"OVEN_RUN_DIR": str(folder)}
-            started.append(Process(args, env, folder / f"{name}.log"))
+            started.append(Process(args, env, folder / f"{name}.log", oven.popen))
             return started[-1]
 
         def learner(number: int, *gates: int) -> tuple[Process, Path]:

@@ -7,14 +7,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from tests.support.forked import STACK, ForkServer, fork_server
 from tests.support.tls_stack import TlsStack
-from tests.support.warm_commands import WarmCommands
 
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
@@ -40,11 +40,12 @@ WAIT_S = 60
 
 
 class Stack:
-    """Runs the command line in processes of its own, with a home and entry points of its own."""
+    """Runs the command line in processes of its own, with a home and entry points of its own. They are forked, but for
+    agents; those that test_stack_terminal starts by itself are not."""
 
-    def __init__(self, folder: Path, warm: WarmCommands) -> None:
+    def __init__(self, folder: Path, forks: ForkServer) -> None:
         self.folder = folder
-        self._warm = warm
+        self._popen = forks.popen()
         self.home = Home(folder / "home")
         metadata = folder / "meta" / "oven_controller-0.dist-info"  # the first of a name on the path is the one
         metadata.mkdir(parents=True)
@@ -64,12 +65,14 @@ class Stack:
             lines.insert(lines.index("[oven.processes]") + 1, f"{name} = {target}")
         self._entry_points.write_text("\n".join(lines) + "\n")
 
-    def start(self, *args: str) -> subprocess.Popen[str]:
+    def start(
+        self, *args: str, folder: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
         """A command that goes on; its stdout and stderr together are `.stdout`."""
-        process = subprocess.Popen(
+        process: subprocess.Popen[str] = self._popen(
             [sys.executable, "-m", "oven_controller.cli.main", *args],
-            env=self.env,
-            cwd=self.folder,
+            env=self.env if env is None else env,
+            cwd=folder or self.folder,
             text=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -96,11 +99,13 @@ class Stack:
 
     def command(self, *args: str) -> tuple[int, str]:
         """(exit code, what it printed)."""
-        return self.run_warm(args, self.env, self.folder)
+        return self.command_in(self.folder, self.env, *args)
 
-    def run_warm(self, args: Sequence[str], env: Mapping[str, str], cwd: Path) -> tuple[int, str]:
-        """The same with another environment, elsewhere."""
-        return self._warm.run(args, env, cwd)
+    def command_in(self, folder: Path, env: Mapping[str, str], *args: str) -> tuple[int, str]:
+        """The same elsewhere, with another environment."""
+        process = self.start(*args, folder=folder, env=env)
+        said, _ = process.communicate()
+        return process.returncode, said
 
     def end_of(self, process: subprocess.Popen[str]) -> tuple[int, str]:
         try:
@@ -133,15 +138,15 @@ def violations(home: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def warm_commands() -> Iterator[WarmCommands]:
-    made = WarmCommands()
-    yield made
-    made.close()
+def stack_forks() -> Iterator[ForkServer]:
+    """What forks the processes of stacks without torch."""
+    with fork_server(STACK) as server:
+        yield server
 
 
 @pytest.fixture
-def stack(tmp_path: Path, warm_commands: WarmCommands) -> Iterator[Stack]:
-    made = Stack(tmp_path, warm_commands)
+def stack(tmp_path: Path, stack_forks: ForkServer) -> Iterator[Stack]:
+    made = Stack(tmp_path, stack_forks)
     yield made
     made.end_all()
     assert violations(made.home.path) == []

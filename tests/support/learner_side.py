@@ -191,12 +191,12 @@ async def serving(
 
 
 class Process:
-    """A Python process of a test, its output in a file; ended with the test."""
+    """A Python process of a test, its output in a file; ended with the test. `popen` may be a fork server's."""
 
-    def __init__(self, args: list[str], env: dict[str, str], log: Path) -> None:
+    def __init__(self, args: list[str], env: dict[str, str], log: Path, popen: Any = subprocess.Popen) -> None:
         self.log = log
         with log.open("wb") as out:
-            self.popen = subprocess.Popen(
+            self.popen: subprocess.Popen[bytes] = popen(
                 [sys.executable, *args], env=env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out
             )
 

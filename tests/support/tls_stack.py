@@ -105,7 +105,7 @@ class TlsStack:
         own = {key: value for key, value in self.stack.env.items() if not key.startswith("OVEN_")}
         own |= {"OVEN_HOME": str(self.far / "home")} | env
         creds = ("--creds", str(file)) if file is not None else ()
-        return self.stack.run_warm((*args, *creds), own, self.far)
+        return self.stack.command_in(self.far, own, *args, *creds)
 
     def json_elsewhere(self, code: int, file: Path | None, *args: str) -> dict[str, Any]:
         found, said = self.elsewhere(file, *args, "--json")

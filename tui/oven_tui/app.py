@@ -33,7 +33,7 @@ from oven_tui.widgets.charts import Charts
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.header import About, Header
-from oven_tui.widgets.machine import MachinePanel
+from oven_tui.widgets.machine_panel import MachinePanel
 
 if TYPE_CHECKING:
     from oven_controller.protocol.completion_messages import StoredGroup
@@ -226,7 +226,7 @@ class MonitorApp(Acting, ThemedApp[None]):
 
     def action_console(self) -> None:
         from oven_tui.process_logs import ProcessLogs
-        from oven_tui.screens.console import ConsoleScreen
+        from oven_tui.screens.log_console import ConsoleScreen
 
         if self._logs is None and isinstance(self._access, LocalRun):
             self._logs = ProcessLogs(self._access.folder.logs)

@@ -80,9 +80,10 @@ def show(
         return
     in_browser = os.environ.get("TEXTUAL_DRIVER") == WEB_DRIVER
     if not in_browser and not _has_terminal():
+        instead = f"`oven-controller log {named} --follow`, or `oven-controller status {named}`"
         raise ConfigError(
             "the monitor needs a terminal on stdin and stderr; without one use "
-            f"`oven-controller log {named} --follow`, or `oven-controller status {named}`"
+            + (instead if accesses else "`oven-controller runs`")
         )
     appearance = Appearance(light, colour_blind, needs_ascii() if ascii_only is None else ascii_only)
     windows = Windows(accesses, home, appearance, speed, control=control, only_one=in_browser)

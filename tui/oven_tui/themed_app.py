@@ -8,9 +8,11 @@ from typing import TypeVar
 
 from textual.app import App
 from textual.binding import Binding
+from textual.events import Resize
 from textual.filter import LineFilter
 
 from oven_tui.appearance import OWN_THEMES, THEMES, Appearance
+from oven_tui.screens.too_small import LEAST_COLUMNS, LEAST_ROWS, TooSmall
 
 Result = TypeVar("Result")
 
@@ -29,6 +31,14 @@ class ThemedApp(App[Result]):
         for theme in OWN_THEMES:
             self.register_theme(theme)
         self.theme = self.appearance.theme
+
+    def on_resize(self, event: Resize) -> None:
+        """Say so where the terminal is too small to show anything, until it is not."""
+        small = event.size.width < LEAST_COLUMNS or event.size.height < LEAST_ROWS
+        if small and not isinstance(self.screen, TooSmall):
+            self.push_screen(TooSmall())
+        elif not small and isinstance(self.screen, TooSmall):
+            self.pop_screen()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return self.appearance.filters(super().get_line_filters(), self.no_color)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 
 from oven_agents.judges import prompts, verdict
 from oven_agents.judges.adversarial_controls import REFERENCE, Control, Controls
+from oven_agents.judges.call_records import call_record
 from oven_agents.judges.degenerate_text import is_degenerate
 from oven_agents.judges.failures import UNUSABLE, JudgeFailure, Kind
 from oven_agents.judges.providers.provider import Answer, Provider, Question
@@ -19,7 +20,6 @@ from oven_agents.judges.usage import Ledger, OnCall
 from oven_agents.judges.watching import CONTROLS_ONLY, Watching
 from oven_controller.protocol.requests import JudgeHealth, ScoreRequest
 from oven_controller.settings.model import Role
-from oven_controller.telemetry.genai import CallRecord
 
 log = logging.getLogger("oven.member")
 
@@ -197,7 +197,7 @@ class Judge:
             raise
         finally:
             if error != "budget":  # no call was made
-                resends = max(0, ledger.attempts - before - 1)
+                resends = ledger.attempts - before - 1
                 self._record(answer, error, scores, resends, started, ledger.context)
 
     def _record(
@@ -211,21 +211,14 @@ class Judge:
     ) -> None:
         if self._on_call is None:
             return
-        usage = answer.usage if answer is not None else None
-        record = CallRecord(
-            operation="chat",
-            provider=self.provider.name,
-            request_model=self.provider.model,
-            response_model=answer.model if answer is not None else "",
-            input_tokens=usage.input_tokens if usage is not None else None,
-            output_tokens=usage.output_tokens if usage is not None else None,
-            finish_reason=answer.finish_reason if answer is not None else "",
-            error_type=error,
+        record = call_record(
+            self.provider,
+            answer,
+            error,
             resends=resends,
             started_ns=started_ns,
-            ended_ns=time.time_ns(),
-            context=context,
             cost_usd=answer.cost_usd if answer is not None else None,
+            context=context,
             evaluation=self.rubric.role,
             scores=scores,
         )

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from oven_agents.judges import providers
+from oven_agents.judges.call_records import call_record
 from oven_agents.judges.failures import JudgeFailure, Kind
 from oven_agents.judges.providers.provider import Answer, Provider, Question
 from oven_agents.judges.usage import Ledger, cost_usd, opened
@@ -19,7 +20,6 @@ from oven_controller.errors import ConfigError
 from oven_controller.settings.judge_providers import catalogue, endpoint_of, key_of
 from oven_controller.settings.model import ModelSettings
 from oven_controller.telemetry import genai
-from oven_controller.telemetry.genai import CallRecord
 
 log = logging.getLogger("oven.agent")
 
@@ -85,27 +85,16 @@ class Asker:
             ) from None
 
     def _book(self, answer: Answer | None, error: Kind | None, ledger: Ledger, started_ns: int) -> None:
-        usage = answer.usage if answer is not None else None
         if self._provider is None:
             return
-        price = cost_usd(self._asked, [usage])
+        price = cost_usd(self._asked, [answer.usage if answer is not None else None])
         if price:
             try:
                 self.limit.book(price)
             except OSError as problem:
                 log.warning("%s: what a call cost cannot be kept: %s", self._name, problem.strerror)
         genai.trace(
-            CallRecord(
-                operation="chat",
-                provider=self._provider.name,
-                request_model=self._provider.model,
-                response_model=answer.model if answer is not None else "",
-                input_tokens=usage.input_tokens if usage is not None else None,
-                output_tokens=usage.output_tokens if usage is not None else None,
-                finish_reason=answer.finish_reason if answer is not None else "",
-                error_type=error,
-                resends=max(0, ledger.attempts - 1),
-                started_ns=started_ns,
-                ended_ns=time.time_ns(),
+            call_record(
+                self._provider, answer, error, resends=ledger.attempts - 1, started_ns=started_ns, cost_usd=price
             )
         )

@@ -8,21 +8,17 @@ Every fault that was injected has to be counted by its kind; otherwise, or with 
 
 from __future__ import annotations
 
-import asyncio
 import random
-import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from nats.aio.msg import Msg
 
+from oven_bench.members_on_a_thread import MembersOnAThread
 from oven_controller.bus.connection import Bus
-from oven_controller.protocol import names
 from oven_controller.protocol.requests import JudgeHealth, ScoreReply, ScoreRequest
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_learner.rewards import Committee
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.scores import Abstention, Cost, Scores
@@ -78,71 +74,27 @@ FAULTS: dict[str, Callable[[ScoreRequest, str], bytes] | None] = {
 }
 
 
-class Members:
-    """The server and the remote members, on a loop in their own thread."""
+class Members(MembersOnAThread):
+    """Members whose answers are right, until a share of them goes wrong."""
 
     def __init__(self, folder: Path, count: int, share: float, seed: int) -> None:
-        self.names = tuple(f"judge{n}" for n in range(1, count + 1))
+        super().__init__(folder, [f"judge{n}" for n in range(1, count + 1)])
         self.share = 0.0
         self._full = share
         self._rng = {name: random.Random(f"faults {seed} {name}") for name in self.names}
         self.injected = 0
-        self._files = ServerFolder(folder / "nats", "bench")
-        self._files.add_user("learner", "learner")
-        for name in self.names:
-            self._files.add_user("member", name)
-        self._log = folder / "nats-server.log"
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._server: EmbeddedServer | None = None
-        self._buses: list[Bus] = []
-
-    def __enter__(self) -> Members:
-        self._thread.start()
-        self._do(self._open())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._do(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def remote(self, deadline_s: float) -> RemoteMembers:
-        assert self._server is not None
-        return RemoteMembers(self.names, self._server.url, self._key("learner"), deadline_s=deadline_s)
 
     def go_wrong(self) -> None:
         self.share = self._full
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def _key(self, name: str) -> Credentials:
-        return Credentials.load(self._files.creds / f"{name}.nk")
-
-    async def _open(self) -> None:
-        self._server = await EmbeddedServer.start(self._files, self._log)
-        for name in self.names:
-            bus = await Bus.open(self._server.url, self._key(name))
-            self._buses.append(bus)
-            await bus.subscribe(names.reward(name), self._answering(bus, name))
-            await bus.flush()
-
-    async def _close(self) -> None:
-        for bus in self._buses:
-            await bus.close()
-        if self._server is not None:
-            await self._server.stop()
-
-    def _answering(self, bus: Bus, name: str) -> Callable[[Msg], Coroutine[Any, Any, None]]:
+    def answering(self, bus: Bus, member: str) -> Callable[[Msg], Awaitable[None]]:
         async def answer(message: Msg) -> None:
-            asked, rng = ScoreRequest.model_validate_json(message.data), self._rng[name]
+            asked, rng = ScoreRequest.model_validate_json(message.data), self._rng[member]
             fault = rng.choice(list(FAULTS)) if rng.random() < self.share else ""
             self.injected += bool(fault)
-            make = FAULTS[fault] if fault else lambda asked, name: _honest(asked, name).wire()
+            make = FAULTS[fault] if fault else lambda asked, member: _honest(asked, member).wire()
             if make is not None:
-                await bus.publish(message.reply, make(asked, name))
+                await bus.publish(message.reply, make(asked, member))
 
         return answer
 

@@ -3,7 +3,8 @@
 The monitor runs as people start it, in a pseudo-terminal, on a signed log.jsonl of a run that is over. Cold: the run's
 name, then the preview with its newest step, then all of the log, checked. Again: all of it, from the cache. Memory is
 the monitor's and its reading process's together, at their highest. The floor beside it is the same on a log of 100
-events; the parts are process CPU of the same code on the log's first events, a microsecond an event.
+events; the parts are process CPU of the same code on the log's first events, in microseconds per event. A list of 300
+runs is read for the first time, opened again from its cache, and looked at once, as it is every two seconds.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -25,6 +27,7 @@ from oven_bench.performance.long_log import LongLog
 from oven_bench.performance.monitor import Terminal
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.runs.log_sources import LogFile
+from oven_controller.runs.run_rows import RunRows
 from oven_controller.security.signing import Keyring
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.past.cache import NAME
@@ -32,6 +35,8 @@ from oven_tui.past.cache import NAME
 FLOOR_EVENTS = 100
 PART_EVENTS = 20_000
 LIMIT_S = 1200.0
+LISTED, LISTED_BYTES = 300, 2 << 20
+"""Runs of the list, and bytes of the log of each: some 3,000 events."""
 LOOK_S = 0.1
 
 
@@ -101,6 +106,25 @@ def parts(folder: RunFolder) -> dict[str, float]:
     return {name: round(1e6 * span / len(events), 1) for name, span in spans.items()}
 
 
+def listed(folder: RunFolder, scratch: Path) -> dict[str, float]:
+    """CPU milliseconds of a list of LISTED runs: all read for the first time, opened again, and one look at all."""
+    home = Home(scratch)
+    data = folder.export.read_bytes()[:LISTED_BYTES]
+    for number in range(LISTED):
+        home.create(f"run-{number}", "bench").export.write_bytes(data)
+    found: dict[str, float] = {}
+    for name in ("list_cold_ms", "list_again_ms"):
+        began, rows = time.process_time(), RunRows(home)
+        rows.look()
+        for _ in rows.advance():
+            pass
+        rows.save()
+        found[name] = round(1000 * (time.process_time() - began), 1)
+    began = time.process_time()
+    rows.look()
+    return found | {"list_look_ms": round(1000 * (time.process_time() - began), 1)}
+
+
 def made(home: Home, run: str, events: int, tell: Callable[[str], object]) -> RunFolder:
     """The run with so many events; one that is there already is taken as it is, without its cache."""
     folder = next((folder for folder in home.runs() if folder.run == run), None)
@@ -118,6 +142,8 @@ async def measure(home: Home, events: int, tell: Callable[[str], object]) -> dic
     found["floor"] = await opened(floor, home.path, FLOOR_EVENTS)
     found["cold"] = await opened(long, home.path, events)
     found["again"] = await opened(long, home.path, events)
+    with tempfile.TemporaryDirectory() as scratch:
+        found |= {"listed_runs": LISTED, **listed(long, Path(scratch) / "home")}
     return found | parts(long)
 
 

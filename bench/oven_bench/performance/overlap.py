@@ -15,10 +15,9 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-import threading
 import time
 import warnings
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
@@ -28,15 +27,12 @@ from nats.aio.msg import Msg
 from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
+from oven_bench.members_on_a_thread import MembersOnAThread
 from oven_bench.progress import progress
 from oven_bench.statistics import Interval, bootstrapped
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError, ProcessError
-from oven_controller.protocol import names
 from oven_controller.protocol.requests import ScoreReply, ScoreRequest
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer, ServerFolder
-from oven_learner.rewards.remote_members import RemoteMembers
 
 JUDGE = "judge"
 MEASURED = ("judge", "no_wait", "waits", "ahead")
@@ -50,66 +46,27 @@ SHAPE = {
 }  # fmt: skip
 
 
-class SlowJudge:
-    """The server, and a judge on it that takes `delay_s` for each group, however many there are; it has its
-    own loop."""
+class SlowJudge(MembersOnAThread):
+    """A judge that takes `delay_s` for each group, however many there are."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(folder, [JUDGE])
         self.delay_s = 0.0
-        self._files = ServerFolder(folder / "nats", "bench")
-        self._files.add_user("learner", "learner")
-        self._files.add_user("member", JUDGE)
-        self._log = folder / "nats-server.log"
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._server: EmbeddedServer | None = None
-        self._bus: Bus | None = None
         self._answers: set[asyncio.Task[None]] = set()
 
-    def __enter__(self) -> SlowJudge:
-        self._thread.start()
-        self._do(self._open())
-        return self
+    def answering(self, bus: Bus, member: str) -> Callable[[Msg], Awaitable[None]]:
+        async def take(message: Msg) -> None:
+            task = asyncio.create_task(self._answer(bus, message, self.delay_s))
+            self._answers.add(task)
+            task.add_done_callback(self._answers.discard)
 
-    def __exit__(self, *_: object) -> None:
-        self._do(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        return take
 
-    def remote(self) -> RemoteMembers:
-        assert self._server is not None
-        return RemoteMembers((JUDGE,), self._server.url, self._key("learner"), deadline_s=60)
-
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def _key(self, name: str) -> Credentials:
-        return Credentials.load(self._files.creds / f"{name}.nk")
-
-    async def _open(self) -> None:
-        self._server = await EmbeddedServer.start(self._files, self._log)
-        self._bus = await Bus.open(self._server.url, self._key(JUDGE))
-        await self._bus.subscribe(names.reward(JUDGE), self._take)
-        await self._bus.flush()
-
-    async def _close(self) -> None:
-        if self._bus is not None:
-            await self._bus.close()
-        if self._server is not None:
-            await self._server.stop()
-
-    async def _take(self, message: Msg) -> None:
-        task = asyncio.create_task(self._answer(message, self.delay_s))
-        self._answers.add(task)
-        task.add_done_callback(self._answers.discard)
-
-    async def _answer(self, message: Msg, delay_s: float) -> None:
+    async def _answer(self, bus: Bus, message: Msg, delay_s: float) -> None:
         asked = ScoreRequest.model_validate_json(message.data)
         await asyncio.sleep(delay_s)
         scores = {one.id: sum(letter < "n" for letter in one.text) / max(1, len(one.text)) for one in asked.completions}
-        assert self._bus is not None
-        await self._bus.publish(message.reply, ScoreReply(member=JUDGE, group=asked.group, scores=scores).wire())
+        await bus.publish(message.reply, ScoreReply(member=JUDGE, group=asked.group, scores=scores).wire())
 
 
 def train(judge: SlowJudge, steps: int, ahead: int, folder: Path) -> list[float]:
@@ -128,7 +85,7 @@ def train(judge: SlowJudge, steps: int, ahead: int, folder: Path) -> list[float]
     set_seed(1)
     tokenizer: Any = build_tokenizer()
     ends: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": tokenizer.pad_token_id}
-    committee = Committee({}, remote=judge.remote(), ahead=ahead, description="writes letters")
+    committee = Committee({}, remote=judge.remote(deadline_s=60), ahead=ahead, description="writes letters")
     letters = "abcdefgh"
     trainer = GRPOTrainer(
         model=Qwen2ForCausalLM(Qwen2Config(**SHAPE, **ends)),  # type: ignore[arg-type]

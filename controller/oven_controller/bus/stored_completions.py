@@ -18,8 +18,8 @@ BATCH_BYTES = 512 * 1024
 
 
 async def stored_batch(bus: Bus, run: str, after: int, limit: int) -> CompletionsBatch:
-    """The newest `limit` groups behind the sequence `after`, as many as fit. What is no SampledGroup is passed over.
-    Raises BusError."""
+    """The newest `limit` groups behind the sequence `after`, as many as fit. Bytes that are not a SampledGroup are
+    passed over. Raises BusError."""
     stream, subject, js = completions_stream(run), Subjects(run).completions, bus.jetstream
     groups: list[StoredGroup] = []
     size = 0

@@ -30,7 +30,7 @@ COMPLETIONS_BYTES = 32 << 20
 """Of a run's sampled completions on the server's disk; the oldest go."""
 COMPLETIONS_KEPT = 2000
 COMPLETIONS_AGE_S = 14 * 86400.0
-"""They hold text of the data: of a run that nobody looks at any more they are not to stay for ever."""
+"""They hold text of the data: they go even if the run is kept."""
 COMPLETION_BYTES = 256 * 1024
 """Of one sampled group; the learner cuts texts until it fits."""
 DUPLICATES_S = 120.0

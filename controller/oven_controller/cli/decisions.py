@@ -82,10 +82,13 @@ async def _print(access: RunAccess, wanted: Wanted, follow: bool, as_json: bool)
     async for event in access.events():
         seen.feed(event)
         last = event.seq
-    wanted.check(seen.found.values())
+    if not follow:  # what is not known yet may still come
+        wanted.check(seen.found.values())
+    shown = [id_ for id_, one in seen.found.items() if wanted.holds(one, seen.newest)]
     if not as_json:
-        print(HEAD)
-    for id_ in seen.found:
+        of = f"none of the {len(seen.found)} decisions is such a one" if seen.found else "no decisions yet"
+        print(HEAD if shown or follow else of)
+    for id_ in shown:
         _show(seen, id_, wanted, as_json)
     if not follow:
         return

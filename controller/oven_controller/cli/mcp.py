@@ -49,7 +49,7 @@ def mcp(
         if (error.name or "").split(".")[0] not in ("mcp", "mcp_types"):
             raise
         raise ConfigError(
-            'the package "mcp" is not installed, by which coding agents are served; '
+            'the package "mcp", by which coding agents are served, is not installed or is older than 2.3; '
             '`pip install "oven-controller[mcp]"` installs it'
         ) from error
     reach = Reach(one_run(run, run_), at, agent_files)

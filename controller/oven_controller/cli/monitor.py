@@ -78,8 +78,8 @@ def monitor(
 
     names = several_runs(runs, runs_, least=0)
     if len(names) > MOST or (play and len(names) > 1):
-        most = "one run is played" if play else f"{MOST} runs are shown over each other"
-        raise ConfigError(f"{len(names)} runs are named, and {most} at most: name fewer")
+        most = "only one can be played" if play else f"at most {MOST} are shown over each other"
+        raise ConfigError(f"{len(names)} runs are named, and {most}: name fewer")
     if at.completed().named:
         if len(names) > 1:
             raise ConfigError(f"an address and {len(names)} runs are named, and it is of one: name one")

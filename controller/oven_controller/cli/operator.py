@@ -253,6 +253,7 @@ def _say(run: str | None, wait: float | None, as_json: bool, at: Endpoint, **fie
 
     from oven_controller.errors import ConfigError
     from oven_controller.protocol.operator_messages import OperatorCommand
+    from oven_controller.runs.command_report import CommandReport
     from oven_controller.runs.operator_client import carried_out
     from oven_controller.runs.run_finder import find_run
     from oven_controller.terminal_text import say
@@ -265,6 +266,9 @@ def _say(run: str | None, wait: float | None, as_json: bool, at: Endpoint, **fie
         where = first["loc"][0]
         raise ConfigError(f"{where} {str(fields.get(str(where)))[:80]!r} cannot be sent: {first['msg']}") from error
     result = asyncio.run(carried_out(access, command, wait))
-    say(json.dumps(result.fields()) if as_json else result.line())
+    if as_json:
+        print(CommandReport.of(result).model_dump_json(ensure_ascii=True))
+    else:
+        say(result.line())
     if result.code:
         raise typer.Exit(result.code)

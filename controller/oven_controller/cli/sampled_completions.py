@@ -32,6 +32,6 @@ def _show(groups: list[StoredGroup], as_json: bool) -> None:
 
     for group in groups:
         if as_json:  # ASCII, since texts may hold what would steer a terminal
-            print(json.dumps(group.model_dump(mode="json")), flush=True)
+            print(json.dumps(json.loads(group.model_dump_json())), flush=True)
         else:
             say(*group_lines(group), "", flush=True)

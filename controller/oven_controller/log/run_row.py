@@ -47,6 +47,8 @@ class RunRow:
     """When the newest event was stored, RFC 3339; empty where there is none."""
     fault: str = ""
     """Why its log cannot be read."""
+    place: str = ""
+    """The address of a run on another machine; empty for one of this home."""
     whole: bool = False
     """Whether all of the log was looked at."""
 
@@ -54,12 +56,12 @@ class RunRow:
         """Seconds since the newest event; None where there is none."""
         return max(0.0, (now - datetime.fromisoformat(self.last)).total_seconds()) if self.last else None
 
-    def age_s(self, now: datetime) -> float:
-        """Seconds since it was created; 0 where that is not known."""
+    def age_s(self, now: datetime) -> float | None:
+        """Seconds since it was created; None where that is not known."""
         try:
             return max(0.0, (now - datetime.fromisoformat(self.created)).total_seconds())
         except (ValueError, TypeError):
-            return 0.0
+            return None
 
     def state(self, now: datetime) -> str:
         """In one word: `live`, `held`, `stalled` or `waiting` while it runs, else how it ended."""
@@ -78,7 +80,7 @@ class RunRow:
         """What a person should look at, the most urgent first; each a few words."""
         state, found = self.state(now), []
         if self.fault:
-            found.append(f"log not readable: {self.fault}")
+            found.append(f"not reached: {self.fault}" if self.place else f"log not readable: {self.fault}")
         if state == "failed" or (self.ended.startswith("failed") and self.status != "running"):
             found.append(self.ended or "failed")
         if state == "held":

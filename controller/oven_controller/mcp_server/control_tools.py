@@ -25,9 +25,16 @@ from oven_controller.runs.command_report import CommandReport
 from oven_controller.runs.operator_client import carried_out
 from oven_controller.runs.run_access import RunAccess
 
-LOGGED_S = 5.0
-
 Why: TypeAlias = Annotated[str, Field(max_length=2000, description="the reason, recorded in the run's log")]
+Wait: TypeAlias = Annotated[
+    float | None,
+    Field(
+        ge=0.1,
+        le=600,
+        description="seconds to wait for the receipt at most; without it until two steps have ended, or a minute in "
+        "which none does. A command that is not answered in time is in the log, and counts all the same",
+    ),
+]
 
 
 class ControlTools:
@@ -42,10 +49,11 @@ class ControlTools:
         decision: Annotated[str, Field(max_length=64, description="an advised decision's id, or its actuator")],
         reason: Why,
         run: Run = None,
+        wait_s: Wait = None,
     ) -> Annotated[CallToolResult, CommandReport]:
         """Have an advised decision applied: guardrails are checked again, and the value is read back. Advice lapses;
         `status` lists what may be approved now."""
-        return await self._say(context, run, action="approve", of=decision, reason=reason)
+        return await self._say(context, run, wait_s, action="approve", of=decision, reason=reason)
 
     async def veto(
         self,
@@ -55,9 +63,10 @@ class ControlTools:
         ],
         reason: Why,
         run: Run = None,
+        wait_s: Wait = None,
     ) -> Annotated[CallToolResult, CommandReport]:
         """Reject an open ballot at once, or an advised decision for good."""
-        return await self._say(context, run, action="veto", of=ballot, reason=reason)
+        return await self._say(context, run, wait_s, action="veto", of=ballot, reason=reason)
 
     async def set(
         self,
@@ -69,19 +78,24 @@ class ControlTools:
             Field(description="a number, a choice's name, shares by name, or null for an action"),
         ] = None,
         run: Run = None,
+        wait_s: Wait = None,
     ) -> Annotated[CallToolResult, CommandReport]:
         """Turn a knob within its bounds, whatever the agents say, and read it back."""
-        return await self._say(context, run, action="set", actuator=actuator, value=value, reason=reason)
+        return await self._say(context, run, wait_s, action="set", actuator=actuator, value=value, reason=reason)
 
-    async def hold(self, context: Context, reason: Why, run: Run = None) -> Annotated[CallToolResult, CommandReport]:
+    async def hold(
+        self, context: Context, reason: Why, run: Run = None, wait_s: Wait = None
+    ) -> Annotated[CallToolResult, CommandReport]:
         """Pause training at the next step. It costs the time until `resume`."""
-        return await self._say(context, run, action="hold", reason=reason)
+        return await self._say(context, run, wait_s, action="hold", reason=reason)
 
-    async def resume(self, context: Context, reason: Why, run: Run = None) -> Annotated[CallToolResult, CommandReport]:
+    async def resume(
+        self, context: Context, reason: Why, run: Run = None, wait_s: Wait = None
+    ) -> Annotated[CallToolResult, CommandReport]:
         """Continue training after a hold."""
-        return await self._say(context, run, action="resume", reason=reason)
+        return await self._say(context, run, wait_s, action="resume", reason=reason)
 
-    async def _say(self, context: Context, run: str | None, **fields: Any) -> CallToolResult:
+    async def _say(self, context: Context, run: str | None, wait_s: float | None, **fields: Any) -> CallToolResult:
         def reached(_: Progress) -> RunAccess:
             return self._key.commanding(self._reach.find(run, running=True))
 
@@ -91,4 +105,4 @@ class ControlTools:
                 command = OperatorCommand(id=uuid.uuid4().hex, **fields)
             except ValidationError as error:
                 raise ConfigError(f"the command cannot be sent: {wrong(error)}") from error
-            return answer(CommandReport.of(await carried_out(access, command, LOGGED_S)))
+            return answer(CommandReport.of(await carried_out(access, command, wait_s)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ def serve(reach: Reach, control: bool) -> None:
     """Answer until the client closes stdin. What it reads of a log on the training's machine, it reads after the
     training."""
     lower_priority()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # else Ctrl-C waits for the thread that reads stdin, which never ends
     logging.getLogger("mcp").setLevel(logging.WARNING)
     server(reach, control).run("stdio")
 

@@ -97,9 +97,17 @@ class Notifier:
         finally:
             await end(reading, stopped, *sending)
             self._write_down()
-            for delivery in self.deliveries:
-                if left := delivery.pacer.waiting:
-                    log.warning("%s did not get %d notices; --resume sends them", delivery.recipient.name, left)
+            self._tell_what_is_left()
+
+    def _tell_what_is_left(self) -> None:
+        later = "; `up --resume` sends them" if self._folder is not None else ""
+        for delivery in self.deliveries:
+            name, pacer = delivery.recipient.name, delivery.pacer
+            doubtful = pacer.state.sending.count if pacer.state.sending is not None else 0
+            if doubtful:
+                log.warning("%s had not answered yet: it may lack the last message (notices in it: %d)", name, doubtful)
+            if left := pacer.waiting - doubtful:
+                log.warning("%s lacks what was not sent (notices: %d)%s", name, left, later)
 
     async def _read(self) -> None:
         while self._access.up():

@@ -12,7 +12,7 @@ from oven_controller.log.run_summary import RunSummary, text
 from oven_controller.mesh.guardrails import SPENT
 from oven_controller.notify.member_states import MemberStates
 from oven_controller.notify.message import Notice
-from oven_controller.notify.wording import because, change_of, cut, harmless, proposers, short
+from oven_controller.notify.wording import because, change_of, cut, harmless, origin, proposers, short
 from oven_controller.protocol.actions import ROLLBACK, UNDO
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
@@ -166,22 +166,22 @@ class Triggers:
         made = self._decided.pop(body.decision_id, None)
         if made is None:
             return []
-        key, who = f"receipt-{body.decision_id}", proposers(made)
-        at = f"At step {body.step}"
+        key, at, who = f"receipt-{body.decision_id}", f"At step {body.step}", origin(made)
         why = f": {short(body.reason)}" if body.reason else ""
         if body.status in FAILED:
             title = f"not done: {change_of(made)} ({body.status})"
-            said = f"{at} what {who} wanted, {change_of(made)}, did not take effect ({body.status}){why}."
+            said = f"{at} {change_of(made)}, {who}, did not take effect ({body.status}){why}."
             return [self._about(event.seq, event.time, "applied", "warning", key, title, said)]
         if body.status != "applied" or self._is_aside(body.actuator):
             return []
         if body.actuator in (ROLLBACK, UNDO):
-            title = "rolled back" if body.actuator == ROLLBACK else "rollback taken back"
-            said = f"{at} {who} had the training go {'back' if body.actuator == ROLLBACK else 'forward again'}{why}"
-            said += f"{because(made)}" if not why else "."
+            back = body.actuator == ROLLBACK
+            said = f"{at} the training went {'back' if back else 'forward again'}, {who}"
+            said += f"{why}." if why else because(made)
+            title = "rolled back" if back else "rollback taken back"
             return [self._about(event.seq, event.time, "rollback", "warning", key, title, said)]
         change = f"{body.actuator} {text(body.before)} → {text(body.after)}"
-        said = f"{at} {change}, as {who} wanted{because(made)}"
+        said = f"{at} {change} took effect, {who}{because(made)}"
         return [self._about(event.seq, event.time, "applied", "info", key, f"applied: {change}", said)]
 
     def _is_aside(self, actuator: str) -> bool:

@@ -26,13 +26,17 @@ def change_of(decision: Decision) -> str:
 
 
 def proposers(decision: Decision) -> str:
-    """The agents that proposed it; of what an operator set without them, "an operator"."""
+    """The agents that proposed it."""
     names = [line.agent for line in _proposals(decision)]
-    if not names:
-        return "an operator" if decision.command else "the mesh"
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    by = " (approved by an operator)" if decision.of else ""
-    return " and ".join(names[:NAMED]) + more + by
+    return " and ".join(names[:NAMED]) + more if names else "the mesh"
+
+
+def origin(decision: Decision) -> str:
+    """Who is behind it: "proposed by amy", "proposed by amy and approved by an operator", "set by an operator"."""
+    if decision.command and not decision.of:
+        return "set by an operator"
+    return f"proposed by {proposers(decision)}" + (" and approved by an operator" if decision.of else "")
 
 
 def because(decision: Decision) -> str:

@@ -24,7 +24,7 @@ def _is_default(value: object) -> bool:
 class ShownText(BaseModel):
     """A text, whole or cut. Part of SampledGroup."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
     text: str = Field(description="all of it, or its beginning")
     cut: int = Field(default=0, ge=0, exclude_if=_is_default, description="characters that were left out after `text`")
@@ -41,7 +41,7 @@ class ShownCompletion(ShownText):
 class MemberScores(BaseModel):
     """What one member of the committee, or one reward function, said of a group. Part of SampledGroup."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
     member: str
     weight: Real | None = Field(default=None, description="its share or factor in the reward; absent: not known")
@@ -85,7 +85,7 @@ class CompletionsRequest(Message):
 class StoredGroup(BaseModel):
     """A sampled group as the stream holds it. Part of CompletionsBatch."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
     seq: int
     time: str = Field(description="when the server stored it, RFC 3339, UTC")

@@ -26,7 +26,7 @@ AGAIN_S = 0.5
 LOOK_S = 1.0
 """Between two looks whether the stack is still up, and for what was not heard of."""
 NONE_KEPT = (
-    "run {run!r} keeps no completions: they are off for a script of your own; start it with "
+    "run {run!r} keeps no completions: they are off for your own script; start it with "
     "`--set completions.every=10`, or resume it so"
 )
 

@@ -23,6 +23,7 @@ from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.runs.log_digest import LogDigest
 
 CACHE: Final = "run-rows.json"
+_ROW: Final = TypeAdapter(RunRow)
 FORMAT: Final = 1
 """Of the cache: a file of another format is not read."""
 
@@ -96,7 +97,7 @@ class RunRows:
         try:
             if kept is None or tuple(kept["at"]) != _at(folder.export):
                 return None
-            row = TypeAdapter(RunRow).validate_python(kept["row"])
+            row = _ROW.validate_python(kept["row"])
         except (OSError, KeyError, TypeError, ValidationError):
             return None
         self._seen[folder.run] = _at(folder.export)

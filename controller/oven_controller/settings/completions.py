@@ -7,11 +7,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_controller.settings.named_functions import checked_function
 
 OF_RECIPES = 10
-"""Steps between two samples of a recipe, whose data are made up and nobody's secret: a screenful every minute or so."""
+"""Steps between two samples of a recipe, whose data are generated: no text of them is secret."""
 
 
 class CompletionsSettings(BaseModel):
-    """Prompts and completions that operators and monitors may look at. They are in a stream of their own and never in
+    """Prompts and completions that operators and monitors may look at. They are in their own stream and never in
     the run's log."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -21,7 +21,7 @@ class CompletionsSettings(BaseModel):
         ge=0,
         le=10**9,
         description=f"optimizer steps between two samples; 0: none are taken; none: {OF_RECIPES} of a recipe, and 0 of "
-        "a script of your own",
+        "your own script",
     )
     groups: int = Field(default=1, ge=1, le=8, description="groups of such a step that are shown, one after another")
     completions: int = Field(default=16, ge=1, le=64, description="completions of a group that are shown at most")

@@ -151,7 +151,10 @@ class _Up:
         self.settings = self.settings.model_copy(update={"notify": settings})
         if settings.to and not self.request.resume:
             cursor.save(self.folder.path, cursor.Cursor())
-        for warning in recipients.warnings(recipients.resolve(settings, os.environ, self.folder.path)):
+        called = recipients.resolve(settings, os.environ, self.folder.path)
+        if called:
+            self.out(f"messages go to {', '.join(one.name for one in called)}")
+        for warning in recipients.warnings(called):
             self.out(f"warning: {warning}")
 
     async def _serve(self) -> str:

@@ -417,7 +417,7 @@ class OvenClient:
         return self._trials.under_way
 
     def show(self, make: Parcel) -> None:
-        """Hand over a group of completions, for whoever watches: an append. A branch's is not shown."""
+        """Hand over a group of completions, for those who watch: an append. A branch's is not shown."""
         if not self.plays_branch:
             self._link.show(make)
 

@@ -22,5 +22,5 @@ def joined(said: Any) -> str:
 
 
 def encodable(text: str) -> str:
-    """With a question mark for each half of a character: a lone surrogate is no JSON."""
+    """With a question mark for each half of a character: JSON has no lone surrogates."""
     return text.encode(errors="replace").decode()

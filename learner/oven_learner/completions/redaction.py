@@ -15,7 +15,7 @@ process, with the whole text. Where it raises, or returns anything but a text, n
 
 def redaction(named: str, given: Redact | None) -> Redact | None:
     """The function that was passed, else the one that the settings name; None: there is none. Raises ConfigError where
-    both are there and for one that cannot be loaded: then nothing would be redacted."""
+    both are there, and it or UnknownNameError for one that cannot be loaded: then nothing would be redacted."""
     if given is not None:
         if named:
             raise ConfigError(

@@ -100,7 +100,7 @@ def attach(
     mixture.
 
     `completions` says how often prompts and completions of a GRPOTrainer or RLOOTrainer are shown to those who watch,
-    e.g. `{"every": 10}`, in the place of the settings of that name, which are off for a script of your own. `redact`
+    e.g. `{"every": 10}`, in the place of the settings of that name, which are off for your own script. `redact`
     is a function from text to text that each of them goes through first; where it raises, nothing is shown.
 
     Where there is no controller and it is `optional`, or OVEN_MODE says so, training continues as if this had not been

@@ -326,6 +326,7 @@ class Committee:
         reasons: list[dict[str, Mapping[str, str]]] = []
         if self.remote is not None and weighty:
             self._batches += 1
+            asked_of = self.watch.begun
             requests = [self._request(group, i, step) for i, group in enumerate(groups)]
             answers = self.waiting(partial(self.remote.ask, requests, self.judges.named(weighty)))
             for member in weighty:
@@ -348,8 +349,13 @@ class Committee:
             agreed += [] if one is None else [one]
         metrics, abstained = self._measured(verdicts)
         if self.remote is not None and weighty:
+            begun = self.watch.begun
+            gone = {name for name in weighty if begun.get(name) != asked_of[name]}  # swapped while its answers were out
+            for name in gone:
+                self.remote.health.pop(name, None)
             for group, request, of_group in zip(groups, requests, verdicts, strict=True):
-                of_voting = {name: verdict for name, verdict in of_group.items() if shares[name] > 0}
+                voters = [name for name in of_group if shares[name] > 0 and name not in gone]
+                of_voting = {name: of_group[name] for name in voters}
                 shown = [completion.text for completion in request.completions]
                 self.watch.saw(shown, group.completions, of_voting, shares)
             metrics |= self.watch.metrics(self.remote.health)

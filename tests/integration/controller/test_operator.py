@@ -117,10 +117,14 @@ def test_what_is_advised_is_approved_set_vetoed_and_muted(stack: Stack) -> None:
     )
     assert status["knobs"]["grad.clip"] == 5.0
     revoke = partial(stack.command, "creds", "revoke", "mcp")
+    following = stack.start("decisions", "advised", "--follow", "--json", "--agent", "mcp")
     asyncio.run(steer("advised", "grad.clip", decision["of"], stack.env, stack.folder, revoke))
     assert said(stack, 0, "set", "grad.clip", "5")["receipt"]["before"] == 3.5
+    (row,) = (json.loads(line) for line in stack.read_until(following, '"receipt":"applied"').splitlines()[-1:])
+    assert (row["who"], row["value"], row["after"], row["verdict"]) == ("mcp", 3.5, 3.5, "adopted")
     assert "shadow: muted by operator" in stack.command("status")[1]
     text = finish(stack, up, "advised")
+    assert stack.end_of(following)[0] == 0
     assert "agent adviser: " in text and "shadow: muted by operator" in text
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.support.forked import ForkServer
 from tests.support.learner_side import ROOT, RUN, Process, Server, serving
 
 from oven_controller.log.replay import replay
@@ -26,17 +27,19 @@ class Stack:
     server: Server
     folder: Path
     agents: list[Process]
+    forks: ForkServer
 
     def learner(self, example: str) -> Process:
         return Process(
             [str(EXAMPLES / example)],
             self.server.env("learner") | {"OVEN_RUN_DIR": str(self.folder)},
             self.folder / "learner.log",
+            self.forks.popen(),
         )
 
 
 @pytest.fixture
-async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+async def stack(forks: ForkServer, tmp_path: Path) -> AsyncIterator[Stack]:
     """Lockstep, so that no agent is too slow for a run of two seconds."""
     rules = {"autonomy": "auto", "trusted": {"custom_agent": ["grad.clip"]}}
     (tmp_path / "config.json").write_text(json.dumps({"lockstep": True, "rules": rules}))
@@ -52,7 +55,7 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
         try:
             for name in AGENTS:
                 await server.logged(partial(says, "joined", name))
-            yield Stack(server, tmp_path, agents)
+            yield Stack(server, tmp_path, agents, forks)
         finally:
             for process in [*agents, mesh]:
                 process.kill()

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.support.forked import ForkServer
 from tests.support.learner_side import ROOT, RUN, Process, Server, serving, until
 
 from oven_controller.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
@@ -31,12 +32,13 @@ async def nats(tmp_path: Path) -> AsyncIterator[Server]:
 
 
 @pytest.fixture
-async def started(nats: Server, tmp_path: Path) -> AsyncIterator[Start]:
+async def started(nats: Server, forks: ForkServer, tmp_path: Path) -> AsyncIterator[Start]:
     processes: list[Process] = []
 
     def start(kind: str, *options: str) -> Process:
         job = ["-m", "tests.support.ranks_job", kind, str(tmp_path), *options]
-        processes.append(Process(job, nats.env("learner") | {"GLOO_SOCKET_IFNAME": "lo"}, tmp_path / "ranks.log"))
+        env = nats.env("learner") | {"GLOO_SOCKET_IFNAME": "lo"}
+        processes.append(Process(job, env, tmp_path / "ranks.log", forks.popen()))
         return processes[-1]
 
     yield start
@@ -210,14 +212,14 @@ async def test_a_sharded_trainer_is_left_as_it_is_and_its_knobs_act(
     assert "run.rollback" not in {spec.name for spec in started_as.actuators}, "no rank has the whole of it in memory"
 
 
-def without_a_bus(kind: str, folder: Path, count: int) -> list[dict[str, Any]]:
+def without_a_bus(forks: ForkServer, kind: str, folder: Path, count: int) -> list[dict[str, Any]]:
     """How the ranks of a job ended."""
     env = os.environ | {
         "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE",
         "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("controller", "learner", ".")),
     }  # fmt: skip
     job = ["-m", "tests.support.ranks_job", kind, str(folder), "--ranks", str(count)]
-    process = Process(job, env, folder / "log")
+    process = Process(job, env, folder / "log", forks.popen())
     try:
         assert process.popen.wait(LIMIT_S) == 0, process.said()
     finally:
@@ -225,9 +227,9 @@ def without_a_bus(kind: str, folder: Path, count: int) -> list[dict[str, Any]]:
     return ends(folder, count)
 
 
-def test_a_trial_on_two_ranks_keeps_either_branch_bit_for_bit(tmp_path: Path) -> None:
+def test_a_trial_on_two_ranks_keeps_either_branch_bit_for_bit(forks: ForkServer, tmp_path: Path) -> None:
     """Each with its own share of the data and its own dropout, over the end of an epoch."""
-    one, other = without_a_bus("tried", tmp_path, 2)
+    one, other = without_a_bus(forks, "tried", tmp_path, 2)
     for rank in (one, other):
         assert rank["same"] == [True, True]
         assert rank["control"] == rank["alone"] != rank["changed"] == rank["directly"]
@@ -236,9 +238,9 @@ def test_a_trial_on_two_ranks_keeps_either_branch_bit_for_bit(tmp_path: Path) ->
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def cases(forks: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """How the cases of ranks_cases ended, by rank."""
-    return without_a_bus("agreeing", tmp_path_factory.mktemp("cases"), 3)
+    return without_a_bus(forks, "agreeing", tmp_path_factory.mktemp("cases"), 3)
 
 
 def alike(cases: list[dict[str, Any]], name: str, *fields: str) -> list[Any]:

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -25,9 +25,12 @@ from oven_controller.replica.history_service import serve_history
 from oven_controller.runs import log_recovery
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.runs.local_run import LocalRun
+from oven_controller.runs.log_mirror import Mirror
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer
+from oven_tui.apps.elsewhere import Elsewhere
 from oven_tui.feed import Feed
+from oven_tui.model.monitor_view import MonitorView
 
 LIMIT_S = 60
 ON = Subjects("r")
@@ -166,6 +169,55 @@ async def test_a_run_that_was_killed_is_read_from_its_store(folder: RunFolder) -
     async with Reader(folder) as reader:
         await reader.until(4, "down")
     reader.check(4)
+
+
+async def test_a_long_log_of_a_live_run_is_shown_at_once_and_then_checked_while_it_grows(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oven_tui.past.reader.LONG_BYTES", 1000)
+    views: list[MonitorView] = []
+    changed, links = asyncio.Event(), list[str]()
+
+    def take(events: list[Event]) -> None:
+        for event in events:
+            views[-1].feed(event)
+        changed.set()
+
+    def show(view: MonitorView) -> None:
+        views.append(view)
+        changed.set()
+
+    def say(link: str, _detail: str) -> None:
+        links.append(link)
+        changed.set()
+
+    async def until(true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not true():
+                changed.clear()
+                await changed.wait()
+
+    with folder.hold():
+        async with serving(folder) as (_, bus):
+            await begin(bus)
+            await observe(bus, 1, 300)
+            with contextlib.closing(Mirror(folder.export)) as mirror:
+                await log_recovery.fill(bus, "r", mirror)
+            await serve_history(bus, "r")
+            feed = asyncio.create_task(Feed(LocalRun(folder), take, say, show).run())
+            await until(lambda: bool(views))
+            await observe(bus, 301, 5)
+            await until(lambda: len(views) > 1 and views[-1].run.seq == 306 and links[-1] == "connected")
+            await observe(bus, 306, 5)
+            await until(lambda: views[-1].run.seq == 311)
+            feed.cancel()
+            listed = Elsewhere(LocalRun(folder), MonitorView())  # as a run on another machine is listed
+            following = asyncio.create_task(listed.follow(changed.set))
+            await until(lambda: listed.row().step == 310)
+            assert listed.row().status == "running" and not listed.row().fault and listed.row().place
+            following.cancel()
+    assert [view.preview for view in views] == [True, False] and "checking" in links
+    assert views[-1].series["loss"].count == 310
 
 
 async def test_a_run_without_a_log_says_so_and_goes_on_trying(folder: RunFolder) -> None:

@@ -26,7 +26,7 @@ from oven_controller.stack.preflight_checks import Request
 
 PLAIN = """
 up run runs status down log decisions explain monitor replay backtest review calibration import hold resume stop
-approve veto set mute unmute trust distrust autonomy schema bench gym doctor kg
+approve veto set mute unmute trust distrust autonomy schema bench gym doctor kg mcp
 """
 COMMANDS = [
     *([name] for name in PLAIN.split()),
@@ -39,6 +39,8 @@ COMMANDS = [
     *(["runs", name] for name in ("rm", "prune")),
     ["config"],
     ["config", "show"],
+    ["notify"],
+    *(["notify", name] for name in ("test", "watch")),
 ]
 
 

@@ -89,6 +89,13 @@ def test_bad_input(home: Home, capsys: pytest.CaptureFixture[str], arguments: li
     assert said in capsys.readouterr().err
 
 
+def test_where_there_is_no_row_the_reason_is_said(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke("decisions", "r", "--verdict", "withheld") == 0
+    assert capsys.readouterr().out == "none of the 4 decisions is such a one\n"
+    assert invoke("decisions", "r", "--verdict", "withheld", "--json") == 0
+    assert capsys.readouterr().out == ""
+
+
 def test_a_log_cut_in_half_is_refused_with_what_is_left(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     path = home.find("r").export
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

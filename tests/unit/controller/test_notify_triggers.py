@@ -63,10 +63,12 @@ def test_applied_rolled_back_and_what_did_not_take_effect() -> None:
         log.tick(8)
     applied, failed, back = told(log)
     assert (applied.kind, applied.severity, applied.title) == ("applied", "info", f"applied: {LR} 1 → 0.5")
-    assert applied.text.endswith(f"{LR} 1 → 0.5, as amy wanted, because so.")
+    assert applied.text.endswith(f"{LR} 1 → 0.5 took effect, proposed by amy, because so.")
     assert (failed.kind, failed.severity) == ("applied", "warning")
     assert failed.title == "not done: grad.clip 1 → 0.4 (rejected)"
+    assert "grad.clip 1 → 0.4, proposed by amy, did not take effect (rejected)." in failed.text
     assert (back.kind, back.title) == ("rollback", "rolled back")
+    assert back.text.endswith("the training went back, proposed by amy, because so.")
 
 
 def test_an_operators_approval_says_so() -> None:
@@ -74,7 +76,7 @@ def test_an_operators_approval_says_so() -> None:
     log.propose("amy", 0.5, confidence=0.9, rationale="it is flat")
     log.operator("c1", "approve", of=LR)
     log.receipt(log.last)
-    assert told(log)[-1].text.endswith("as amy (approved by an operator) wanted, because it is flat.")
+    assert told(log)[-1].text.endswith("took effect, proposed by amy and approved by an operator, because it is flat.")
 
 
 def test_held_and_resumed() -> None:

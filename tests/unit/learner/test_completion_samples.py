@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +20,22 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.completion_messages import SampledGroup
+from oven_controller.protocol.messages import LearnerMessage, Observation
+from oven_learner.actuators import Actuators
+from oven_learner.client.client import OvenClient
 from oven_learner.completions.message import wire_of
+from oven_learner.completions.sampling import sampling_of
 from oven_learner.hf.attach import attach
+from oven_learner.hf.completion_samples import CompletionSamples
+from oven_learner.hf.step_hooks import StepEnd
+from oven_learner.link.find_controller import Connection
+from oven_learner.ranks import Ranks
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+
+TIMED = ("time/", "step_time", "tokens_per_s")
 
 
 def groups(link: FakeLink) -> list[SampledGroup]:
@@ -89,26 +103,35 @@ def test_plain_reward_functions(tmp_path: Path) -> None:
             assert (answer.advantage is None) == (score is None)
 
 
-def test_the_training_is_the_same_bit_for_bit(tmp_path: Path) -> None:
-    states = []
-    for given in (None, {"every": 1, "groups": 2}, {"every": 0}):
+def untimed(message: LearnerMessage) -> LearnerMessage:
+    """Without the metrics that measure time."""
+    if not isinstance(message, Observation):
+        return message
+    kept = {name: value for name, value in message.metrics.items() if not name.startswith(TIMED)}
+    return message.model_copy(update={"metrics": kept})
+
+
+def test_training_and_log_are_the_same_bit_for_bit(tmp_path: Path) -> None:
+    """Of what the learner says to the log, two runs differ in what measures time, and in nothing else."""
+
+    def run(given: dict[str, Any] | None) -> tuple[Remembering, torch.Tensor]:
         trainer, committee = grpo(tmp_path, Judge(), max_steps=3)
         link = Remembering()
         link.trainer = trainer
         attach(trainer, link=link, committee=committee, completions=given)
         trainer.train()
-        states.append(
-            (
-                link.states,
-                torch.random.get_rng_state(),
-                bool(link.shown),
-                [message.model_dump_json() for message in link.sent],
-            )
-        )
-    off, on, never = states
-    assert (off[2], on[2], never[2]) == (False, True, False)
-    assert all(same(*pair) for pair in zip(off[0], on[0], strict=True)) and torch.equal(off[1], on[1])
-    assert all(same(*pair) for pair in zip(off[0], never[0], strict=True))
+        return link, torch.random.get_rng_state()
+
+    def said(link: FakeLink) -> list[bytes]:
+        return [untimed(message).wire() for message in link.sent]
+
+    off, drawn = run(None)
+    for given in ({"every": 1, "groups": 2}, {"every": 0}):
+        other, then = run(given)
+        assert bool(other.shown) == bool(given["every"]) and not off.shown
+        assert len(off.states) == 3 and all(same(*pair) for pair in zip(off.states, other.states, strict=True))
+        assert torch.equal(drawn, then)
+        assert said(other) == said(off)
 
 
 def test_what_a_redaction_does_and_where_it_raises(tmp_path: Path) -> None:
@@ -126,3 +149,58 @@ def test_what_a_redaction_does_and_where_it_raises(tmp_path: Path) -> None:
     assert {letter for one in shown for text in (one.prompt, *one.completions) for letter in text.text} <= {"■"}
     with pytest.raises(ConfigError, match="every: Input should be greater than or equal to 0"):
         attach(grpo(tmp_path, Judge())[0], link=FakeLink(), completions={"every": -1})
+
+
+def test_rank_0_alone_shows_them_and_what_an_evaluation_generates_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trainer() -> Any:
+        rewards = {"one": deque([0.0, 1.0] * 4)}
+        kept = {"prompt": ["p"] * 8, "completion": list("abcdefgh"), "rewards": rewards, "advantages": [-1.0, 1.0] * 4}
+        return SimpleNamespace(
+            _logs=kept,
+            num_generations=4,
+            reward_func_names=["one"],
+            reward_weights=torch.ones(1),
+            state=SimpleNamespace(global_step=1),
+            model=SimpleNamespace(training=True),
+            _generate_and_score_completions=lambda inputs: inputs,
+        )
+
+    def shown(*, leader: bool = True, training: bool = True, broken: bool = False) -> int:
+        made, link = trainer(), FakeLink()
+        client = OvenClient(link, Actuators())
+        sampling = sampling_of(None, {"every": 1}, None)
+        assert sampling is not None
+        hook = CompletionSamples(made, None, sampling, lambda: client)
+        ranks = Ranks()
+        monkeypatch.setattr(ranks, "index", 0 if leader else 1)
+        hook.begin(ranks)
+        made.model.training = training
+        if broken:
+            del made._logs["advantages"]
+        assert made._generate_and_score_completions("inputs") == "inputs"
+        for trained in (1, 2):  # the same generation is shown once
+            hook.end_step(StepEnd(trained, False, frozenset(), {}))
+        return len(link.shown)
+
+    assert shown() == 1
+    assert shown(leader=False) == shown(training=False) == shown(broken=True) == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "every"),
+    [
+        ({"recipe": "grpo"}, 10),
+        ({"recipe": "attached"}, 0),
+        ({}, 0),
+        ({"recipe": "attached", "completions": {"every": 3}}, 3),
+        ({"recipe": "grpo", "completions": {"every": 0}}, 0),
+    ],
+)
+def test_the_runs_settings_say_how_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], every: int
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
+    for name in ("OVEN_CREDS", "OVEN_KEYS"):
+        monkeypatch.delenv(name, raising=False)
+    assert Connection.find("nats://127.0.0.1:1", "r").completions.every == every

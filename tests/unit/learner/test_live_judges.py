@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any, ClassVar
@@ -43,6 +43,8 @@ class Members:
         self.probes: list[tuple[str, JudgeSpec, bool, Future[str]]] = []
         self.named: list[Mapping[str, Named]] = []
         self.health: dict[str, JudgeHealth] = {}
+        self.meanwhile: Callable[[], None] | None = None
+        """What happens while they are asked."""
 
     def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
         self.probes.append((member, model, joins, Future()))
@@ -56,6 +58,8 @@ class Members:
 
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
         self.named.append(members)
+        if self.meanwhile is not None:
+            self.meanwhile()
         return {member: [tuple(len(c.text) / 10 for c in one.completions) for one in requests] for member in members}
 
     def take_reasons(self, member: str, group: str) -> Mapping[str, str]:
@@ -246,6 +250,29 @@ def test_a_muted_member_is_not_asked_and_the_quorum_does_not_count_it() -> None:
         run.committee.set_weights({"exact": 0.0, "critic": 1.0, "adversary": 1.0})
     run.actuators.apply(CRITIC, FIRST.identity)
     assert run.ask() == {"critic": Named(None, 1)}, "back, and its controls start anew"
+
+
+def test_what_a_judge_gave_before_it_was_swapped_is_not_held_against_the_next_one() -> None:
+    run = Run("critic", "tone")
+    texts = ["a", "bbb"]
+    run.committee(["p", "p"], texts)
+    assert {"committee/critic/length", "committee/tone/length"} <= set(run.committee.last.metrics)
+    run.committee.judges.offer("critic", OTHER)
+
+    def swapped() -> None:
+        run.remote.health["critic"] = JudgeHealth(controls=1, controls_failed=1)  # of the one that is asked
+        run.committee.choose_judge("critic", OTHER.identity)
+        run.remote.health["critic"] = JudgeHealth(controls=1, controls_failed=1)
+
+    run.remote.meanwhile = swapped
+    run.committee(["p", "p"], texts)
+    metrics = run.committee.last.metrics
+    assert run.committee.last.rewards == pytest.approx([0.1, 0.3]), "they count for the group all the same"
+    assert "committee/critic/length" not in metrics and "committee/critic/controls_failed" not in metrics
+    assert "committee/tone/length" in metrics
+    run.remote.meanwhile = None
+    run.committee(["p", "p"], texts)
+    assert "committee/critic/length" in run.committee.last.metrics, "the next one is watched from its own first verdict"
 
 
 def test_a_quorum_that_was_set_is_not_undercut_and_somebody_has_to_score() -> None:

@@ -27,10 +27,10 @@ from oven_tui.model.decisions import Decided
 from oven_tui.screens.choice import ChoiceScreen
 from oven_tui.screens.completions import CompletionScreen
 from oven_tui.screens.confirm import ConfirmScreen
-from oven_tui.screens.console import ConsoleScreen
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import BOARD, HelpScreen
 from oven_tui.screens.knob import KnobScreen
+from oven_tui.screens.log_console import ConsoleScreen
 from oven_tui.screens.paper import PaperScreen
 from oven_tui.widgets.chart import Chart
 from oven_tui.widgets.charts import CHARTS

@@ -20,8 +20,10 @@ from textual.widgets import Footer
 from oven_controller.log.run_row import RunRow
 from oven_controller.protocol.events import Event
 from oven_controller.runs.folder import Home
+from oven_controller.runs.local_run import LocalRun
 from oven_controller.runs.run_rows import RunRows
 from oven_tui.app import MonitorApp
+from oven_tui.apps.elsewhere import Elsewhere
 from oven_tui.apps.overlay_app import OverlayApp
 from oven_tui.apps.play_app import PlayApp
 from oven_tui.apps.runs_app import Choice, RunsApp
@@ -89,8 +91,17 @@ async def test_the_list_shows_the_newest_first_opens_one_and_overlays_what_is_ma
         assert len(app.query_one(RunList).marked) == 2
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen) and "Mark the run for an overlay" in text(app))
+        app.show_rows()  # new rows come while a page is over the list
         await pilot.press("escape", "enter")
     assert app.return_value == Choice(("second", "first"), False, ("second", "first"))
+
+
+async def test_a_run_elsewhere_is_listed_first_and_says_when_it_is_not_reached(home: Home) -> None:
+    elsewhere = Elsewhere(LocalRun(home.find("first")), folded(EVENTS))  # no server answers for it
+    app = RunsApp(RunRows(home), elsewhere=elsewhere)
+    async with opened(app, (200, 30)) as pilot:
+        await until(pilot, lambda: "not reached" in text(app))
+        assert app.query_one(RunList).all[0].place and "138/240" in text(app)
 
 
 async def test_p_plays_and_q_closes(home: Home) -> None:
@@ -182,8 +193,11 @@ async def test_a_storm_of_sizes_ends_with_a_whole_screen(make: str, home: Home) 
         if isinstance(app, OverlayApp):
             app.take(0, EVENTS)
             app.take(3, ENDED)
-        for size in [(40, 12), (300, 100), *SIZES, (8, 3), (80, 24)]:
+        for size in [(40, 12), (300, 100), *SIZES, (38, 9), (8, 3), (39, 20)]:
             await pilot.resize_terminal(*size)
+        await until(pilot, lambda: "39x20 cells are too few" in text(app))
+        await pilot.press("enter", "slash", "m", "question_mark")  # none of them reaches what lies under it
+        await pilot.resize_terminal(80, 24)
         await until(pilot, lambda: {strip.cell_length for strip in app.screen._compositor.render_strips()} == {80})
         assert len(app.screen._compositor.render_strips()) == 24
 

@@ -14,6 +14,7 @@ from oven_controller.errors import OvenError
 from oven_controller.log.run_row import RunRow
 from oven_controller.runs.run_rows import RunRows
 from oven_tui.appearance import Appearance
+from oven_tui.apps.elsewhere import Elsewhere
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import ago, row
 from oven_tui.screens.help import HelpScreen
@@ -57,11 +58,18 @@ class RunsApp(ThemedApp[Choice]):
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(
-        self, rows: RunRows, *, appearance: Appearance | None = None, cursor: str = "", marked: Sequence[str] = ()
+        self,
+        rows: RunRows,
+        *,
+        elsewhere: Elsewhere | None = None,
+        appearance: Appearance | None = None,
+        cursor: str = "",
+        marked: Sequence[str] = (),
     ) -> None:
-        """`cursor` and `marked`: where somebody left it."""
+        """`elsewhere`: a run on another machine, listed first. `cursor` and `marked`: where somebody left it."""
         super().__init__(appearance)
         self._source = rows
+        self._elsewhere = elsewhere
         self._cursor = cursor
         self._marked = marked
 
@@ -75,70 +83,74 @@ class RunsApp(ThemedApp[Choice]):
     def on_mount(self) -> None:
         self.dress()
         self._source.look()
-        runs = self.query_one(RunList)
+        runs = self.screen_stack[0].query_one(RunList)
         runs.marked = list(self._marked)
         runs.focus()
-        self._show()
+        self.show_rows()
         runs.put_cursor(self._cursor)
         self.run_worker(self._follow(), exit_on_error=True)
+        if self._elsewhere is not None:
+            self.run_worker(self._elsewhere.follow(self.show_rows), exit_on_error=True)
 
     async def _follow(self) -> None:
         """Read what is new in any log, a slice at a time, for as long as the list is open."""
         while True:
             try:
                 for _ in self._source.advance():
-                    self._show()
+                    self.show_rows()
                     await asyncio.sleep(0)
                 self._source.save()
                 await asyncio.sleep(LOOK_S)
                 await asyncio.to_thread(self._source.look)
-                self._show()
+                self.show_rows()
             except OvenError as error:
                 self.notify(str(error), severity="error")
                 await asyncio.sleep(LOOK_S)
 
-    def _show(self) -> None:
+    def show_rows(self) -> None:
+        """Show what is known of the runs now."""
         if not self.screen_stack:
             return
-        rows = list(self._source.rows.values())
+        rows = [self._elsewhere.row()] if self._elsewhere is not None else []
+        rows += self._source.rows.values()
         now = datetime.now(UTC)
         live = sum(found.status == "running" for found in rows)
         alerts = sum(len(found.alerts(now)) for found in rows if found.status == "running")
         unread = sum(not found.whole for found in rows)
-        summary = self.query_one("#runs-summary", Summary)
+        summary = self.screen_stack[0].query_one("#runs-summary", Summary)
         summary.left = [(f"{len(rows)} run{'s' * (len(rows) != 1)}", "strong"), (f"  {live} live", "good")]
         summary.left += [(f"  {alerts} alert{'s' * (alerts != 1)}", "warn")] if alerts else []
         summary.left += [(f"  reading {unread} log{'s' * (unread != 1)} …", "dim")] if unread else []
         checked = "; signatures are checked when a run is opened" if self.size.width >= WIDE else ""
         summary.right = [(f"as logged{checked}", "dim")]
         summary.redraw()
-        self.query_one(RunList).show_rows(rows)
+        self.screen_stack[0].query_one(RunList).show_rows(rows)
 
     def on_run_list_moved(self, message: RunList.Moved) -> None:
-        detail, found = self.query_one("#run-detail", Summary), message.found
+        detail, found = self.screen_stack[0].query_one("#run-detail", Summary), message.found
         detail.left = _about(found, datetime.now(UTC)) if found is not None else []
         detail.redraw()
 
     def on_run_list_chosen(self, message: RunList.Chosen) -> None:
         self._source.save()
-        self.exit(Choice(tuple(message.runs), message.play, tuple(self.query_one(RunList).marked)))
+        self.exit(Choice(tuple(message.runs), message.play, tuple(self.screen_stack[0].query_one(RunList).marked)))
 
     def action_filter(self) -> None:
-        self.query_one(FilterBox).open()
+        self.screen_stack[0].query_one(FilterBox).open()
 
     def action_unfilter(self) -> None:
-        runs, box = self.query_one(RunList), self.query_one(FilterBox)
+        runs, box = self.screen_stack[0].query_one(RunList), self.screen_stack[0].query_one(FilterBox)
         if not runs.filter and not box.has_class("-open"):
             runs.marked = []
         box.clear()
-        self._show()
+        self.show_rows()
 
     def on_filter_box_changed(self, message: FilterBox.Changed) -> None:
-        self.query_one(RunList).filter = message.words
-        self._show()
+        self.screen_stack[0].query_one(RunList).filter = message.words
+        self.show_rows()
 
     def on_filter_box_closed(self) -> None:
-        self.query_one(RunList).focus()
+        self.screen_stack[0].query_one(RunList).focus()
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen(("runs",)))
@@ -148,7 +160,10 @@ def _about(found: RunRow, now: datetime) -> list[Run]:
     """The run under the cursor: what no column has room for."""
     silent = found.silent_s(now)
     heard = f", last event {ago(silent)} ago" if silent is not None else ""
-    parts: list[Run] = [(found.run, "strong"), (f"  {found.recipe}, {ago(found.age_s(now))} old{heard}", "dim")]
+    age = found.age_s(now)
+    old = f", {ago(age)} old" if age is not None else ""
+    at = f" at {found.place}" if found.place else ""
+    parts: list[Run] = [(found.run, "strong"), (f"{at}  {found.recipe}{old}{heard}", "dim")]
     if found.ended:
         parts.append((f"  {found.ended}", "dim"))
     return parts + [("  " + alert, "warn") for alert in found.alerts(now)]

@@ -15,6 +15,7 @@ from oven_controller.runs.run_finder import local_folder
 from oven_controller.runs.run_rows import RunRows
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
+from oven_tui.apps.elsewhere import Elsewhere
 from oven_tui.apps.overlay_app import OverlayApp
 from oven_tui.apps.play_app import PlayApp
 from oven_tui.apps.runs_app import Choice, RunsApp
@@ -47,6 +48,7 @@ class Windows:
         self._app: App[Any] | None = None
         self._over, self._only_one = False, only_one
         self._rows: RunRows | None = None
+        self._elsewhere: Elsewhere | None = None
         self._cursor, self._marked = "", list[str]()
 
     def exit(self) -> None:
@@ -84,11 +86,19 @@ class Windows:
             app = MonitorApp(about, access, control=self._control, appearance=self._appearance)
         await self._show(app)
         self.last_view = app.view
+        if not isinstance(access, LocalRun):
+            self._elsewhere = Elsewhere(access, app.view)
         return app.wants_runs
 
     async def _choose(self) -> Choice | None:
         self._rows = self._rows or RunRows(self._found_home())
-        app = RunsApp(self._rows, appearance=self._appearance, cursor=self._cursor, marked=self._marked)
+        app = RunsApp(
+            self._rows,
+            elsewhere=self._elsewhere,
+            appearance=self._appearance,
+            cursor=self._cursor,
+            marked=self._marked,
+        )
         choice: Choice | None = await self._show(app)
         self._marked = list(choice.marked) if choice is not None else []
         return choice

@@ -299,8 +299,8 @@ COMMANDS: Final = (
         "Playing", "Faster",
     ),
     Command("player.slower", "player", "less_than_sign,comma", "speed(-1)", "Slower", "Half as fast", "Playing"),
-    Command("player.next_step", "player", "right,l", "step(1)", "Next step", "On to the next step", "Playing"),
-    Command("player.last_step", "player", "left,h", "step(-1)", "Step before", "Back to the step before", "Playing"),
+    Command("player.next_step", "player", "right", "step(1)", "Next step", "On to the next step", "Playing"),
+    Command("player.last_step", "player", "left", "step(-1)", "Step before", "Back to the step before", "Playing"),
     Command(
         "player.next_decision", "player", "n", "decision(1)", "Next decision", "On to the next decision",
         "Playing", "Decision",

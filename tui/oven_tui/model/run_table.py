@@ -104,7 +104,8 @@ def _cell(title: str, found: RunRow, now: datetime) -> Run:
         case "pace":
             return pace(found.pace_s), "dim"
         case "age":
-            return ago(found.age_s(now)), "dim"
+            age = found.age_s(now)
+            return ago(age) if age is not None else "", "dim"
         case _:
             return found.recipe, "dim"
 
@@ -168,5 +169,5 @@ def _word(word: str, now: datetime) -> Callable[[RunRow], bool]:
 
 
 def _text(found: RunRow, now: datetime) -> str:
-    words = (found.run, found.recipe, found.state(now), found.drill, found.target, *found.alerts(now))
+    words = (found.run, found.place, found.recipe, found.state(now), found.drill, found.target, *found.alerts(now))
     return " ".join(words)

@@ -85,7 +85,7 @@ def _texts(group: SampledGroup) -> Iterable[str]:
 
 
 def _expression(text: str) -> re.Pattern[str]:
-    """What is no regular expression is looked for as it stands."""
+    """A text that does not compile is looked for literally."""
     try:
         return re.compile(text, re.IGNORECASE)
     except re.error:

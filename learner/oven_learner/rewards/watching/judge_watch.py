@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,8 @@ class JudgeWatch:
         self._weigh = weigh
         self.reliability = Reliability(judges)
         self._seen = {judge: _Seen() for judge in judges}
+        self._numbers = itertools.count(1)
+        self._begun = dict.fromkeys(judges, 0)
         self._said: set[tuple[str, str]] = set()
 
     def announced(self) -> tuple[MetricSpec, ...]:
@@ -76,15 +79,21 @@ class JudgeWatch:
                 seen.saw(z[judge], [z[name] for name in z if name != judge], places, lengths)
         self.reliability.saw(given, weights)
 
+    @property
+    def begun(self) -> dict[str, int]:
+        """Judge → a number that is another one as soon as another judge has its name."""
+        return dict(self._begun)
+
     def begin(self, judge: str) -> None:
         """This judge is new, or has the name of another one from here on: nothing was seen of it yet."""
         self._seen[judge] = _Seen()
+        self._begun[judge] = next(self._numbers)
         self.reliability.begin(judge)
         self._said = {(name, kind) for name, kind in self._said if name != judge}
 
     def leave(self, judge: str) -> None:
         """Nothing more is seen of it."""
-        del self._seen[judge]
+        del self._seen[judge], self._begun[judge]
         self.reliability.leave(judge)
         self._said = {(name, kind) for name, kind in self._said if name != judge}
 

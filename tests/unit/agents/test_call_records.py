@@ -1,0 +1,32 @@
+"""What telemetry is told of a call, whoever made it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from oven_agents.judges.call_records import call_record
+from oven_agents.judges.providers.provider import Answer, Provider
+from oven_agents.judges.usage import Usage
+
+
+class Named:
+    name, model = "compatible", "m"
+
+
+PROVIDER = cast(Provider, Named())
+
+
+def test_an_answer_is_told_with_its_tokens_and_its_cost() -> None:
+    answer = Answer(text="x", outcome="complete", finish_reason="stop", model="m-1", usage=Usage(3, 4))
+    told: Any = call_record(PROVIDER, answer, None, resends=2, started_ns=5, cost_usd=0.25, evaluation="critic")
+    assert (told.provider, told.request_model, told.response_model, told.finish_reason) == (
+        "compatible", "m", "m-1", "stop",
+    )  # fmt: skip
+    assert (told.input_tokens, told.output_tokens, told.cost_usd, told.resends) == (3, 4, 0.25, 2)
+    assert (told.evaluation, told.scores, told.error_type) == ("critic", {}, None) and told.ended_ns > told.started_ns
+
+
+def test_of_a_call_that_nothing_answered_no_number_is_told() -> None:
+    told = call_record(PROVIDER, None, "timeout", resends=-1, started_ns=5, cost_usd=None)
+    assert (told.response_model, told.finish_reason, told.error_type, told.resends) == ("", "", "timeout", 0)
+    assert told.input_tokens is told.output_tokens is told.cost_usd is None

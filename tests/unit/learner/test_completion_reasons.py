@@ -1,0 +1,158 @@
+"""A judge's reasons, from its answer to the sample that is shown; and a parcel's numbers, cuts and turns."""
+
+from __future__ import annotations
+
+import asyncio
+import marshal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.scripted_provider import Scripted
+from tests.support.unswappable import Unswappable
+
+from oven_agents.judges.adversarial_controls import Controls
+from oven_agents.judges.judge import Judge
+from oven_agents.judges.member import Member
+from oven_controller.bus.streams import COMPLETION_BYTES
+from oven_controller.errors import ConfigError, OvenError
+from oven_controller.protocol.completion_messages import SampledGroup
+from oven_controller.protocol.requests import ScoreRequest
+from oven_controller.settings.completions import CompletionsSettings
+from oven_learner.completions.message import wire_of
+from oven_learner.completions.parcel import Shown, cut, parcel_of
+from oven_learner.completions.redaction import redaction
+from oven_learner.completions.sample import MemberVerdict, Place, Sample
+from oven_learner.completions.sampling import sampling_of
+from oven_learner.completions.schedule import SampleSchedule
+from oven_learner.rewards import Committee
+from oven_learner.rewards.group_verdicts import group_verdicts
+from oven_learner.rewards.live_judges import Named
+from oven_learner.rewards.remote_members import read_reply
+from oven_learner.rewards.scores import Verdict
+
+
+class Asked(Unswappable):
+    """A real member with a scripted model, asked without a bus."""
+
+    members, deadline_s = ("critic",), 5.0
+
+    def __init__(self) -> None:
+        scripted = Scripted(lambda text: len(text) if len(text) < 5 else 0)
+        self.member = Member("critic", Judge("critic", scripted, Controls()))
+        self.reasons: dict[str, dict[str, str]] = {}
+
+    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, Named]) -> dict[str, list[Verdict]]:
+        async def answers() -> list[Verdict]:
+            found = []
+            for request in requests:
+                reply = await self.member.answer(request.wire())
+                assert reply.reasons.keys() <= {one.id for one in request.completions}, "of no known answer"
+                into = self.reasons.setdefault(request.group, {})
+                found.append(read_reply(reply.wire(), "critic", request, None, into)[0])
+            return found
+
+        return {"critic": asyncio.run(answers())}
+
+    def take_reasons(self, member: str, group: str) -> Mapping[str, str]:
+        return self.reasons.pop(group, {})
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_judges_reasons_come_with_its_scores_in_the_order_of_the_group() -> None:
+    def rule(completions: list[str], **_: Any) -> list[float | None]:
+        return [None if text == "bb" else 0.5 for text in completions]
+
+    remote = Asked()
+    committee = Committee({"rule": rule}, remote=remote, description="A test.", weights={"rule": 1, "critic": 3})
+    committee.group_size = 4
+    committee(prompts=["p"] * 4, completions=["a", "bb", "a", "dddd"])
+    by_rule, by_judge = group_verdicts(committee.evidence, 0)
+    assert (by_judge.member, by_judge.weight, by_judge.scores) == ("critic", 0.75, (0.1, 0.2, 0.1, 0.4))
+    assert by_judge.reasons == {"a": "so", "bb": "so", "dddd": "so"} and not remote.reasons
+    assert (by_rule.scores, by_rule.abstained) == ([0.5, None, 0.5, 0.5], "not_applicable")
+    sample = Sample("p", committee.evidence.groups[0].completions, committee.last.rewards, [by_rule, by_judge])
+    parcel = parcel_of(1, Place(1, 1, 1, 0, 1), sample, [0.0] * 4, Shown(CompletionsSettings(), str.upper))
+    assert parcel["members"][1]["reasons"] == ("SO",) * 4 and parcel["members"][0]["reasons"] == ()
+
+
+texts = st.text(st.characters(codec=None, categories=None), max_size=60)
+numbers = st.none() | st.floats()
+
+
+@given(
+    prompt=texts,
+    rows=st.lists(st.tuples(texts, numbers, numbers), max_size=20),
+    scores=st.none() | st.lists(numbers, max_size=20),
+    characters=st.integers(100, 400),
+    most=st.integers(400, 4000),
+)
+def test_whatever_is_handed_over_is_a_message_that_fits_or_none(
+    prompt: str, rows: list[tuple[Any, Any, Any]], scores: list[float | None] | None, characters: int, most: int
+) -> None:
+    completions, rewards, advantages = ([row[place] for row in rows] for place in range(3))
+    sample = Sample(prompt, completions, rewards, [MemberVerdict("m\ud800", float("nan"), scores)])
+    parcel = parcel_of(1, Place(1, 2, 3, 0, 1), sample, advantages, Shown(CompletionsSettings(characters=characters)))
+    assert marshal.loads(marshal.dumps(parcel, 2)) == parcel
+    wire = wire_of(parcel, most)
+    if wire is None:
+        return
+    assert len(wire) <= most
+    group = SampledGroup.model_validate_json(wire)
+    assert len(group.completions) + group.left_out == len(rows)
+    for (text, reward, advantage), shown in zip(rows, group.completions, strict=False):
+        assert len(shown.text) + shown.cut + len(shown.end) == len(text)
+        assert shown.reward is None or reward == reward
+        assert shown.advantage is None or (advantage == advantage and shown.reward is not None)
+
+
+@given(texts, st.integers(1, 50))
+def test_a_cut_text_has_its_beginning_its_end_and_the_number_between(text: str, limit: int) -> None:
+    begin, left, end = cut(text, limit)
+    assert len(begin) + left + len(end) == len(text) and len(begin) + len(end) <= max(limit, len(begin))
+    assert text.startswith(begin) and text.endswith(end) and bool(left) == (len(text) > limit)
+
+
+def test_a_megabyte_of_control_characters_fits() -> None:
+    sample = Sample("\x00" * 1_000_000, ["\x1b" * 1_000_000] * 64, [1.0] * 64, [])
+    settings = CompletionsSettings(characters=100_000, completions=64)
+    wire = wire_of(parcel_of(1, Place(1, 1, 1, 0, 1), sample, [0.0] * 64, Shown(settings)))
+    assert wire is not None and len(wire) < COMPLETION_BYTES
+    group = SampledGroup.model_validate_json(wire)
+    assert group.prompt.cut > 990_000 and len(group.completions) == 64
+
+
+def test_the_groups_of_a_step_take_turns() -> None:
+    schedule = SampleSchedule(3, 2)
+    due = {count: [turn % 5 for turn in schedule.take(count, 5)] for count in range(1, 12) if count >= schedule.next}
+    assert due == {1: [0, 1], 4: [2, 3], 7: [4, 0], 10: [1, 2]}
+    schedule.restart()
+    assert schedule.next == 0 and not [*SampleSchedule(1, 4).take(1, 0)]
+
+
+def test_what_cannot_work_is_said_at_the_start(tmp_path: Any) -> None:
+    def scrub(text: str) -> str:
+        return text
+
+    file = tmp_path / "mine.py"
+    file.write_text("def scrub(text):\n    return text.upper()\nnot_one = 3\n")
+    assert sampling_of(None, None, scrub) is None and sampling_of(CompletionsSettings(every=0), None, None) is None
+    found = redaction(f"{file}:scrub", None)
+    assert found is not None and found("a") == "A"
+    with pytest.raises(ConfigError, match="leave one of them out"):
+        redaction("mine", scrub)
+    for named, words in (
+        (f"{file}:not_one", "it must be a function"),
+        (f"{file}:nothing", "cannot be used"),
+        ("nothing", "no function named 'nothing'"),
+    ):
+        with pytest.raises(OvenError, match=words):
+            sampling_of(CompletionsSettings(every=1, redact=named), None, None)
+    with pytest.raises(ConfigError, match="completions=: groups: Input should be less than or equal to 8"):
+        sampling_of(None, {"every": 1, "groups": 9}, None)
+    with pytest.raises(ConfigError, match="redact= is a int"):
+        redaction("", 3)  # type: ignore[arg-type]

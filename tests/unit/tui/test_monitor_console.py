@@ -10,7 +10,7 @@ from tests.unit.tui.test_monitor_keys import monitor, screen_text, until
 from oven_controller.runs.folder import RunFolder
 from oven_tui.model.console import LINES, Console
 from oven_tui.process_logs import AT_ONCE, TAIL, ProcessLogs
-from oven_tui.screens.console import ConsoleScreen
+from oven_tui.screens.log_console import ConsoleScreen
 
 
 def test_lines_are_cleaned_and_a_progress_bar_is_one_line() -> None:

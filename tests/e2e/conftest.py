@@ -57,8 +57,10 @@ class Oven:
         raise AssertionError(f"{text!r} never came:\n{said}")
 
     def events(self, run: str) -> list[Event]:
-        lines = (self.home / "runs" / run / "log.jsonl").read_text().splitlines()
-        return [Event.from_line(line) for line in lines]
+        return [Event.from_line(line) for line in self.log(run)]
+
+    def log(self, run: str) -> list[str]:
+        return (self.home / "runs" / run / "log.jsonl").read_text().splitlines()
 
     def end_all(self) -> None:
         for process in self._started:

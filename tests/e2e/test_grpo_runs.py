@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from pathlib import Path
@@ -26,6 +27,8 @@ pytestmark = pytest.mark.e2e
 
 CUSTOM = Path(__file__).resolve().parents[2] / "examples" / "custom_agent.py"
 B = TypeVar("B", bound=LogMessage)
+TIMED = ("step_time", "time/", "tokens_per_s", "machine/")
+"""Metrics that measure time, or the machine."""
 
 
 def bodies(events: list[Event], kind: type[B]) -> list[B]:
@@ -37,7 +40,7 @@ def course(events: list[Event]) -> list[tuple[int, str, object]]:
     found: list[tuple[int, str, object]] = []
     for event in events:
         if isinstance(event.body, Observation):
-            steady = {k: v for k, v in event.body.metrics.items() if k != "step_time"}
+            steady = {k: v for k, v in event.body.metrics.items() if not k.startswith(TIMED)}
             found.append((event.body.tick, "observation", steady))
         elif isinstance(event.body, Receipt):
             found.append((event.body.tick, event.body.actuator, event.body.after))
@@ -70,10 +73,18 @@ def test_the_drill_is_repaired_announced_as_a_drill_and_hidden_from_the_agents(o
     assert report.same and report.decisions == len(bodies(events, Decision)) >= 2
     assert oven("replay", "drill")[0] == 0
 
-    # Lockstep: the same values at the same ticks, in processes that were scheduled otherwise.
-    code, said = oven(*command, "--run", "again")
+    # Lockstep: the same values at the same ticks, in processes that were scheduled otherwise, and with no completions.
+    code, said = oven(*command, "--run", "again", "--set", "completions.every=0")
     assert code == 0, said
     assert course(oven.events("again")) == course(events)
+
+    code, said = oven("log", "drill", "--completions", "--json")
+    groups = [json.loads(line)["group"] for line in said.splitlines()]
+    assert code == 0 and [group["step"] for group in groups] == [1, 11]
+    assert {member["member"] for member in groups[0]["members"]} == {"exact", "format", "length"}
+    assert all("SampledGroup" not in line and groups[0]["prompt"]["text"] not in line for line in oven.log("drill"))
+    code, said = oven("log", "again", "--completions")
+    assert code == 2 and "run 'again' keeps no completions" in said
 
 
 def test_a_collapse_is_rolled_back_and_the_rate_cut(oven: Oven) -> None:

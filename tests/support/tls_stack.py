@@ -83,7 +83,7 @@ class TlsStack:
     def begin(self, *sets: str) -> None:
         """The stack, whose learner beats and whose agent always wants something."""
         self.make_server()
-        self.stack.install({"learner": "oven_services:learner"})
+        self.stack.install({"learner": "oven_services:keeping_learner"})
         (self.stack.folder / "adviser.py").write_text(ADVISER)
         wanted = ("agents=[{name: adviser.py}]", "kg=false", "rules.cooldown_ticks=2", *sets)
         there = ("--nats", self.url, "--creds", str(self.bus / "creds"), "--tls-ca", str(self.bus / "tls" / "ca.pem"))
@@ -113,10 +113,11 @@ class TlsStack:
         answer: dict[str, Any] = json.loads(said.splitlines()[-1])
         return answer
 
-    def end(self) -> str:
-        """What `up` printed to its end. The log replays byte for byte."""
+    def end(self, *, finished: bool = False) -> str:
+        """What `up` printed to its end. The log replays byte for byte. `finished`: the learner was told to stop."""
         assert self.up is not None
-        (self.folder.path / "finish").touch()
+        if not finished:
+            (self.folder.path / "finish").touch()
         code, text = self.stack.end_of(self.up)
         assert code == 0, text
         code, replayed = self.stack.command("replay", RUN, "--verify")

@@ -13,7 +13,7 @@ from typing import Literal
 from nats.errors import Error as NatsError
 
 from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError, ConfigError, OvenError, reason
+from oven_controller.errors import BusError, ConfigError, OvenError, RefusedError, reason
 from oven_controller.protocol.events import Event
 from oven_controller.runs import log_recovery, log_sources
 from oven_controller.runs.local_run import LocalRun
@@ -29,10 +29,20 @@ LOOK_S = 1.0
 BATCH = 256
 
 Link = Literal[
-    "connecting", "reading", "checking", "checking past", "connected", "no mesh", "reconnecting", "down", "unreadable"
+    "connecting",
+    "reading",
+    "checking",
+    "checking past",
+    "connected",
+    "no mesh",
+    "reconnecting",
+    "refused",
+    "down",
+    "unreadable",
 ]
 """`checking`: a preview is shown while all of a long log is read; `checking past`: so is that of a run that is down.
-`no mesh`: no replica answers, so the stored log is read. `down`: the stack is, so what is shown is the past."""
+`no mesh`: no replica answers, so the stored log is read, where the run's folder is here. `refused`: the server does not
+take the key any more; it is tried on. `down`: the stack is, so what is shown is the past."""
 
 
 class Feed:
@@ -58,6 +68,7 @@ class Feed:
             self._opening = Opening(access.folder, self._opened, self._progress)
         self._last = 0
         self._ended = False
+        self._away_since = 0.0
         self._keyring: Keyring | None = None
 
     async def run(self) -> None:
@@ -81,9 +92,17 @@ class Feed:
                 up = self._access.up()
                 if up and self._access.over(self._ended):
                     self._say("down", "")
+                elif up:
+                    self._say("refused" if isinstance(error, RefusedError) else "reconnecting", self._away(error))
                 else:
-                    self._say("reconnecting" if up else "unreadable", reason(error))
+                    self._say("unreadable", reason(error))
                 await asyncio.sleep(RETRY_S if up else LOOK_S)
+
+    def _away(self, error: Exception) -> str:
+        """For how long it has been so, and why."""
+        now = asyncio.get_running_loop().time()
+        self._away_since = self._away_since or now
+        return f"for {now - self._away_since:.0f} s: {reason(error)}"
 
     def _give(self, events: list[Event]) -> None:
         fresh = [event for event in events if event.seq > self._last]
@@ -163,6 +182,7 @@ class Feed:
             async for events in log_sources.batches(bus, self._access.run, self._last):
                 yield events
             self._say("connected", "")
+            self._away_since = 0.0
         except BusError as error:
             if not bus.client.is_connected:
                 raise

@@ -1,8 +1,9 @@
 """The monitor in a browser of this machine: textual-serve behind a one-time token, on loopback and nowhere else.
 
-Whoever opens the address with its token first gets a cookie, and the token is void. Everything else is refused without
-that cookie; so is a request that names another host (a page elsewhere whose name was made to mean this machine), and a
-WebSocket that another page opens. What the page needs comes from this server: nothing is asked of any other.
+The browser that opens the address with its token first gets a cookie, and the token is void. Everything else is refused
+without that cookie; so is a request that names another host (a page elsewhere whose name was made to mean this
+machine), and a WebSocket that another page opens. What the page needs comes from this server: nothing is asked of any
+other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records of calls to a model for telemetry, from what came of each."""
+"""Records of calls to a model for telemetry, from the outcome of each."""
 
 from __future__ import annotations
 

@@ -192,13 +192,14 @@ async def _measure(
     half = len(off.blocks) // 2
     floor = slowdown(off.blocks[: 2 * half : 2], off.blocks[1 : 2 * half : 2])
     found: dict[str, float | bool | int] = {}
-    for name, arm in arms.items():
+    seen = {name: arm for name, arm in arms.items() if arm.calls}  # with --every 1 there is no step between
+    for name, arm in seen.items():
         found[f"call_{name}_p50_us"] = seen_quantile(arm.calls, 0.5)
         found[f"call_{name}_p99_us"] = seen_quantile(arm.calls, 0.99)
     found["p99_difference_us"] = round(seen_quantile(on.calls, 0.99) - seen_quantile(off.calls, 0.99), 2)
-    for name in ("off", "on", "sample", "after"):
-        found[f"step_{name}_mean_us"] = round(fmean(arms[name].steps), 1)
-        found[f"step_{name}_p99_us"] = round(seen_quantile(arms[name].steps, 0.99), 1)
+    for name, arm in seen.items():
+        found[f"step_{name}_mean_us"] = round(fmean(arm.steps), 1)
+        found[f"step_{name}_p99_us"] = round(seen_quantile(arm.steps, 0.99), 1)
     return found | {
         "step_slowdown": round(wall.mean, 4),
         "step_slowdown_low": round(wall.low, 4),

@@ -123,6 +123,7 @@ def revoke(
     """
     from oven_controller.cli.person_creds import RELOAD
     from oven_controller.runs.folder import Home
+    from oven_controller.runs.warning import warn
     from oven_controller.stack import agent_keys, person_keys
 
     todo = ""
@@ -136,7 +137,9 @@ def revoke(
         agent_keys.revoke(folder, name)
         run = folder.run
         if commands:
-            person_keys.take_back(person_keys.Place.of_run(folder), name)
+            untold = person_keys.take_back(person_keys.Place.of_run(folder), name)
+            if untold:
+                warn(untold)
     if as_json:
         print(json.dumps({"revoked": name, "run": run} | ({"then": todo} if todo else {})))
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ def hand_out(
     """Make the key, write its file, and print what its holder does with it. Raises OvenError."""
     from oven_controller.errors import ConfigError, reason
     from oven_controller.runs.folder import Home
+    from oven_controller.runs.warning import warn
     from oven_controller.security import tls
     from oven_controller.stack.person_keys import SUFFIX, Place, grant
     from oven_controller.terminal_text import say
@@ -34,12 +34,14 @@ def hand_out(
     place = Place.of_server(server) if server is not None else Place.of_run(Home().find(run))
     for address in tls.checked_addresses(url or place.url) if url or place.url else []:
         if warning := tls.open_to_readers(address):
-            print(f"warning: {warning}", file=sys.stderr)
+            warn(warning)
     if not url and not place.url:
         raise ConfigError(
             f"how is the server of {place.server.run!r} reached from elsewhere? give its address: --nats URL"
         )
-    made = grant(place, name, power, url=url, ca=tls_ca)
+    made, untold = grant(place, name, power, url=url, ca=tls_ca)
+    if untold:
+        warn(untold)
     path = out or place.server.creds / f"{name}{SUFFIX}"
     try:
         made.save(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from oven_controller.errors import BusError
 from oven_controller.runs.local_run import LocalRun
 from oven_controller.runs.remote_run import RemoteRun
 from oven_controller.runs.run_access import RunAccess
@@ -29,7 +30,9 @@ class ControlKey:
         folder = access.folder
         place = f"{folder.path} at {folder.info().url}"
         if place not in self._runs:
-            held = person_keys.grant(person_keys.Place.of_run(folder), NAME, "operator")
+            held, untold = person_keys.grant(person_keys.Place.of_run(folder), NAME, "operator")
+            if untold:
+                raise BusError(untold)
             trust = tls.trusting_text(held.tls_ca, place) if held.tls_ca else None
             self._runs[place] = RemoteRun(
                 held.run, folder.info().url, held.credentials, role="operator", keys=held.keys, trust=trust

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from nats.aio.msg import Msg
 
 from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError
+from oven_controller.errors import BusError, RefusedError
 from oven_controller.log.command_result import CommandResult
 from oven_controller.protocol import names
 from oven_controller.protocol.events import UNKNOWN, Event
@@ -127,7 +127,7 @@ class OperatorClient:
         return (times[-1] - times[-2]).total_seconds() if len(times) > 1 else 0.0
 
     async def _logged(self, command: OperatorCommand, limit_s: float) -> int:
-        """The sequence that the command got."""
+        """The sequence that the command got. Raises RefusedError where the key may not command, BusError."""
         why, deadline = "no answer", _now() + limit_s
         subject = names.Subjects(self._run).operator(self._by)
         while _now() < deadline:
@@ -135,6 +135,11 @@ class OperatorClient:
                 async with asyncio.timeout_at(deadline):
                     return await self.bus.append(subject, command.wire(), message_id=command.id)
             except BusError as error:
+                if any("permissions violation" in said.lower() for said in self.bus.errors):
+                    raise RefusedError(
+                        f"the key of {self.bus.name!r} may not {command.action}: it is not an operator's of this run; "
+                        "ask for one by `oven-controller creds add NAME --operator`"
+                    ) from error
                 why = str(error)
                 await asyncio.sleep(AGAIN_S)
             except TimeoutError:

@@ -53,6 +53,8 @@ class RemoteRun(RunAccess):
     @classmethod
     def at(cls, endpoint: Endpoint, run: str | None = None) -> RemoteRun:
         """By what was given and what the credential file says. Raises ConfigError, and names what is missing."""
+        if endpoint.url:
+            tls.checked_addresses(endpoint.url)
         held = person_file.load(endpoint.creds) if endpoint.creds is not None else None
         if not isinstance(held, PersonFile):
             name = run or endpoint.run

@@ -10,6 +10,7 @@ from typing import Literal
 
 SetBy = Literal["you", "stack", "compose"]
 _EVERY = "learner, agents, members, mesh, kg"
+_AND_PERSONS = f"{_EVERY}; the command line for a run elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +57,19 @@ VARIABLES = (
         _EVERY,
         "you",
     ),
-    Variable("OVEN_URL", "address of the NATS server, or several with commas", _EVERY, "stack"),
-    Variable("OVEN_RUN", "run name", _EVERY, "stack"),
+    Variable("OVEN_URL", "address of the NATS server, or several with commas", _AND_PERSONS, "stack"),
+    Variable("OVEN_RUN", "run name", _AND_PERSONS, "stack"),
     Variable("OVEN_RUN_DIR", "the run's folder", "learner, members, monitor, `doctor`", "stack"),
-    Variable("OVEN_CREDS", "file with the nkey seed of this role or agent", _EVERY, "stack"),
+    Variable(
+        "OVEN_CREDS",
+        "file with the nkey seed of this role or agent, or a person's credential file",
+        _AND_PERSONS,
+        "stack",
+    ),
     Variable(
         "OVEN_LEARNER_KEY",
         "public key of the learner, by which all other keys are known; unset: the first one in the log is believed",
-        "agents, mesh, kg",
+        "agents, mesh, kg; the command line for a run elsewhere",
         "stack",
     ),
     Variable(

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from oven_controller.errors import ConfigError
 from oven_controller.files import read_file
+from oven_controller.security.tls import shown
 from oven_controller.settings.model import dotted_names
 from oven_controller.settings.strict_yaml import load_yaml, place_of, problem_of
 
@@ -180,7 +181,10 @@ def validated(
             lines += [f"there is no setting {leaf!r} ({source}); {nearest(leaf, of_entry or known)}" for leaf in leaves]
         else:
             message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
-            said = where if set(parts) & set(SECRETIVE) else f"{where} = {problem['input']!r}"
+            value = problem["input"]
+            if isinstance(value, str) and where == "nats":
+                value = shown(value)  # a password in an address is not repeated
+            said = where if set(parts) & set(SECRETIVE) else f"{where} = {value!r}"
             lines.append(f"{said} ({source}): {message}")
     raise ConfigError("\n".join(lines))
 

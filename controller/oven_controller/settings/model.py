@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from oven_controller.errors import UnknownNameError
 from oven_controller.mesh.change_requirements import FORMS, NEED
 from oven_controller.protocol.rules import Rules
+from oven_controller.security.tls import shown
 from oven_controller.settings.completions import CompletionsSettings
 from oven_controller.settings.notifications import NotifySettings
 from oven_controller.settings.variable_name import Variable
@@ -422,6 +423,11 @@ class Settings(BaseModel):
     @classmethod
     def _addresses(cls, value: str) -> str:
         for url in value.split(",") if value else ():
+            if "@" in url:
+                raise ValueError(
+                    f"the address {shown(url)} was given with a user or a password, and the bus knows everybody by a "
+                    "key: leave out all before the @, and name the keys by --creds"
+                )
             try:
                 parts = urlsplit(url)
                 whole = bool(parts.hostname) and parts.port != 0 and not re.search(r"\s", url)

@@ -69,11 +69,13 @@ class Place:
         return self.folder is not None and self.server is self.folder.server
 
 
-def grant(place: Place, name: str, power: Power, *, url: str = "", ca: Path | None = None) -> PersonFile:
-    """A person's key, and the file with it; `url` and `ca`: as the person reaches it, where that is another way than
-    from here. The server still has to read its users, unless it is the stack's own; a run
-    that is up and reached believes the key from now on. Raises ConfigError for a name that is taken, ProcessError when
-    the stack's own server does not take the key, BusError when the run's log does not."""
+def grant(place: Place, name: str, power: Power, *, url: str = "", ca: Path | None = None) -> tuple[PersonFile, str]:
+    """A person's key in its file, and what to say where the run could not be told of it; it believes it from now on.
+
+    `url` and `ca`: as the person reaches the server, where that is another way than from here. A server that is not the
+    stack's own still has to read its users. Raises ConfigError for a name that is taken, ProcessError when the stack's
+    own server does not take the key.
+    """
     names.checked("person", name)
     server, folder = place.server, place.folder
     if taken := reserved(server, name):
@@ -84,11 +86,12 @@ def grant(place: Place, name: str, power: Power, *, url: str = "", ca: Path | No
     key = Credentials.load(path)
     if place.embedded and folder is not None and folder.locked() and folder.info().port is not None:
         asyncio.run(told(folder, key, welcome=True))
+    untold = ""
     signing = load_keys(server.creds / KEYS) if (server.creds / KEYS).is_file() else {}
     if power == "operator":
-        asyncio.run(_say(place, OperatorKey(name=name, key=signing[name]), url))
+        untold = asyncio.run(_say(place, OperatorKey(name=name, key=signing[name]), url))
     known = {who: public for who, public in signing.items() if who in ("learner", "mesh")}
-    return PersonFile(
+    file = PersonFile(
         run=server.run,
         name=name,
         role=power,
@@ -97,12 +100,13 @@ def grant(place: Place, name: str, power: Power, *, url: str = "", ca: Path | No
         keys=known,
         tls_ca=_authority(ca or place.ca),
     )
+    return file, untold
 
 
-def take_back(place: Place, name: str) -> None:
-    """A person's signature counts no longer; that the server no longer lets them in is `agent_keys.revoke`'s. Raises
-    BusError."""
-    asyncio.run(_say(place, OperatorKey(name=name)))
+def take_back(place: Place, name: str) -> str:
+    """A person's signature counts no longer; that the server no longer lets them in is `agent_keys.revoke`'s. What to
+    say where the run could not be told."""
+    return asyncio.run(_say(place, OperatorKey(name=name)))
 
 
 def is_person(server: ServerFolder, name: str) -> bool:
@@ -110,13 +114,25 @@ def is_person(server: ServerFolder, name: str) -> bool:
     return any(user.name == name and user.role == "operator" and name != OPERATOR for user in server.users())
 
 
-async def _say(place: Place, change: OperatorKey, url: str = "") -> None:
-    """Tell a run that has begun. One that has not hears of it by its keys.json, and so does one that cannot be reached
-    from where its server's folder is: it is told again by the same command, or when its learner starts again."""
-    folder, run = place.folder, place.server.run
+async def _say(place: Place, change: OperatorKey, url: str = "") -> str:
+    """Tell a run that is up; one that is down hears of it by its keys.json. Empty, or why it was not told."""
+    folder = place.folder
     url = folder.info().url if folder is not None else url
     if not url or (folder is not None and not folder.locked()):
-        return
+        return ""
+    try:
+        await _append(place, change, url)
+    except BusError as error:
+        return (
+            f"the run was not told ({error}): if it is up, it hears of the key of {change.name!r} when this command is "
+            "repeated, or when its learner starts again"
+        )
+    return ""
+
+
+async def _append(place: Place, change: OperatorKey, url: str) -> None:
+    """Into the log of a run that has begun. Raises BusError."""
+    run = place.server.run
     trust = tls.trusting(place.ca) if place.ca is not None else None
 
     def key(name: str) -> Credentials:

@@ -1,8 +1,8 @@
 """Sampled completions of TRL's online trainers: every few steps some groups are handed over, to be shown.
 
 TRL keeps prompts, completions, rewards and advantages of its newest generation itself, of all ranks and as plain
-numbers (`_logs`), so nothing is asked of the device. On rank 0 alone. What the training thread does is to pick a
-group's rows out of there; everything else is done where the sample is made. Written for TRL 1.16.
+numbers (`_logs`), so nothing is asked of the device. On rank 0 alone. The training thread picks a group's rows out of
+there; everything else is done where the sample is made. Written for TRL 1.16.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from oven_learner.client.client import OvenClient
@@ -41,6 +42,7 @@ class CompletionSamples(StepHook):
         self._trainer, self._committee, self._sampling, self._client = trainer, committee, sampling, client
         self._schedule = sampling.schedule
         self._generate = trainer._generate_and_score_completions
+        self._rows: dict[int, itemgetter[Any]] = {}
         self._fresh = self._leads = self._told = False
         trainer._generate_and_score_completions = self._generated
 
@@ -53,7 +55,7 @@ class CompletionSamples(StepHook):
         if not self._fresh or step.trained < self._schedule.next:
             return
         client = self._client()
-        if client is None or not self._leads or client.plays_branch:
+        if client is None or not self._leads:
             return
         try:
             self._hand_over(client, step.trained)
@@ -69,29 +71,33 @@ class CompletionSamples(StepHook):
         return batch
 
     def _hand_over(self, client: OvenClient, trained: int) -> None:
-        trainer, committee = self._trainer, self._committee
+        """A step in ten costs this, so it is calls into C and no loop of Python: no column is copied, which would touch
+        every object in it, but a group's rows are picked out of each."""
+        trainer, committee, sampling = self._trainer, self._committee, self._sampling
         kept, size = trainer._logs, trainer.num_generations
         advantages = kept["advantages"]
         groups = len(advantages) // size
         self._fresh = False
         for turn in self._schedule.take(trained, groups):
             place = turn % groups
-            rows = range(place * size, place * size + size)
-            # By index, and no more than these: a copy of a whole column touches every object in it.
+            rows = self._rows.get(place) or self._picker(place, size)
             if committee is None:
-                rewards, completions = kept["rewards"], kept["completion"]
-                columns = [[rewards[name][row] for row in rows] for name in trainer.reward_func_names]
-                texts = [completions[row] for row in rows]
-                said = partial(_functions, kept["prompt"][rows[0]], texts, columns, trainer)
+                names = trainer.reward_func_names
+                columns = (*map(rows, map(kept["rewards"].__getitem__, names)),)
+                said = partial(_functions, kept["prompt"][place * size], rows(kept["completion"]), columns, trainer)
             else:
                 said = partial(_judged, committee.evidence, committee.last.rewards, place, size)
-            self._sampling.number += 1
-            where = (self._sampling.number, client.tick + 1, trainer.state.global_step, place, groups)
-            given = [advantages[row] for row in rows]
-            client.show(partial(self._sampling.parcel, client.position, where, given, said))
+            sampling.number += 1
+            where = (sampling.number, client.tick + 1, trainer.state.global_step, place, groups)
+            client.show(partial(sampling.parcel, client.position, where, rows(advantages), said))
+
+    def _picker(self, place: int, size: int) -> itemgetter[Any]:
+        """What picks a group's rows out of a column."""
+        made = self._rows[place] = itemgetter(*range(place * size, (place + 1) * size))
+        return made
 
 
-def _functions(prompt: Any, completions: Sequence[Any], columns: Sequence[list[float]], trainer: Any) -> Sample:
+def _functions(prompt: Any, completions: Sequence[Any], columns: Sequence[Sequence[float]], trainer: Any) -> Sample:
     weights = trainer.reward_weights.tolist()
     named = zip(trainer.reward_func_names, weights, columns, strict=True)
     return Sample(prompt, completions, None, [MemberVerdict(*one) for one in named])

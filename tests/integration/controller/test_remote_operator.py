@@ -2,28 +2,136 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import contextlib
+import json
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.support.tls_stack import TlsStack
+from tests.support.tls_stack import RUN, TlsStack
 
 from oven_bench.performance.webhook_server import WebhookServer
+from oven_controller.errors import BusError, RefusedError
+from oven_controller.log.command_result import CommandResult
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import Receipt
+from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_controller.runs.endpoint import Endpoint
+from oven_controller.runs.local_run import LocalRun
+from oven_controller.runs.log_sources import exported
+from oven_controller.runs.operator_client import carried_out
+from oven_controller.runs.remote_run import RemoteRun
+from oven_controller.security import person_file, tls
+from oven_controller.security.person_file import PersonFile
+from oven_tui.feed import Feed
 
 pytestmark = pytest.mark.e2e
 
+LIMIT_S = 60
+ON = Subjects(RUN)
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("hold", "--reason", "a look"),
     ("set", "grad.clip", "3"),
     ("resume",),
+    ("set", "run.checkpoint"),
+    ("set", "run.rollback"),
+    ("set", "run.undo_rollback"),
     ("mute", "adviser"),
     ("unmute", "adviser"),
-    ("trust", "adviser", "grad.clip"),
     ("distrust", "adviser"),
-    ("trust", "adviser"),
+    ("trust", "adviser", "grad.clip"),
     ("autonomy", "observe", "grad.clip"),
     ("autonomy", "advise"),
 )
-"""What waits for nothing of the agent's."""
+"""Approve, veto and stop beside."""
+EVERY_ACTION: tuple[dict[str, Any], ...] = (
+    {"action": "hold"},
+    {"action": "resume"},
+    {"action": "stop"},
+    {"action": "set", "actuator": "grad.clip", "value": 9.0},
+    {"action": "set", "actuator": "run.checkpoint"},
+    {"action": "set", "actuator": "run.rollback"},
+    {"action": "approve", "of": "grad.clip"},
+    {"action": "veto", "of": "grad.clip"},
+    {"action": "mute", "agent": "adviser"},
+    {"action": "unmute", "agent": "adviser"},
+    {"action": "trust", "agent": "adviser"},
+    {"action": "distrust", "agent": "adviser"},
+    {"action": "autonomy", "autonomy": "auto"},
+)
+
+
+def command(**fields: Any) -> OperatorCommand:
+    return OperatorCommand(id=uuid.uuid4().hex, **fields)
+
+
+def loaded(file: Path) -> PersonFile:
+    found = person_file.load(file)
+    assert isinstance(found, PersonFile)
+    return found
+
+
+def as_an_attacker(held: PersonFile, far: TlsStack) -> RemoteRun:
+    """With the key, at this run's server and under its name, and without what the client itself refuses."""
+    trust = tls.trusting(far.bus / "tls" / "ca.pem")
+    return RemoteRun(RUN, far.url, held.credentials, keys=held.keys, trust=trust)
+
+
+async def attempts(access: RemoteRun) -> list[CommandResult | BaseException]:
+    wanted = (carried_out(access, command(**fields), 4) for fields in EVERY_ACTION)
+    return await asyncio.gather(*wanted, return_exceptions=True)
+
+
+class Watching:
+    """A monitor's feed."""
+
+    def __init__(self, access: RemoteRun) -> None:
+        self.events: list[Event] = []
+        self.said: list[tuple[str, str]] = [("", "")]
+        self.feed = Feed(access, self._take, self._say)
+        self._changed = asyncio.Event()
+
+    def _take(self, events: list[Event]) -> None:
+        self.events += events
+        self._changed.set()
+
+    def _say(self, link: str, detail: str) -> None:
+        self.said.append((link, detail))
+        self._changed.set()
+
+    async def until(self, link: str, more: int = 0) -> str:
+        """Until this is the last word on the connection, and so many more events came; the word's detail."""
+        wanted = len(self.events) + more
+        async with asyncio.timeout(LIMIT_S):
+            while self.said[-1][0] != link or len(self.events) < wanted:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.said[-1][1]
+
+
+@contextlib.asynccontextmanager
+async def watching(file: Path) -> AsyncIterator[Watching]:
+    made = Watching(RemoteRun.at(Endpoint(creds=file)))
+    task = asyncio.create_task(made.feed.run())
+    yield made
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def another_runs_key(far: TlsStack) -> PersonFile:
+    other = far.stack.folder / "other"
+    made = ("creds", "server", str(other), "--run", "other", "--listen", "127.0.0.1:4222")
+    assert far.stack.command(*made)[0] == 0
+    code, said = far.stack.command(
+        "creds", "add", "mallory", "--operator", "--server", str(other), "--nats", far.url, "--json"
+    )
+    assert code == 0, said
+    return loaded(Path(json.loads(said.splitlines()[-1])["file"]))
 
 
 @pytest.fixture
@@ -32,25 +140,119 @@ def hook() -> Iterator[WebhookServer]:
         yield server
 
 
-def test_every_command_from_elsewhere_and_nothing_without_the_right(tls_stack: TlsStack, hook: WebhookServer) -> None:
+async def test_every_action_from_elsewhere_and_none_without_the_right(tls_stack: TlsStack, hook: WebhookServer) -> None:
     far = tls_stack
     far.begin("rules.autonomy=advise", "rules.cooldown_ticks=500", "rules.approve_minutes=5")
     ann, bob, eve = far.person("ann"), far.person("bob"), far.person("eve", "--read-only")
     far.stack.env["HOOK"] = hook.url
     watcher = far.stack.start("notify", "watch", "--notify", "env:HOOK", "--creds", str(eve))
-    advised = far.stack.read_until(far.up, "advised: approve with")  # type: ignore[arg-type]
-    assert "decision grad.clip 1 → 2 advised" in advised
+    assert far.up is not None and "decision grad.clip 1 → 2 advised" in far.stack.read_until(far.up, "advised: approve")
     hook.until(len, "advice is told elsewhere")
-    approved = far.json_elsewhere(0, ann, "approve", "grad.clip", "--reason", "go on")
-    assert approved["receipt"]["status"] == "applied" and "operator ann" in approved["decision"]["reason"]
-    for command in COMMANDS:
-        far.json_elsewhere(0, bob, *command)
-    print(far.elsewhere(ann, "status")[1])
-    print(far.elsewhere(ann, "decisions")[1])
-    print(far.elsewhere(ann, "explain", "grad.clip")[1])
-    print(far.elsewhere(ann, "log")[1][-500:])
+    await nothing_without_the_right(far, ann, eve)
+    all_with_it(far, ann, bob)
+    await two_at_once(ann, bob)
+    reading(far, eve)
+    await the_bus_goes_away_and_a_key_is_taken_back(far, bob)
+    before = await operators_said(far)
+    async with watching(eve) as monitor:
+        await monitor.until("connected", more=1)
+    assert await operators_said(far) == before, "who watches and leaves says nothing"
+
     far.json_elsewhere(0, ann, "stop")
-    far.end()
+    far.end(finished=True)
     hook.until(lambda posted: posted[-1].json["notice"]["kind"] == "ended", "its end is told elsewhere")
     assert far.stack.end_of(watcher)[0] == 0
+    code, said = far.elsewhere(eve, "log")
+    assert (code, f"no mesh of run '{RUN}' answers" in said) == (3, True), said
     assert {author for kind, author in far.authors() if kind == "OperatorCommand"} == {"ann", "bob"}
+    obeyed = {e.body.command for e in exported(far.folder) if isinstance(e.body, Receipt) and e.body.command}
+    answered = {e.body.operator for e in exported(far.folder) if isinstance(e.body, CommandAnswer)}
+    assert len(obeyed) == 3 and answered == {"ann", "bob"}
+
+
+async def nothing_without_the_right(far: TlsStack, ann: Path, eve: Path) -> None:
+    """Not even with a client of one's own."""
+    eyes = loaded(eve)
+    assert eyes.seed not in repr(eyes)
+    powerless = {"read-only": eyes, "of another run": await another_runs_key(far)}
+    for who, held in powerless.items():
+        found = await attempts(as_an_attacker(held, far))
+        assert {type(error) for error in found} == {RefusedError}, (who, found)
+    async with as_an_attacker(loaded(ann), far).connected("operator") as bus:
+        for subject in (ON.operator("bob"), ON.operator("operator"), ON.decision("x"), ON.receipt):
+            with pytest.raises(BusError):  # under another's name
+                await bus.append(subject, command(action="stop").wire())
+    code, said = far.elsewhere(eve, "hold")
+    assert (code, "read-only" in said, "creds add NAME --operator" in said) == (2, True, True), said
+
+
+def all_with_it(far: TlsStack, ann: Path, bob: Path) -> None:
+    """From a process that knows nothing of the run's folder."""
+    approved = far.json_elsewhere(0, ann, "approve", "grad.clip", "--reason", "go on")
+    assert approved["receipt"]["status"] == "applied" and "operator ann" in approved["decision"]["reason"]
+    assert far.json_elsewhere(1, bob, "veto", "grad.clip")["answer"]["operator"] == "bob"
+    for one in COMMANDS:
+        far.json_elsewhere(0, bob, *one)
+    for refused, words in (
+        (("set", "grad.clip", "-50"), "bounds 0.1 to 10"),
+        (("set", "grad.clap", "5"), "no actuator"),
+        (("approve", approved["decision"]["of"]), "was approved"),
+    ):
+        code, said = far.elsewhere(ann, *refused)
+        assert (code, words in said) == (1, True), said
+
+
+async def two_at_once(ann: Path, bob: Path) -> None:
+    wanted = ((ann, 4.0), (bob, 5.0))
+    both = [
+        carried_out(RemoteRun.at(Endpoint(creds=who)), command(action="set", actuator="grad.clip", value=value), 20)
+        for who, value in wanted
+    ]
+    assert [(found.code, found.line()) for found in await asyncio.gather(*both) if found.code] == []
+
+
+def reading(far: TlsStack, eve: Path) -> None:
+    """By who may only read."""
+    status = far.json_elsewhere(0, eve, "status")
+    assert (status["status"], status["processes"]) == ("running", []) and status["knobs"]["grad.clip"] in (4.0, 5.0)
+    for words, asked in {
+        "operator ann": ("decisions",),
+        "asked for by": ("explain", "grad.clip"),
+        "OperatorCommand bob": ("log",),
+    }.items():
+        code, said = far.elsewhere(eve, *asked)
+        assert (code, words in said) == (0, True), said
+    code, said = far.elsewhere(None, "status", OVEN_CREDS=str(eve))
+    assert (code, f"run {RUN}: running" in said) == (0, True), said
+    code, said = far.elsewhere(eve, "log", "--tls-ca", str(another_authority(far)))
+    assert (code, "is not trusted" in said, "--tls-ca" in said) == (2, True, True), said
+
+
+async def the_bus_goes_away_and_a_key_is_taken_back(far: TlsStack, bob: Path) -> None:
+    """Under an open monitor, which says so, and finds back."""
+    held = loaded(bob)
+    async with watching(bob) as monitor:
+        await monitor.until("connected", more=1)
+        far.kill_server()
+        assert (await monitor.until("reconnecting")).startswith("for 0 s: ")
+        far.start_server()
+        await monitor.until("connected", more=5)
+        assert [event.seq for event in monitor.events] == list(range(1, len(monitor.events) + 1))
+        code, said = far.stack.command("creds", "revoke", "bob", "--server", str(far.bus))
+        assert (code, "reload=PID" in said) == (0, True), said
+        far.reload()
+        assert "refused the credentials of 'bob'" in await monitor.until("refused")
+    found = await attempts(as_an_attacker(held, far))
+    assert {type(error) for error in found} == {RefusedError}, found
+
+
+def another_authority(far: TlsStack) -> Path:
+    made = far.stack.folder / "other-tls"
+    code, said = far.stack.command("creds", "server", str(made), "--run", "x", "--tls", "--host", "127.0.0.1")
+    assert code == 0, said
+    return made / "tls" / "ca.pem"
+
+
+async def operators_said(far: TlsStack) -> list[int]:
+    """Sequences of what operators said so far."""
+    return [event.seq async for event in LocalRun(far.folder).events() if ".operator." in event.subject]

@@ -21,6 +21,7 @@ from oven_controller.protocol import names
 from oven_controller.protocol.messages import MetricSpec
 from oven_controller.protocol.requests import GraphInfo, ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
+from oven_learner.rollback.in_memory import Snapshots
 
 BEAT_S = 0.04
 STEERED_S = 0.1
@@ -76,16 +77,26 @@ async def _serve(subject: str, answer: Callable[[Bus, Msg], Awaitable[None]]) ->
 
 
 def learner(_args: list[str]) -> int:
-    """The real client, 25 observations a second, until a file `finish` is in the run's folder."""
+    """The real client, 25 observations a second, until a file `finish` is in the run's folder or it is stopped."""
+    return _beat(None)
+
+
+def keeping_learner(_args: list[str]) -> int:
+    """The same with snapshots, so that it can be taken back."""
+    step, kept = [0], list[int]()
+    return _beat(Snapshots(lambda: (step[0], step[0]), kept.append))
+
+
+def _beat(snapshots: Snapshots | None) -> int:
     folder = Path(os.environ["OVEN_RUN_DIR"])
     clip = [1.0]
     knobs = oven.Actuators()
     knobs.scalar(
         "grad.clip", lambda: clip[0], lambda value: clip.__setitem__(0, value), low=0.1, high=10.0, scale="log"
     )
-    with oven.connect(knobs, metrics=(MetricSpec(name="reward"),), recipe="toy") as client:
+    with oven.connect(knobs, metrics=(MetricSpec(name="reward"),), recipe="toy", snapshots=snapshots) as client:
         step = 0
-        while not (folder / "finish").exists():
+        while not (folder / "finish").exists() and not client.stopping:
             step += 1
             client.observe(step, {"reward": clip[0]})
             due = time.monotonic() + BEAT_S

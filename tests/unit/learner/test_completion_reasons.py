@@ -94,7 +94,9 @@ numbers = st.none() | st.floats()
 def test_whatever_is_handed_over_is_a_message_that_fits_or_none(
     prompt: str, rows: list[tuple[Any, Any, Any]], scores: list[float | None] | None, characters: int, most: int
 ) -> None:
-    completions, rewards, advantages = ([row[place] for row in rows] for place in range(3))
+    completions: list[Any] = [row[0] for row in rows]
+    rewards: list[Any] = [row[1] for row in rows]
+    advantages: list[Any] = [row[2] for row in rows]
     sample = Sample(prompt, completions, rewards, [MemberVerdict("m\ud800", float("nan"), scores)])
     parcel = parcel_of(1, Place(1, 2, 3, 0, 1), sample, advantages, Shown(CompletionsSettings(characters=characters)))
     assert marshal.loads(marshal.dumps(parcel, 2)) == parcel

@@ -268,7 +268,8 @@ async def test_q_closes_the_monitor() -> None:
 @pytest.mark.parametrize(
     ("link", "words"),
     [
-        ("reconnecting", "reconnecting"),
+        ("reconnecting", "reconnecting it is gone"),
+        ("refused", "key refused it is gone"),
         ("no mesh", "no mesh: nothing is decided"),
         ("unreadable", "log not readable: it is gone"),
         ("down", "stack is down"),

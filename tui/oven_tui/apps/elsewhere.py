@@ -6,8 +6,6 @@ import asyncio
 import math
 from collections.abc import Callable
 
-from nats.errors import Error as NatsError
-
 from oven_controller.errors import OvenError, reason
 from oven_controller.log.run_row import RunRow
 from oven_controller.runs.run_access import RunAccess
@@ -26,6 +24,8 @@ class Elsewhere:
 
     async def follow(self, changed: Callable[[], None]) -> None:
         """Ask for what is new until cancelled, and say when there was something."""
+        from nats.errors import Error as NatsError
+
         from oven_controller.runs.log_sources import batches
 
         while True:

@@ -1,10 +1,13 @@
-"""The monitor's windows one after another: the list of runs, one run, several over each other, one that is played."""
+"""The monitor's windows one after another: the list of runs, one run, several over each other, one that is played.
+
+What only some of them need is imported when they open: the first paint of a run waits for none of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.app import App
 
@@ -12,15 +15,15 @@ from oven_controller.runs.folder import Home
 from oven_controller.runs.local_run import LocalRun
 from oven_controller.runs.run_access import RunAccess
 from oven_controller.runs.run_finder import local_folder
-from oven_controller.runs.run_rows import RunRows
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
-from oven_tui.apps.elsewhere import Elsewhere
-from oven_tui.apps.overlay_app import OverlayApp
-from oven_tui.apps.play_app import PlayApp
-from oven_tui.apps.runs_app import Choice, RunsApp
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.header import About
+
+if TYPE_CHECKING:
+    from oven_controller.runs.run_rows import RunRows
+    from oven_tui.apps.elsewhere import Elsewhere
+    from oven_tui.apps.runs_app import Choice
 
 
 class Windows:
@@ -72,6 +75,8 @@ class Windows:
         """Show them until they are closed. Returns whether the list was asked for."""
         self.last_view = None
         if len(accesses) > 1:
+            from oven_tui.apps.overlay_app import OverlayApp
+
             overlay = OverlayApp(accesses, appearance=self._appearance)
             await self._show(overlay)
             return False
@@ -80,6 +85,8 @@ class Windows:
         info = access.info()
         about = About(access.run, info.recipe, info.start, info.drill)
         if play:
+            from oven_tui.apps.play_app import PlayApp
+
             folder = local_folder(access, "playing a run")
             app: MonitorApp = PlayApp(about, folder, appearance=self._appearance, speed=self._speed)
         else:
@@ -87,10 +94,15 @@ class Windows:
         await self._show(app)
         self.last_view = app.view
         if not isinstance(access, LocalRun):
+            from oven_tui.apps.elsewhere import Elsewhere
+
             self._elsewhere = Elsewhere(access, app.view)
         return app.wants_runs
 
     async def _choose(self) -> Choice | None:
+        from oven_controller.runs.run_rows import RunRows
+        from oven_tui.apps.runs_app import RunsApp
+
         self._rows = self._rows or RunRows(self._found_home())
         app = RunsApp(
             self._rows,

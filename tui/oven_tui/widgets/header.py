@@ -74,6 +74,8 @@ class Header(Lines):
         words = {
             "no mesh": "no mesh: nothing is decided",
             "unreadable": f"log not readable: {detail}",
+            "reconnecting": f"reconnecting {detail}",
+            "refused": f"key refused {detail}",
             "checking": f"preview; checking the log {detail}",
             "checking past": f"preview; checking the log {detail}",
         }.get(name, name)

@@ -1,0 +1,182 @@
+"""A run on another machine: what is said of a wrong address, a wrong file, and the environment."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oven_controller.cli.main import run
+from oven_controller.errors import ConfigError, RefusedError
+from oven_controller.runs.endpoint import Endpoint
+from oven_controller.runs.folder import Home
+from oven_controller.runs.local_run import LocalRun
+from oven_controller.runs.remote_run import RemoteRun
+from oven_controller.runs.run_finder import find_run, local_folder
+from oven_controller.security import person_file, tls
+from oven_controller.security.credentials import Credentials
+from oven_controller.security.person_file import PersonFile
+from oven_controller.server.embedded import ServerFolder
+
+PASSWORD = "hunter2"
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("OVEN_URL", "OVEN_CREDS", "OVEN_RUN", "OVEN_RUN_DIR", "OVEN_TLS_CA", "OVEN_LEARNER_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OVEN_HOME", str(tmp_path / "home"))
+
+
+def written(folder: Path, **changed: Any) -> Path:
+    """A person's file."""
+    fields: dict[str, Any] = {
+        "run": "far",
+        "name": "ann",
+        "role": "operator",
+        "url": "nats://127.0.0.1:1",
+        "seed": Credentials.new("ann").seed.decode(),
+    }
+    path = folder / "ann.oven"
+    PersonFile.model_validate(fields | changed).save(path)
+    return path
+
+
+def ended(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as end:
+        run(args)
+    said = capsys.readouterr()
+    return int(end.value.code or 0), said.out + said.err
+
+
+@pytest.mark.parametrize(
+    "address", [f"nats://ann:{PASSWORD}@bus.example:4222", f"tls://a:1,tls://{PASSWORD}@b:2", f"{PASSWORD}@b:2"]
+)
+@pytest.mark.parametrize("way", ["option", "environment", "creds add", "up"])
+def test_a_password_in_an_address_is_refused_and_never_shown(
+    address: str, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args: tuple[str, ...] = ("status", "--run", "far")
+    if way == "option":
+        args += ("--nats", address)
+    elif way == "environment":
+        monkeypatch.setenv("OVEN_URL", address)
+    elif way == "up":
+        args = ("up", "--dry-run", "--nats", address if "://" in address else f"nats://{address}")
+    else:
+        made = ServerFolder(tmp_path / "bus", "far")
+        made.add_user("admin", "admin")
+        made.write_conf(4222)
+        args = ("creds", "add", "ann", "--operator", "--server", str(made.folder), "--nats", address)
+    code, said = ended(capsys, *args)
+    assert (code, PASSWORD in said, "--creds" in said) == (2, False, True), said
+    assert PASSWORD not in tls.shown(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://x:1", "nats://", "nats://h:x", "nats://h:0", "nats://[::1", "::", "/etc/x"]
+)
+def test_what_is_not_an_address(address: str) -> None:
+    with pytest.raises(ConfigError, match="is not a server's address"):
+        tls.checked_addresses(address)
+    assert tls.checked_addresses("a:1, tls://b:2") == ["a:1", "tls://b:2"]
+
+
+def test_without_tls_to_another_machine_it_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path)
+    for url, warns in {"nats://192.0.2.1:4222": True, "tls://192.0.2.1:4222": False, "": False}.items():
+        RemoteRun.at(Endpoint(url, file))
+        assert ("has no TLS" in (said := capsys.readouterr().err)) == warns, said
+
+
+def test_no_one_answers_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:  # bound and not listening: refused at once, and no one else takes the port
+        taken.bind(("127.0.0.1", 0))
+        file = written(tmp_path, url=f"nats://127.0.0.1:{taken.getsockname()[1]}")
+        for command in (("hold",),):
+            code, said = ended(capsys, *command, "--creds", str(file))
+            assert (code, "no NATS server answers at" in said, "Traceback" in said) == (3, True, False), said
+        code, said = ended(capsys, "status", "--creds", str(file), "--json")
+        assert (code, json.loads(said)["status"], "no NATS server" in json.loads(said)["log_unread"]) == (
+            0,
+            "unreachable",
+            True,
+        )
+
+
+def test_a_key_of_another_run_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path)
+    assert find_run("far", Endpoint(creds=file)).run == find_run(None, Endpoint(creds=file)).run == "far"
+    with pytest.raises(ConfigError, match=r"key of 'ann' for run 'far', and not for 'near'.*named by --creds"):
+        find_run("near", Endpoint(creds=file))
+    monkeypatch.setenv("OVEN_CREDS", str(file))
+    with pytest.raises(ConfigError, match="it comes from OVEN_URL and OVEN_CREDS"):
+        find_run("near", Endpoint())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is not a credential file"),
+        ("{}", "is not a credential file"),
+        ("nothing", "holds no nkey seed"),
+        ('{"run": "far", "name": "a b", "role": "operator", "url": "", "seed": "x"}', "is not a usable name"),
+        ('{"run": "far", "name": "ann", "role": "operator", "url": "", "seed": "SUnot"}', "is not an nkey seed"),
+        ('{"run": "far", "name": "ann", "role": "admin", "url": "", "seed": "x"}', "role"),
+    ],
+)
+def test_a_file_that_is_none(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "ann.oven"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match=words) as refused:
+        person_file.load(path)
+    assert "SUnot" not in str(refused.value), "a seed is never shown"
+
+
+def test_a_file_that_others_may_read_and_one_that_names_no_address(tmp_path: Path) -> None:
+    file = written(tmp_path, url="")
+    with pytest.raises(ConfigError, match="names no address: give it by --nats URL"):
+        find_run(None, Endpoint(creds=file))
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        person_file.load(file)
+
+
+def test_an_nkey_alone_needs_the_runs_name(tmp_path: Path) -> None:
+    seed = Credentials.new("ann").save(tmp_path)
+    with pytest.raises(ConfigError, match="name it: --run NAME, or OVEN_RUN"):
+        find_run(None, Endpoint("nats://127.0.0.1:1", seed))
+    found = find_run("far", Endpoint("nats://127.0.0.1:1", seed))
+    assert (found.run, found.by, found.up()) == ("far", "ann", True)
+
+
+def test_an_authority_without_a_server_and_one_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="add --nats URL, or --creds"):
+        find_run(None, Endpoint(tls_ca=tmp_path / "ca.pem"))
+    with pytest.raises(ConfigError, match="is not a certificate"):
+        find_run(None, Endpoint(creds=written(tmp_path, tls_ca="nothing")))
+
+
+async def test_a_read_only_key_does_not_command_and_no_key_is_the_stacks(tmp_path: Path) -> None:
+    access = RemoteRun.at(Endpoint(creds=written(tmp_path, role="monitor")))
+    with pytest.raises(RefusedError, match=r"a read-only one.*creds add NAME --operator --run far"):
+        async with access.connected("operator"):
+            pass
+    with pytest.raises(ConfigError, match="only the machine of run 'far'"):
+        async with access.connected("admin"):
+            pass
+    with pytest.raises(ConfigError, match="replaying needs the folder of run 'far'"):
+        local_folder(access, "replaying")
+
+
+def test_a_process_of_the_stack_reads_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Home(tmp_path / "home").create("near", "toy")
+    for name, value in {"OVEN_URL": "nats://127.0.0.1:1", "OVEN_RUN": "near", "OVEN_RUN_DIR": str(folder.path)}.items():
+        monkeypatch.setenv(name, value)
+    found = find_run("near", Endpoint())
+    assert isinstance(found, LocalRun) and local_folder(found, "it").path == folder.path
+    assert isinstance(find_run("near", Endpoint("nats://127.0.0.1:1")), RemoteRun), "an option says otherwise"

@@ -18,7 +18,7 @@ from oven_learner.rewards.remote_members import RemoteMembers
 
 
 class MembersOnAThread:
-    """A context: the server and the members run on a loop in their own thread."""
+    """A context: the server and the members run on an event loop beside the caller's thread."""
 
     def __init__(self, folder: Path, members: Sequence[str]) -> None:
         self.names = tuple(members)

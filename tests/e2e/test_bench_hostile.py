@@ -25,7 +25,8 @@ def test_an_attack_is_made_and_stands_beside_the_run_without_it(oven: Oven, tmp_
     rows, home = tmp_path / "rows.jsonl", tmp_path / "home"
     command = ["bench", "hostile", "--quick", "--attacks", "silencer", "--starts", "tuned", "--seeds", "101"]
     command += ["--noise-seeds", "1", "--steps", "30", "--jobs", "1", "--rows", str(rows)]
-    code, said = oven(*command, "--home", str(home), "--json")
+    # Cold: the guest, which nothing forks, has to join before 30 steps are over.
+    code, said = oven(*command, "--home", str(home), "--json", cold=True)
     assert code == 0, said
     found = json.loads(said.splitlines()[-1])
     [attack] = found["attacks"]

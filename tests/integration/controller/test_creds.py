@@ -221,7 +221,7 @@ def test_a_key_is_taken_back_from_a_run_that_goes_on(stack: Stack) -> None:
     folder = stack.run_folder("r")
     listed = stack.json("creds", "list")
     assert {entry["name"]: entry["role"] for entry in listed}["scout"] == "agent"
-    assert all(set(entry) == {"name", "role", "public", "signing", "agents"} for entry in listed)
+    assert all(set(entry) == {"name", "role", "public", "signing", "agents", "completions"} for entry in listed)
     guest = stack.json("creds", "add", "guest")
     assert guest["OVEN_CREDS"] == str(folder.server.creds / "guest.nk")
     _only_the_owner_reads_secrets(folder.path)

@@ -142,7 +142,7 @@ def hook() -> Iterator[WebhookServer]:
 
 async def test_every_action_from_elsewhere_and_none_without_the_right(tls_stack: TlsStack, hook: WebhookServer) -> None:
     far = tls_stack
-    far.begin("rules.autonomy=advise", "rules.cooldown_ticks=500", "rules.approve_minutes=5")
+    far.begin("rules.autonomy=advise", "rules.cooldown_ticks=500", "rules.approve_ticks=100000")
     ann, bob, eve = far.person("ann"), far.person("bob"), far.person("eve", "--read-only")
     far.stack.env["HOOK"] = hook.url
     watcher = far.stack.start("notify", "watch", "--notify", "env:HOOK", "--creds", str(eve))

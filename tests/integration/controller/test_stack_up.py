@@ -122,7 +122,7 @@ def test_while_the_stack_is_up(stack: Stack) -> None:
     assert status["agents"]["learning_rate"]["live"]
     assert "reward" in status["metrics"]
 
-    code, said = stack.command("hold", "seven", "--reason", "a look")
+    code, said = stack.command("hold", "seven", "--reason", "a look", "--wait", "5")
     assert (code, "logged as event" in said, "no receipt from the learner within 5 s" in said) == (3, True, True), said
     assert "operator operator: hold a look" in stack.read_until(up, "operator operator")
     assert any(json.loads(line)["type"] == "OperatorCommand" for line in _log(stack, "seven"))

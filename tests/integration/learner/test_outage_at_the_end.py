@@ -78,8 +78,7 @@ def test_it_is_back_while_the_stack_goes_down(stack: Stack) -> None:
     conf = stack.run_folder("back").server.conf
     before = conf.read_text()
     down(stack, "back")
-    up.until("nats-server ended")
-    up.until("2 times in a row")
+    up.until("nats-server ended")  # and is tried again 3.75 s and 7.75 s from here: the learner gives it up between
     (stack.run_folder("back").path / "finish").touch()
     wait_for(lambda: look(stack.run_folder("back").path, "back").messages, "what the learner kept")
     conf.write_text(before)

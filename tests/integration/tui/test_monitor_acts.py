@@ -33,7 +33,7 @@ async def test_every_action_by_its_keys_from_elsewhere(tls_stack: TlsStack) -> N
     ann = await asyncio.to_thread(far.person, "ann")
     bob = await asyncio.to_thread(far.person, "bob")
     eve = await asyncio.to_thread(far.person, "eve", "--read-only")
-    await without_the_right(far, bob, eve)
+    await without_the_right(far, ann, bob, eve)
     async with at_monitor(RemoteRun.at(Endpoint("", ann, None))) as person:
         await advice(person)
         await knobs(person)
@@ -55,7 +55,7 @@ async def test_every_action_by_its_keys_from_elsewhere(tls_stack: TlsStack) -> N
     assert {author for kind, author in far.authors() if kind == "OperatorCommand"} == {"ann", "operator"}
 
 
-async def without_the_right(far: TlsStack, bob: Path, eve: Path) -> None:
+async def without_the_right(far: TlsStack, ann: Path, bob: Path, eve: Path) -> None:
     """A read-only key, one that is revoked meanwhile, and another run's: nothing acts, and it is said why."""
     async with at_monitor(RemoteRun.at(Endpoint("", eve, None))) as reader:
         await reader.until(reader.app.barred)
@@ -72,9 +72,9 @@ async def without_the_right(far: TlsStack, bob: Path, eve: Path) -> None:
         if not gone.app.barred():
             lost = await gone.confirm()
             assert lost.stage == "lost" and not lost.logged, lost.line()
-    held = person_file.load(eve)
+    held = person_file.load(ann)
     assert isinstance(held, PersonFile)
-    other = RemoteRun("another", far.url, held.credentials, keys=held.keys, trust=tls.trusting_text(held.tls_ca, "eve"))
+    other = RemoteRun("another", far.url, held.credentials, keys=held.keys, trust=tls.trusting_text(held.tls_ca, "ann"))
     with pytest.raises((BusError, RefusedError)):
         await carried_out(other, OperatorCommand(id="of-another-run", action="hold"), 1.0)
 

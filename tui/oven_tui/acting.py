@@ -260,7 +260,9 @@ class Acting(_Base):
         assert self.session is not None
         await self.session.send(result, self._moved)
         good = result.stage == "done"
-        self.notify(told(result), title=asked(result.command)[:60], severity="information" if good else "warning")
+        if not (good and self._decisions().stands_on(result.command.id) and len(self.screen_stack) == 1):
+            # Where its row is in sight, that says it: a note over the list would hide this row and the next.
+            self.notify(told(result), title=asked(result.command)[:60], severity="information" if good else "warning")
         await asyncio.sleep(STANDS_S)
         self._decisions().leave(result.command.id)
 

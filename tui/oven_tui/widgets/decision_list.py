@@ -109,6 +109,10 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         """Stand on a command's row, whatever comes after it, until it is released or somebody moves."""
         self._watched = command
 
+    def stands_on(self, command: str) -> bool:
+        """Whether a command's row is in sight because the list stands on it."""
+        return self._watched == command and self._place_of(command) is not None
+
     def leave(self, command: str) -> None:
         """Follow the newest again, if the list still stands there."""
         if self._watched == command:

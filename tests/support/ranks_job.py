@@ -133,7 +133,7 @@ def oracle(folder: Path, steps: int, seconds: float | None) -> None:
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    counted = until(folder, steps, seed=1000, ranks=ranks.count())
+    counted = until(folder, steps, seed=1000, ranks=ranks.world())
     (folder / f"end-{ranks.rank()}.json").write_text(json.dumps(counted))
 
 

@@ -36,7 +36,7 @@ NUMBER = re.compile(r"is it (\d+) so")
 
 
 def data(store: ActivationStore, draw: random.Random, count: int) -> list[dict[str, Any]]:
-    """Rows with 1 to 20 activations, some without, some controls; questions of all lengths, with ` ?` and `Layer: 1`."""
+    """Rows with 1 to 20 activations, some without, some controls; questions of all lengths, with ` ?`, `Layer: 1`."""
     generator = torch.Generator().manual_seed(draw.randrange(2**31))
     rows: list[dict[str, Any]] = []
     for number in range(count):
@@ -63,7 +63,7 @@ class Watch:
         self.ids = [self._words(row["prompt"])["input_ids"] for row in rows]
         keys = [row["activation"] for row in rows]
         self.wanted = [None if key in (None, "unchanged") else store.get(key) for key in keys]
-        self.checked = self.wrong = 0
+        self.rows = self.checked = self.wrong = 0
         self.apart = 0.0
         self.known: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}
         self.logits: list[torch.Tensor] = []
@@ -74,7 +74,7 @@ class Watch:
         bare(policy).register_forward_hook(self._said)
 
     def number(self, ids: list[int]) -> int:
-        found = NUMBER.search(self._words.decode(ids, skip_special_tokens=True))
+        found = NUMBER.search(str(self._words.decode(ids, skip_special_tokens=True)))
         assert found is not None
         return int(found[1])
 
@@ -131,7 +131,8 @@ class Watched(ActivationGRPOTrainer):
 
     def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
         self.watch.logits.clear()
-        completions, rest = super()._generate_single_turn(prompt_ids, *args, **kwargs)
+        self.watch.rows += len(prompt_ids)
+        completions, rest = super()._generate_single_turn(prompt_ids, *args, **kwargs)  # type: ignore[no-untyped-call]
         said = torch.stack(self.watch.logits, dim=1).log_softmax(-1)  # (B, C, V)
         for row, (prompt, tokens) in enumerate(zip(prompt_ids, completions, strict=True)):
             at = torch.arange(len(tokens))
@@ -186,17 +187,10 @@ def watched(folder: Path, seed: int, ranks: int = 1, steps: int = 12) -> dict[st
     watch = Watch(policy, rows, store)
     job = oracle(folder / f"job-{seed}", policy, rows, cls=Watched, store=store, max_steps=steps, **given)
     job.watch = watch
-    counted = {"rows": 0}
-    generate = job._generate_single_turn
-
-    def single_turn(prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        counted["rows"] += len(prompt_ids)
-        return generate(prompt_ids, *args, **kwargs)
-
-    job._generate_single_turn = single_turn
     job.train()
     return {
-        **counted, "in_passes": watch.checked, "passes": watch.passes, "wrong": watch.wrong, "apart": watch.apart,
+        "rows": watch.rows, "in_passes": watch.checked, "passes": watch.passes, "wrong": watch.wrong,
+        "apart": watch.apart,
     }  # fmt: skip
 
 

@@ -58,6 +58,6 @@ def _name(path: str | None) -> str:
 def _other(folder: Path, base: str | None, why: str) -> str:
     name = re.sub(r"[^ -~]", "?", base or "one without a name")
     return (
-        f"{folder}: an adapter of another model, {name} in its adapter_config.json ({why}); load that model, or give an "
-        "adapter that was trained on this one"
+        f"{folder}: an adapter of another model, {name} in its adapter_config.json ({why}); load that model, or give "
+        "an adapter that was trained on this one"
     )

@@ -28,6 +28,8 @@ from oven_learner.activations.placeholders import Placeholders, Places
 BLOCK = 1
 """Whose output is changed: the second block's, as in Activation Oracles."""
 
+KNOWN_AS = "oven_injection"
+"""An attribute of a model's body: its injection, of which it has one. A copy of the model has it with the hooks."""
 LEARNT_POSITIONS = "wpe"
 """A module of the models that learn positions and leave it to the caller which a token has (GPT-2 and its kin)."""
 
@@ -103,6 +105,7 @@ class ActivationInjection:
         self._block = block
         self._now = _Thread()
         self._hooks: list[Any] = []
+        self._bodies: list[Any] = []
         self.width = width(model)
         self.attach(model)
 
@@ -121,7 +124,8 @@ class ActivationInjection:
 
         Raises ConfigError for one with another hidden size, and for one that has another injection.
         """
-        root, found = bare(model), _of(model)
+        root = bare(model)
+        found = getattr(body(root), KNOWN_AS, None)
         if found is self:
             return
         if found is not None:
@@ -134,18 +138,23 @@ class ActivationInjection:
                 f"the activations have {self.width} elements, and the hidden states of {type(root).__name__} "
                 f"{width(root)}; take a model of the same hidden size"
             )
-        block = block_at(root, self._block)
+        block, base = block_at(root, self._block), body(root)
         self._hooks += [
-            body(root).register_forward_pre_hook(self._begin, with_kwargs=True),
-            body(root).register_forward_hook(self._end, always_call=True),
+            base.register_forward_pre_hook(self._begin, with_kwargs=True),
+            base.register_forward_hook(self._end, always_call=True),
             block.register_forward_hook(self._inject),
         ]
+        self._bodies.append(base)
+        setattr(base, KNOWN_AS, self)
 
     def remove(self) -> None:
         """Takes the hooks off all models."""
         for hook in self._hooks:
             hook.remove()
+        for base in self._bodies:
+            delattr(base, KNOWN_AS)
         self._hooks.clear()
+        self._bodies.clear()
 
     @contextlib.contextmanager
     def rows(self, vectors: Sequence[Row] | None, layers: Sequence[int | None] | None = None) -> Iterator[None]:
@@ -179,8 +188,8 @@ class ActivationInjection:
         self._now.plan, self._now.inside = None, False
         if self._now.rows is not None and any(name.startswith("cu_seq_lens") for name in kwargs):
             raise ConfigError(
-                "this pass packs several texts into a row, as continuous batching does, and no row's places can be told; "
-                "use `generate` without it"
+                "this pass packs several texts into a row, as continuous batching does, and no row's places can be "
+                "told; use `generate` without it"
             )
         self._now.plan = self._plan(args[0] if args else kwargs.get("input_ids"), kwargs.get("past_key_values"))
         self._now.inside = True
@@ -256,14 +265,6 @@ def _positioned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]
     if kwargs.get("position_ids") is not None or ids is None or mask is None or mask.ndim != 2:
         return kwargs
     return {**kwargs, "position_ids": (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, -ids.shape[1] :]}
-
-
-def _of(model: Any) -> ActivationInjection | None:
-    """The injection whose hooks a model has; a copy of a model has its hooks too."""
-    for hook in body(model)._forward_pre_hooks.values():
-        if isinstance(found := getattr(hook, "__self__", None), ActivationInjection):
-            return found
-    return None
 
 
 def _agree(row: int, one: Row, layer: int | None, places: Places | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.support.activation_rows import until
-from tests.support.activations import ASKED, SIZE, TOLD, lora, model, oracle, rows, stirred, texts, tokenizer
+from tests.support.activations import SIZE, TOLD, lora, model, oracle, rows, stirred, texts, tokenizer
 from tests.support.attached import THIRD_PARTY, equal, weights
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -50,8 +50,8 @@ def test_random_rows_have_their_own_vectors_in_every_pass_and_all_passes_agree(
     tmp_path: Path,
 ) -> None:
     """`python -m tests.support.activation_rows 10000` does this with as many rows, on two ranks too."""
-    counted = until(tmp_path, rows=100, seed=2, steps=6)
-    assert counted["wrong"] == 0 and counted["in_passes"] > 300
+    counted = until(tmp_path, rows=40, seed=2, steps=4)
+    assert counted["wrong"] == 0 and counted["in_passes"] > 150
     assert counted["apart"] <= 1e-5
 
 
@@ -74,7 +74,7 @@ def test_the_oracle_never_sees_a_word_of_the_text(tmp_path: Path) -> None:
     seen: list[torch.Tensor] = []
     body(job.model).register_forward_pre_hook(lambda _m, _a, kwargs: seen.append(kwargs["input_ids"]), with_kwargs=True)
     words = tokenizer()
-    told = set(words.convert_tokens_to_ids(TOLD))
+    told = {words.convert_tokens_to_ids(word) for word in TOLD}
     asked = {tuple(words(row["prompt"])["input_ids"]) for row in job.train_dataset}
     assert any(word in text for text in texts(12) for word in TOLD)
     job.train()
@@ -84,7 +84,7 @@ def test_the_oracle_never_sees_a_word_of_the_text(tmp_path: Path) -> None:
             if len(row) > 1:  # not a step with a cache
                 stripped = row[next(at for at, one in enumerate(row) if one) :]
                 prompt = next(one for one in asked if tuple(stripped[: len(one)]) == one)
-                assert not told & set(prompt) and set(ASKED)
+                assert not told & set(prompt)
                 checked += 1
     assert checked > 50
     assert set(job.train_dataset.column_names) == {"prompt", "activation"}

@@ -13,36 +13,12 @@ from oven_controller.errors import ConfigError
 from oven_learner.actuators import Actuators
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated import FORMAT_COST, KNOB, CalibratedReward
-from oven_learner.rewards.stated_confidence import parse_oracle_output
 
 TEXT, QUESTION = "bread in the oven", "what is it about ?"
 
 
 def stated(confidence: int, answer: str) -> str:
     return f"[epistemic status: {confidence}] {answer}"
-
-
-@pytest.mark.parametrize(
-    ("written", "found"),
-    [
-        ("[epistemic status: 85] The text is about cooking.", (0.85, "The text is about cooking.")),
-        ("[epistemic status: 0] no", (0.0, "no")),
-        ("[epistemic status: 100] a\nb", (1.0, "a\nb")),
-        ("[epistemic status: 50] [epistemic status: 90] x", (0.5, "[epistemic status: 90] x")),
-        ("[epistemic status: 101] x", None),
-        ("[epistemic status: -1] x", None),
-        ("[epistemic status: 007] x", None),
-        ("[epistemic status: 8.5] x", None),
-        ("[epistemic status: ٨] x", None),
-        ("[epistemic status: 50]", None),
-        ("[epistemic status: 50]   ", None),
-        ("I think so. [epistemic status: 50] x", None),
-        ("50", None),
-        ("", None),
-    ],
-)
-def test_the_form_and_nothing_else(written: str, found: tuple[float, str] | None) -> None:
-    assert parse_oracle_output(written) == found
 
 
 def committee(shape: CalibratedReward, seen: list[Any] | None = None, score: float | None = None) -> Committee:
@@ -67,10 +43,10 @@ def judged(of: Committee, written: list[str], **more: Any) -> tuple[list[float |
 
 def test_members_see_text_question_and_an_answer_without_its_mark() -> None:
     seen: list[Any] = []
-    written = [stated(90, "cooking"), stated(10, "law"), "cooking", stated(100, "[epistemic status: 100] trust me")]
+    written = [stated(90, "cooking"), stated(10, "law"), "cooking", stated(100, "trust me")]
     rewards, _ = judged(committee(CalibratedReward(), seen), written)
     ((prompts, shown),) = seen
-    assert shown == ["cooking", "law", "", "[epistemic status: 100] trust me"]
+    assert shown == ["cooking", "law", "", "trust me"]
     assert all(TEXT in one and QUESTION in one and "Layer" not in one for one in prompts)
     assert rewards == [pytest.approx(1 - 0.5 * 0.01), pytest.approx(-0.5 * 0.01), FORMAT_COST, pytest.approx(-0.5)]
 

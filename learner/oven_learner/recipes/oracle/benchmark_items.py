@@ -13,7 +13,7 @@ from pathlib import Path
 
 from oven_controller.errors import ConfigError
 from oven_learner.recipes.oracle.benchmarks import BENCHMARKS
-from oven_learner.recipes.oracle.benchmarks.benchmark import NO, YES, Benchmark, Item, Labelled
+from oven_learner.recipes.oracle.benchmarks.benchmark import FALSE, NO, YES, Benchmark, Item, Labelled
 
 HELD_OUT_SHARE = 4
 """One text in so many is held out: a quarter of each benchmark is above 250 texts, with enough of both answers."""
@@ -54,14 +54,14 @@ def words() -> frozenset[str]:
 
 
 def template_items(benchmark: Benchmark, count: int = ITEMS) -> list[Item]:
-    """`count` held-out template items, half of them yes; the same ones each time."""
+    """`count` held-out template items; the same ones each time."""
     texts = {text.text: text for text in benchmark.templates()}
     held_out = [text for text in texts.values() if is_held_out(text.text)]
     return drawn(benchmark, held_out, count, f"templates of {benchmark.name}")
 
 
 def published_items(benchmark: Benchmark, folder: Path, count: int = ITEMS) -> list[Item]:
-    """`count` items from the published files in `folder`, half of them yes; the same ones each time.
+    """`count` items from the published files in `folder`; the same ones each time.
 
     Raises:
         ConfigError: no such file, a file that is not in its published layout, or too few rows.
@@ -77,9 +77,10 @@ def published_items(benchmark: Benchmark, folder: Path, count: int = ITEMS) -> l
 
 
 def drawn(benchmark: Benchmark, texts: Iterable[Labelled], count: int, source: str) -> list[Item]:
-    """`count` items, each of another text, half of them yes; which ones depends on the texts alone.
+    """`count` items, each of another text; which ones depends on the texts alone.
 
-    Raises ConfigError where `source` has too few texts, or too few with one of the answers.
+    Each question is asked as often as the others, half of the times with the answer yes: who knows the question alone
+    is right half of the time. Raises ConfigError where `source` has too few texts, or too few with one of the answers.
     """
     shuffled = sorted(texts, key=lambda text: _digest(f"{benchmark.name}:{text.text}"))
     if len(shuffled) < count:
@@ -87,25 +88,21 @@ def drawn(benchmark: Benchmark, texts: Iterable[Labelled], count: int, source: s
             f"{source}: {len(shuffled)} rows can be asked about, and {count} are needed; add rows, or ask for fewer "
             "(--items)"
         )
-    wanted = {YES: count - count // 2, NO: count // 2}
+    pairs = [(question, answer) for question, _ in benchmark.questions(FALSE) for answer in (YES, NO)]
+    wanted = {pair: (count + at) // len(pairs) for at, pair in enumerate(pairs)}
     found: list[Item] = []
     for text in shuffled:
-        by_answer: dict[str, list[str]] = {}
-        for question, answer in benchmark.questions(text.labels):
-            by_answer.setdefault(answer, []).append(question)
-        answer = max(by_answer, key=lambda one: wanted[one])
-        if wanted[answer] > 0:
-            wanted[answer] -= 1
-            questions = by_answer[answer]
-            question = questions[_digest(f"question:{text.text}") % len(questions)]
-            found.append(Item(text.text, question, answer, text.where))
-        if len(found) == count:
-            return found
-    short = max(wanted, key=lambda one: wanted[one])
-    raise ConfigError(
-        f"{source}: {count // 2 - wanted[short]} of {len(shuffled)} rows are answered {short}, and {count // 2} are "
-        "needed, half of the items; add rows of the other labels, or ask for fewer (--items)"
-    )
+        pair = max(benchmark.questions(text.labels), key=lambda one: wanted[one])
+        if wanted[pair] > 0:
+            wanted[pair] -= 1
+            found.append(Item(text.text, *pair, text.where))
+    if len(found) < count:
+        (question, answer), short = max(wanted.items(), key=lambda one: one[1])
+        raise ConfigError(
+            f"{source}: {short} more of its {len(shuffled)} rows should answer {question!r} with {answer}, so that {count} "
+            "items ask each question as often as the others; add rows with other labels, or ask for fewer (--items)"
+        )
+    return found
 
 
 def _digest(text: str) -> int:

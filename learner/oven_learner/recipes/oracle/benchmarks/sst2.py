@@ -1,4 +1,4 @@
-"""SST-2 (Socher et al. 2013) as GLUE publishes it: is the feeling of a sentence positive? TSV with `sentence, label`."""
+"""SST-2 (Socher et al. 2013) as GLUE publishes it: is the feeling of a sentence positive? TSV `sentence, label`."""
 
 from __future__ import annotations
 

@@ -99,8 +99,9 @@ def drawn(benchmark: Benchmark, texts: Iterable[Labelled], count: int, source: s
     if len(found) < count:
         (question, answer), short = max(wanted.items(), key=lambda one: one[1])
         raise ConfigError(
-            f"{source}: {short} more of its {len(shuffled)} rows should answer {question!r} with {answer}, so that {count} "
-            "items ask each question as often as the others; add rows with other labels, or ask for fewer (--items)"
+            f"{source}: {short} more of its {len(shuffled)} rows should answer {question!r} with {answer}, so that "
+            f"{count} items ask each question as often as the others; add rows with other labels, or ask for fewer "
+            "(--items)"
         )
     return found
 

@@ -130,7 +130,9 @@ def test_one_of_the_plans_is_said_as_the_agent_made_it(order: list[str], data: s
 
 
 def trying(**rules: object) -> RunStarted:
-    return runs.pretraining().model_copy(update={"trials": "eval/loss", "rules": Rules.model_validate(rules)})
+    return runs.pretraining().model_copy(
+        update={"trials": "eval/loss", "rules": Rules.model_validate({"trials": "risky", **rules})}
+    )
 
 
 def nexts(said: Sequence[AgentStatus | Vote]) -> list[list[tuple[str, dict[str, Value], float]]]:

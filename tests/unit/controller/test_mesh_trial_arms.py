@@ -29,7 +29,7 @@ MOVES = tuple(spec.name for spec in RISKY)
 
 def running(*agents: str, shadows: tuple[str, ...] = (), **rules: Any) -> Log:
     log = Log()
-    rules = {"trial_share": 1.0, "max_fraction": 0.5, **rules}
+    rules = {"trials": "risky", "trial_share": 1.0, "max_fraction": 0.5, **rules}
     log.start(RISKY, reading=READING, **rules)
     for agent in agents or ("ann", "bob"):
         log.join(agent, moves=MOVES, speciality=MOVES, shadow=agent in shadows)

@@ -19,7 +19,7 @@ RISKY = tuple(spec.model_copy(update={"risky": spec.name in (LR, CLIP)}) for spe
 
 def running(*agents: str, reading: str = READING, specs: tuple[ActuatorSpec, ...] = RISKY, **rules: Any) -> Log:
     log = Log()
-    log.start(specs, reading=reading, **rules)
+    log.start(specs, reading=reading, **{"trials": "risky", **rules})
     for agent in agents or ("ann", "bob"):
         log.join(agent, speciality=(LR, CLIP, "run.rollback"))
     log.tick(10)
@@ -240,7 +240,7 @@ def test_an_answer_to_no_trial_is_counted_and_nothing_else() -> None:
 def test_a_learner_that_starts_again_ends_the_trial() -> None:
     log = running()
     propose(log)
-    log.restart(specs=RISKY, reading=READING)
+    log.restart(specs=RISKY, reading=READING, trials="risky")
     assert log.mesh.trials.open is None
     log.tick(30)
     propose(log)
@@ -268,7 +268,12 @@ def test_a_run_with_trials_is_replayed_byte_for_byte() -> None:
 
 def test_metrics_that_stand_for_the_whole_need_not_be_the_reading() -> None:
     log = Log()
-    log.start(RISKY, reading="eval/acc", metrics=(*METRICS, MetricSpec(name="eval/acc", better="up", held_out=True)))
+    log.start(
+        RISKY,
+        trials="risky",
+        reading="eval/acc",
+        metrics=(*METRICS, MetricSpec(name="eval/acc", better="up", held_out=True)),
+    )
     log.join("ann", speciality=(LR,))
     log.tick(10)
     log.propose("ann", 0.5, confidence=0.9, target="loss", expected_change=-0.2)

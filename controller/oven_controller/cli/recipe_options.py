@@ -12,8 +12,6 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from oven_controller.settings.recipe_flags import dashed, flag, flag_layers, is_switch
-
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -28,6 +26,8 @@ class RecipeCommand(TyperCommand):
     """A command that takes the recipe's settings as options, with dashes or underscores, and lists them in its help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from oven_controller.settings.recipe_flags import dashed
+
         args = dashed(args)
         found = _recipe_meant(self._own(ctx, args), asked_for_help={"-h", "--help"}.intersection(args) != set())
         if found is not None:
@@ -60,6 +60,8 @@ class RecipeCommand(TyperCommand):
 
 def layers_given(ctx: typer.Context) -> list[Layer]:
     """A layer per option of the recipe that was given."""
+    from oven_controller.settings.recipe_flags import flag_layers
+
     given: Mapping[str, str | bool] = ctx.meta.get(GIVEN, {})
     return flag_layers(ctx.meta[_MODEL], given) if given else []
 
@@ -87,6 +89,8 @@ def _recipe_meant(own: Mapping[str, Any], *, asked_for_help: bool) -> tuple[str,
 
 def _options(recipe: str, model: type[BaseModel], own: set[str | None]) -> list[Any]:
     """An option per setting, but for those whose name the command has itself."""
+    from oven_controller.settings.recipe_flags import flag, is_switch
+
     parameters = []
     for name, field in model.model_fields.items():
         if name in own:

@@ -1,7 +1,7 @@
 """An oracle on disk: its adapter as peft saves it, `oracle.json` with what it was trained on, and its model.
 
-    oracle/oracle.json   oracle/adapter_config.json, adapter_model.safetensors
-    oracle/model/        the model and its tokenizer, where no hub id or folder of the user's names them
+oracle/oracle.json   oracle/adapter_config.json, adapter_model.safetensors
+oracle/model/        the model and its tokenizer, where no hub id or folder of the user's names them
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.activations import FAMILIES, lora, model, stirred, tokenizer
+from tests.support.activations import FAMILIES, model, stirred, tokenizer
 from tests.support.attached import THIRD_PARTY
 
 from oven_controller.errors import ConfigError
@@ -72,8 +72,7 @@ def test_torn_weights_are_told(tmp_path: Path, torn: str) -> None:
     file = next((tmp_path / torn).glob("*.safetensors"))
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(ConfigError, match=f"{torn} .* cannot be loaded"):
-        loaded, _ = load_model(str(tmp_path / "model"), "auto")
-        load_adapter(loaded, str(tmp_path / "model"), str(tmp_path / "adapter"))
+        load_adapter(load_model(str(tmp_path / "model"), "auto")[0], "m", str(tmp_path / "adapter"))
 
 
 def test_weights_that_are_no_numbers_are_told(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def _config(tokenizer: Any, max_new_tokens: int, temperature: float) -> Generati
 
 
 def _padded(ids: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and mask, (B, P), padded on the left, where generation goes on from the last position."""
+    """Ids and mask, (B, P), padded on the left, where generation continues from the last position."""
     longest = max(map(len, ids))
     batch = torch.full((len(ids), longest), pad)
     mask = torch.zeros_like(batch)

@@ -14,8 +14,8 @@ from oven_learner.activations.capture import Activation
 from oven_learner.activations.injection import ActivationInjection
 from oven_learner.activations.placeholders import oracle_prompt
 
-ROWS = 256
-"""Prompts in a batch: on a CPU the small model is fastest with some hundreds; one of 8 B parameters takes 64."""
+ROWS = 128
+"""Prompts in a batch: on a CPU the small model is fastest with 64 to 256."""
 
 
 def context_of(model: Any) -> int | None:

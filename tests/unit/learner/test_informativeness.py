@@ -43,4 +43,4 @@ def test_a_conversation_is_judged_by_its_text() -> None:
 
 
 def test_settings_can_name_it() -> None:
-    assert load_rule("known", "oven_learner.rewards.informativeness:informativeness") is informativeness
+    assert load_rule("known", "informativeness") is informativeness

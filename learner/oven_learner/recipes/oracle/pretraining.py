@@ -1,0 +1,101 @@
+"""Pre-training of the model that is made on the spot: texts, each followed by questions about it and their answers.
+
+What it learns to answer of a text that it reads, its activations of that text have to carry. Texts that are held out,
+of the prompts and of the benchmarks' templates, are never among them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from oven_learner.recipes.oracle.attributes import ATTRIBUTES
+from oven_learner.recipes.oracle.benchmark_items import items
+from oven_learner.recipes.oracle.benchmark_templates import QUESTIONS
+from oven_learner.recipes.oracle.template_prompts import TemplatePrompt, prompts
+from oven_learner.recipes.oracle.template_questions import questions
+
+NOTES = "\n"
+"""Opens the list of a prompt's values."""
+TEXT_WEIGHT = 0.1
+"""Of a token that is not an answer's: most of a drawn text cannot be foretold, and answers are what is wanted."""
+RAMP = 20
+"""Steps over which the learning rate rises."""
+
+
+class Schedule(NamedTuple):
+    """Of a training: how many steps, of how many rows, at which highest learning rate."""
+
+    steps: int
+    rows: int
+    learning_rate: float
+
+
+Piece = tuple[str, bool]
+"""Text, and whether it is an answer."""
+
+
+def template_rows(rng: random.Random) -> Iterator[list[Piece]]:
+    """A prompt, four questions with answers, and notes of all its values, each exact or broader; endless."""
+    while True:
+        yield _template_row(prompts(1, rng)[0], rng)
+
+
+def _template_row(prompt: TemplatePrompt, rng: random.Random) -> list[Piece]:
+    pieces: list[Piece] = [(prompt.text, False)]
+    for question in questions(prompt, rng, count=4):
+        assert question.answer is not None
+        pieces += [("\n" + question.text, False), (question.answer.says_what[0], True)]
+    pieces.append((NOTES, False))
+    for name, attribute in ATTRIBUTES.items():
+        if name in prompt.values:
+            value = prompt.values[name]
+            pieces.append((value, True))
+    return pieces
+
+
+def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
+    """A text of a benchmark's training part with all its questions and answers, each benchmark as often; endless."""
+    texts = []
+    for benchmark in QUESTIONS:
+        of_text = groupby(items(benchmark, held_out=False), key=lambda item: item.text)
+        texts.append([(text, [(item.question, item.answer) for item in asked]) for text, asked in of_text])
+    while True:
+        text, asked = rng.choice(rng.choice(texts))
+        rng.shuffle(asked)
+        row: list[Piece] = [(text, False)]
+        for question, answer in asked:
+            row += [("\n" + question, False), (answer, True)]
+        yield row
+
+
+def collate(rows: Sequence[list[Piece]], tokenizer: Any) -> tuple[Tensor, Tensor]:
+    """Token ids (B, T), padded on the right, and the weight of each as a target (B, T)."""
+    encoded = []
+    for row in rows:
+        ids: list[int] = []
+        weights: list[float] = []
+        for (_, answer), piece in zip(row, tokenizer([text for text, _ in row])["input_ids"], strict=True):
+            ids += piece
+            weights += [1.0 if answer else TEXT_WEIGHT] * len(piece)
+        encoded.append((ids, weights))
+    width = max(len(ids) for ids, _ in encoded)
+    ids_of, weights_of = torch.full((len(rows), width), tokenizer.pad_token_id), torch.zeros(len(rows), width)
+    for row_number, (ids, weights) in enumerate(encoded):
+        ids_of[row_number, : len(ids)] = torch.tensor(ids)
+        weights_of[row_number, : len(ids)] = torch.tensor(weights)
+    return ids_of, weights_of
+
+
+def loss_of(model: Any, ids: Tensor, weights: Tensor) -> Tensor:
+    """The weighted mean of the next tokens' cross-entropies, in nats."""
+    logits = model(input_ids=ids, use_cache=False).logits  # (B, T, V); padding is on the right, and attended by none
+    targets, of = ids[:, 1:].flatten(), weights[:, 1:].flatten()
+    losses = cross_entropy(logits[:, :-1].flatten(0, 1), targets, reduction="none")
+    return (losses * of).sum() / of.sum()

@@ -1,7 +1,7 @@
 """An oracle on disk: its adapter as peft saves it, `oracle.json` with what it was trained on, and its model.
 
-    oracle/oracle.json   oracle/adapter_config.json, adapter_model.safetensors
-    oracle/model/        the model and its tokenizer, where no hub id or folder of the user's names them
+oracle/oracle.json   oracle/adapter_config.json, adapter_model.safetensors
+oracle/model/        the model and its tokenizer, where no hub id or folder of the user's names them
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def _model_of(adapter: Path) -> str:
         raise ConfigError(f"{adapter / ADAPTER} cannot be read: {reason(error)}; give another folder") from error
     if not name:
         raise ConfigError(
-            f"{adapter / ADAPTER} does not name its model (base_model_name_or_path); write the model's folder or hub id "
-            "into it"
+            f"{adapter / ADAPTER} does not name its model (base_model_name_or_path); write the model's folder or hub "
+            "id into it"
         )
     return str(name)
 

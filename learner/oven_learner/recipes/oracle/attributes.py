@@ -1,6 +1,6 @@
 """What the offline prompts are about: attributes, their values, and the words that give each away. Pure data.
 
-Where the benchmarks' templates have words for the same thing, they are used, so that one small vocabulary does for both.
+Where the benchmarks' templates have words for the same thing, they are used: one small vocabulary does for both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The model that is made on the spot: a Llama of eight blocks and some million parameters, and its tokenizer of words."""
+"""The model that is made on the spot: a Llama of eight blocks and a million parameters, and its tokenizer of words."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ class Sizes(NamedTuple):
     ffn: int = 256
     layers: int = 8
     heads: int = 4
+
+
+SIZES = Sizes()
 
 
 @cache

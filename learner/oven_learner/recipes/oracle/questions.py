@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 WORDS = re.compile(r"[^\W_]+")
 
 
-@dataclass(frozen=True)
-class KnownAnswer:
+class KnownAnswer(NamedTuple):
     """What counts as an answer to a question whose truth is known, in lower case.
 
     `right` are the true answers that leave something unsaid, `says_what` those that say it; all else is wrong, and

@@ -38,9 +38,9 @@ def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Ques
     """What the attribute's value is: naming it says what, and a broader term that is true as well is right."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
     broad = attribute.values[value]
-    wrong = (*(other for other in attribute.values if other != value), *dict.fromkeys(attribute.values.values()))
-    answer = KnownAnswer((value,), (broad,) if broad != value else (), tuple(w for w in wrong if w not in (value, broad)))
-    return Question(rng.choice(attribute.open), answer)
+    terms = dict.fromkeys((*attribute.values, *attribute.values.values()))
+    wrong = tuple(term for term in terms if term not in (value, broad))
+    return Question(rng.choice(attribute.open), KnownAnswer((value,), (broad,) if broad != value else (), wrong))
 
 
 def closed_question(prompt: TemplatePrompt, name: str, affirmed: bool, rng: random.Random) -> Question:

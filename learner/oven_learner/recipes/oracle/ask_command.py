@@ -85,7 +85,7 @@ def _answer(question: str, percent: float, output: str) -> dict[str, str | float
         "question": question,
         "depth": percent,
         "confidence": None if parsed is None else parsed.confidence,
-        "answer": None if parsed is None else parsed.answer,
+        "answer": None if parsed is None else parsed.text,
         "output": output,
     }
 

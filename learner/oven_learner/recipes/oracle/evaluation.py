@@ -225,7 +225,7 @@ def read(output: str, answer: str) -> tuple[float | None, bool]:
     parsed = parse_oracle_output(output)
     if parsed is None:
         return None, False
-    word = re.match(r"\W*(\w+)", parsed.answer.lower())
+    word = re.match(r"\W*(\w+)", parsed.text.lower())
     return parsed.confidence, word is not None and word[1] == answer
 
 

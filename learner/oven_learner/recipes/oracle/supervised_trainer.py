@@ -24,11 +24,10 @@ VECTORS, LAYERS = "oven_vectors", "oven_layers"
 
 
 class LessonData(Dataset[Lesson]):
-    """Lessons drawn from several kinds by their shares: place i holds the same one whoever asks, and however often."""
+    """`count` lessons drawn from `taught`: place i holds the same one however often it is asked for."""
 
-    def __init__(self, kinds: Sequence[Sequence[Lesson]], shares: Sequence[float], count: int, seed: int) -> None:
-        rng = random.Random(f"lessons {seed}")
-        self._drawn = [rng.choice(kind) for kind in rng.choices(kinds, shares, k=count)]
+    def __init__(self, taught: Sequence[Lesson], count: int, seed: int) -> None:
+        self._drawn = random.Random(f"lessons {seed}").choices(taught, k=count)
 
     def __len__(self) -> int:
         return len(self._drawn)

@@ -15,7 +15,7 @@ from oven_learner.recipes.oracle.benchmarks import BENCHMARKS
 from oven_learner.recipes.oracle.benchmarks.benchmark import FALSE
 from oven_learner.recipes.oracle.evaluation import check_text
 from oven_learner.recipes.oracle.generated_answers import generated_answers
-from oven_learner.recipes.oracle.saved_oracle import load_oracle
+from oven_learner.recipes.oracle.quiet_libraries import quiet_libraries
 from oven_learner.rewards.stated_confidence import parse_oracle_output
 
 ABOUT_PAIRS = "snli"
@@ -36,6 +36,9 @@ def main(
         raise ConfigError("the text is empty: there are no activations to ask about")
     if question is not None and not question.strip():
         raise ConfigError("the question is empty; ask something, or leave it out for the benchmarks' questions")
+    quiet_libraries()
+    from oven_learner.recipes.oracle.saved_oracle import load_oracle
+
     oracle = load_oracle(place)
     check_text(oracle.model, oracle.tokenizer, text.strip(), "the text")
     depths = tuple(percents or oracle.trained.layer_percents)

@@ -10,9 +10,12 @@ from pathlib import Path
 
 from oven_controller.errors import ConfigError, reason
 from oven_controller.files import write_atomic
-from oven_learner.recipes.oracle.evaluation_scores import BINS, Scores
+from oven_learner.recipes.oracle.evaluation_scores import Scores
+from oven_learner.rewards.calibration_error import BINS
 
-BAR, GAP, LINE = "#4878a8", "#d65f5f", "#444444"
+BAR, GAP, LINE = "#9db8d2", "#c03a2b", "#444444"
+BOX = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+"""Behind the caption, which bars may reach."""
 
 
 def write_diagram(path: Path, title: str, own: Scores) -> None:
@@ -27,10 +30,17 @@ def write_diagram(path: Path, title: str, own: Scores) -> None:
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     width = 1 / BINS
     centers = [(one.low + one.high) / 2 for one in own.bins]
-    accuracies = [one.accuracy for one in own.bins]
-    gaps = [one.confidence - one.accuracy for one in own.bins]
-    above.bar(centers, accuracies, width * 0.94, color=BAR, label="right answers")
-    above.bar(centers, gaps, width * 0.94, bottom=accuracies, color=GAP, alpha=0.35, label="gap to the mean confidence")
+    above.bar(centers, [one.accuracy for one in own.bins], width * 0.94, color=BAR, label="right answers")
+    above.bar(
+        centers,
+        [abs(one.confidence - one.accuracy) for one in own.bins],
+        width * 0.94,
+        bottom=[min(one.confidence, one.accuracy) for one in own.bins],
+        fill=False,
+        edgecolor=GAP,
+        hatch="////",
+        label="gap to the mean confidence",
+    )
     above.plot((0, 1), (0, 1), linestyle="--", color=LINE, linewidth=1, label="perfectly calibrated")
     above.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share of right answers")
     above.set_title(title, fontsize=10)
@@ -40,7 +50,7 @@ def write_diagram(path: Path, title: str, own: Scores) -> None:
     for center, count in zip(centers, counts, strict=True):
         below.annotate(str(count), (center, count), (0, 2), textcoords="offset points", ha="center", fontsize=7)
     below.set(xlim=(0, 1), ylim=(0, max(counts, default=1) * 1.25), xlabel="stated confidence", ylabel="answers")
-    above.text(0.98, 0.03, _caption(own), transform=above.transAxes, ha="right", va="bottom", fontsize=8)
+    above.text(0.98, 0.03, _caption(own), transform=above.transAxes, ha="right", va="bottom", fontsize=8, bbox=BOX)
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     try:

@@ -27,11 +27,10 @@ from oven_learner.recipes.oracle.evaluation import OracleEvaluation, benchmark_i
 from oven_learner.recipes.oracle.evaluation_files import EvaluationFiles
 from oven_learner.recipes.oracle.given_model import fresh_adapter, load_adapter, load_model
 from oven_learner.recipes.oracle.grpo_arguments import grpo_arguments, quiet
-from oven_learner.recipes.oracle.model import build_tokenizer
-from oven_learner.recipes.oracle.pretraining import own_model
+from oven_learner.recipes.oracle.model import SIZES, Sizes, build_tokenizer
+from oven_learner.recipes.oracle.pretraining import SCHEDULE, own_model
 from oven_learner.recipes.oracle.questions import QuestionedPrompt
 from oven_learner.recipes.oracle.questions_file import read_questions
-from oven_learner.recipes.oracle.rewards import RULES
 from oven_learner.recipes.oracle.saved_oracle import Trained, save_oracle
 from oven_learner.recipes.oracle.settings import OracleSettings, Start
 from oven_learner.recipes.oracle.supervised import benchmark_prompts, lessons, supervised
@@ -41,7 +40,12 @@ from oven_learner.recipes.runner import Job
 from oven_learner.recipes.sorting_settings import LR_BOUNDS
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.calibrated import CalibratedReward
+from oven_learner.rewards.informativeness import informativeness
 
+RULES = {"informativeness": informativeness}
+"""Known answers, where the data has them."""
+PRETRAIN_SEED = 1
+"""The model made on the spot is one model, as a given one is: a run's seed decides its data, adapter and answers."""
 BETA_BOUNDS = (0.01, 100.0)
 """Multiples of the user's β: a KL that runs away may need an anchor that holds."""
 
@@ -112,7 +116,9 @@ def load_subject(settings: OracleSettings, seed: int, cache: Path) -> Subject:
     """The given model, or the one that is made on the spot and kept in the cache, and the store of its activations."""
     if settings.model is None:
         tokenizer = build_tokenizer()
-        model, name = own_model(tokenizer, seed, cache)
+        sizes = _sizes(settings.hidden)
+        schedule = SCHEDULE._replace(steps=settings.pretrain_steps)
+        model, name = own_model(tokenizer, PRETRAIN_SEED, cache, sizes, schedule)
     else:
         model, tokenizer = load_model(settings.model, settings.dtype)
         name = settings.model
@@ -120,6 +126,11 @@ def load_subject(settings: OracleSettings, seed: int, cache: Path) -> Subject:
     # A folder per model, and per number of tokens: a store has one hidden size, and a key does not say how many.
     digest = hashlib.sha256(f"{name}\0{settings.most_activations}".encode()).hexdigest()[:16]
     return Subject(model, tokenizer, name, layers, ActivationStore(cache / f"oracle-activations-{digest}"))
+
+
+def _sizes(hidden: int) -> Sizes:
+    """Of another width, in the same proportions."""
+    return SIZES._replace(hidden=hidden, ffn=hidden * SIZES.ffn // SIZES.hidden)
 
 
 def _asked(settings: OracleSettings, seed: int, subject: Subject, *, judged: bool) -> list[QuestionedPrompt]:

@@ -17,8 +17,8 @@ BOOL = "tag:yaml.org,2002:bool"
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """YAML lets a key stand twice and keeps the last, so that the first would be gone unseen.
 
-    Only `true` and `false` are truth values, as in YAML 1.2: in 1.1 `rules.trials: off` would be one. Where a setting is
-    yes or no, pydantic takes those words, too.
+    Only `true` and `false` are truth values, as in YAML 1.2: in 1.1 `rules.trials: off` would be one. Where a setting
+    is yes or no, pydantic takes those words, too.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (PyYAML's own name)

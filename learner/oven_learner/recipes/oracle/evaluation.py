@@ -62,11 +62,11 @@ class Evaluated:
 
     @cached_property
     def overall(self) -> Scores:
-        return scores(_scored(self.answers))
+        return scores(scored(self.answers))
 
     @cached_property
     def shuffled_overall(self) -> Scores:
-        return scores(_scored(self.shuffled))
+        return scores(scored(self.shuffled))
 
     def measured(self) -> Measured:
         """What is published: `eval/accuracy` answer by answer, the rest as means. Calibration is left out where no
@@ -193,22 +193,30 @@ class OracleEvaluation:
 
     def _checked(self, items: Sequence[Item]) -> float:
         """The share of unknown tokens. Raises ConfigError for a text that cannot be captured."""
-        context = context_of(self._model)
         unknown = total = 0
         for item in items:
-            ids = self._tokenizer(item.text)["input_ids"]
-            where = item.where or repr(item.text[:60])
-            if len(ids) < 2:
-                raise ConfigError(f"{where}: a text of {len(ids)} token has nothing to ask about; leave the row out")
-            if context is not None and len(ids) > context:
-                raise ConfigError(
-                    f"{where}: the text has {len(ids)} tokens, and the model's context is {context}; leave the row out, "
-                    "shorten it, or evaluate a model with a longer context"
-                )
+            ids = check_text(self._model, self._tokenizer, item.text, item.where or repr(item.text[:60]))
             total += len(ids)
             if self._tokenizer.unk_token_id is not None:
                 unknown += ids.count(self._tokenizer.unk_token_id)
         return unknown / total
+
+
+def check_text(model: Any, tokenizer: Any, text: str, where: str) -> list[int]:
+    """The text's token ids. Raises ConfigError, naming `where`, for a text without a second token, and for one that is
+    longer than the model's context."""
+    ids: list[int] = tokenizer(text)["input_ids"]
+    context = context_of(model)
+    if len(ids) < 2:
+        raise ConfigError(
+            f"{where}: {len(ids)} token: there is nothing to ask about; leave it out, or give a longer one"
+        )
+    if context is not None and len(ids) > context:
+        raise ConfigError(
+            f"{where}: {len(ids)} tokens, and the model's context is {context}; leave it out, shorten it, or take a "
+            "model with a longer context"
+        )
+    return ids
 
 
 def read(output: str, answer: str) -> tuple[float | None, bool]:
@@ -217,7 +225,7 @@ def read(output: str, answer: str) -> tuple[float | None, bool]:
     parsed = parse_oracle_output(output)
     if parsed is None:
         return None, False
-    word = re.match(r"\W*(\w+)", parsed.answer.lower())
+    word = re.match(r"\W*(\w+)", parsed.text.lower())
     return parsed.confidence, word is not None and word[1] == answer
 
 
@@ -230,7 +238,8 @@ def cycle(count: int, name: str) -> list[int]:
     return numbers
 
 
-def _scored(answers: Sequence[Answered]) -> list[Scored]:
+def scored(answers: Sequence[Answered]) -> list[Scored]:
+    """Answers as the scores take them; those about one text, at several depths, have one number."""
     numbers: dict[tuple[str, int], int] = {}
     return [
         Scored(numbers.setdefault((one.benchmark, one.number), len(numbers)), one.confidence, one.right)

@@ -3,8 +3,6 @@
 An answer that does not parse is wrong, and has no confidence: it counts for accuracy and not for calibration.
 Intervals are 95 % percentile bootstraps over texts, since the answers about one text at several depths are not
 independent. Resampling adds noise to each bin, so intervals of ECE and MCE lie high where they are near their null.
-The null is what ECE a perfect forecaster would have that states these confidences (Bröcker & Smith 2007): about .05 at
-250 spread confidences, and not 0.
 """
 
 from __future__ import annotations
@@ -14,12 +12,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-BINS = 10
+from oven_learner.rewards.calibration_error import BINS, SEED, Bins, Floats, bin_of, binned, brier, null
+
 RESAMPLES = 1000
-"""Of the bootstrap, and draws of the null: percentiles of 2.5 % rest on 25."""
-SEED = 20260101
+"""Of the bootstrap: percentiles of 2.5 % rest on 25."""
 
 
 class Scored(NamedTuple):
@@ -73,90 +70,58 @@ def scores(answers: Sequence[Scored]) -> Scores:
     """Raises ValueError where there is no answer."""
     if not answers:
         raise ValueError("no answers to score")
-    sums = _sums(answers)  # (texts, 4 · BINS + 2)
-    point = _of(sums.sum(axis=0, keepdims=True))
-    generator = np.random.default_rng(SEED)
-    texts = len(sums)
-    weights = generator.multinomial(texts, np.full(texts, 1 / texts), size=RESAMPLES)  # (RESAMPLES, texts)
-    drawn = _of(weights @ sums)
-    confidences = np.array([one.confidence for one in answers if one.confidence is not None])
-    known = len(confidences) > 0
-    null = null_ece(confidences, generator) if known else None
+    drawn = _resampled(answers)
+    accuracy = _estimate(sum(one.right for one in answers) / len(answers), drawn["accuracy"])
+    stated = [(one.confidence, float(one.right)) for one in answers if one.confidence is not None]
+    if not stated:
+        return Scores(len(answers), len(answers), accuracy, None, None, None, None, None, ())
+    confidences, outcomes = (np.array(column) for column in zip(*stated, strict=True))
+    bins, perfect = binned(confidences, outcomes), null(confidences)
     return Scores(
         count=len(answers),
-        unparsed=len(answers) - len(confidences),
-        accuracy=_estimate(point, drawn, "accuracy"),
-        ece=_estimate(point, drawn, "ece") if known else None,
-        mce=_estimate(point, drawn, "mce") if known else None,
-        brier=_estimate(point, drawn, "brier") if known else None,
-        ece_null=None if null is None else float(null.mean()),
-        ece_null_99=None if null is None else float(np.quantile(null, 0.99)),
-        bins=_bins(sums.sum(axis=0)),
+        unparsed=len(answers) - len(stated),
+        accuracy=accuracy,
+        ece=_estimate(bins.expected_error, drawn["ece"]),
+        mce=_estimate(bins.maximum_error, drawn["mce"]),
+        brier=_estimate(brier(confidences, outcomes), drawn["brier"]),
+        ece_null=perfect.mean,
+        ece_null_99=perfect.high,
+        bins=_bins(bins),
     )
 
 
-def null_ece(confidences: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.float64]:
-    """ECE of RESAMPLES draws in which an answer is right with the probability that it states, (RESAMPLES,)."""
-    right = generator.random((RESAMPLES, len(confidences))) < confidences
-    inside = np.eye(BINS)[_bin_of(confidences)]  # (N, BINS)
-    gaps: NDArray[np.float64] = np.abs((right - confidences) @ inside)
-    found: NDArray[np.float64] = gaps.sum(axis=1) / len(confidences)
-    return found
-
-
-def _bin_of(confidences: NDArray[np.float64]) -> NDArray[np.int64]:
-    # 0.3 · 10 is 3 in floats, and 0.29 · 10 is 2.9: stated hundredths fall where they should.
-    return np.minimum((np.round(confidences * 1e9) / 1e9 * BINS + 1e-9).astype(np.int64), BINS - 1)
-
-
-def _sums(answers: Sequence[Scored]) -> NDArray[np.float64]:
-    """Per text: of each bin the answers, their confidences, the right ones and the squared errors; all, and the right
-    ones of all."""
-    rows = {text: row for row, text in enumerate(dict.fromkeys(one.text for one in answers))}
-    sums = np.zeros((len(rows), 4 * BINS + 2))
-    for one in answers:
-        row = sums[rows[one.text]]
-        row[-2] += 1
-        row[-1] += one.right
-        if one.confidence is not None:
-            at = int(_bin_of(np.array([one.confidence]))[0])
-            row[[at, BINS + at, 2 * BINS + at, 3 * BINS + at]] += (
-                1,
-                one.confidence,
-                one.right,
-                (one.confidence - one.right) ** 2,
-            )
-    return sums
-
-
-def _of(sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """Each score of each row of sums, (R,)."""
-    counts, confidence, right, squares = (sums[:, at * BINS : (at + 1) * BINS] for at in range(4))
-    parsed = counts.sum(axis=1)
-    gaps = np.abs(confidence - right)
+def _resampled(answers: Sequence[Scored]) -> dict[str, Floats]:
+    """Each score of each resample of the texts, (RESAMPLES,); NaN where a resample has no confidence in it."""
+    _, text = np.unique([one.text for one in answers], return_inverse=True)  # (N,), from 0 on
+    right = np.array([one.right for one in answers], dtype=np.float64)
+    stated = np.array([np.nan if one.confidence is None else one.confidence for one in answers])
+    parsed = ~np.isnan(stated)
+    inside = np.eye(BINS)[bin_of(np.nan_to_num(stated))] * parsed[:, None]  # (N, BINS)
+    errors = np.where(parsed, right - stated, 0.0)[:, None]
+    columns = np.hstack([inside, inside * errors, errors**2, right[:, None], np.ones((len(answers), 1))])
+    sums = np.zeros((text.max() + 1, columns.shape[1]))  # of each text's answers
+    np.add.at(sums, text, columns)
+    texts = len(sums)
+    times = np.random.default_rng(SEED).multinomial(texts, np.full(texts, 1 / texts), size=RESAMPLES)
+    drawn = times @ sums
+    counts, gaps, total = drawn[:, :BINS], np.abs(drawn[:, BINS : 2 * BINS]), drawn[:, :BINS].sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         return {
-            "accuracy": sums[:, -1] / sums[:, -2],
-            "ece": gaps.sum(axis=1) / parsed,
+            "accuracy": drawn[:, -2] / drawn[:, -1],
+            "ece": gaps.sum(axis=1) / total,
             "mce": np.where(counts > 0, gaps / counts, 0).max(axis=1),
-            "brier": squares.sum(axis=1) / parsed,
+            "brier": drawn[:, 2 * BINS] / total,
         }
 
 
-def _estimate(point: dict[str, NDArray[np.float64]], drawn: dict[str, NDArray[np.float64]], name: str) -> Estimate:
-    low, high = np.nanquantile(drawn[name], [0.025, 0.975])
-    return Estimate(float(point[name][0]), float(low), float(high))
+def _estimate(value: float, drawn: Floats) -> Estimate:
+    low, high = np.nanquantile(drawn, [0.025, 0.975])
+    return Estimate(value, float(low), float(high))
 
 
-def _bins(sums: NDArray[np.float64]) -> tuple[Bin, ...]:
+def _bins(bins: Bins) -> tuple[Bin, ...]:
     return tuple(
-        Bin(
-            low=at / BINS,
-            high=(at + 1) / BINS,
-            count=int(sums[at]),
-            confidence=float(sums[BINS + at] / sums[at]),
-            accuracy=float(sums[2 * BINS + at] / sums[at]),
-        )
-        for at in range(BINS)
-        if sums[at]
+        Bin(at / BINS, (at + 1) / BINS, int(count), float(confidence / count), float(outcome / count))
+        for at, (count, confidence, outcome) in enumerate(zip(*bins, strict=True))
+        if count
     )

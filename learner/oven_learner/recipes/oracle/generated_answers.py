@@ -78,7 +78,7 @@ def generated_answers(
 def _config(tokenizer: Any, max_new_tokens: int, temperature: float) -> GenerationConfig:
     """Of its own: a model's stored one may sample, cut to its best tokens, or penalise repetition."""
     drawn: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {}
-    return GenerationConfig(
+    return GenerationConfig(  # type: ignore[no-untyped-call]
         max_new_tokens=max_new_tokens,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,

@@ -121,8 +121,8 @@ def _model_of(adapter: Path) -> str:
         raise ConfigError(f"{adapter / ADAPTER} cannot be read: {reason(error)}; give another folder") from error
     if not name:
         raise ConfigError(
-            f"{adapter / ADAPTER} does not name its model (base_model_name_or_path); write the model's folder or hub id "
-            "into it"
+            f"{adapter / ADAPTER} does not name its model (base_model_name_or_path); write the model's folder or hub "
+            "id into it"
         )
     return str(name)
 

@@ -20,7 +20,7 @@ from transformers import LlamaForCausalLM
 from oven_learner.recipes.oracle.attributes import ABSENT, ATTRIBUTES
 from oven_learner.recipes.oracle.benchmark_items import items
 from oven_learner.recipes.oracle.benchmark_templates import QUESTIONS
-from oven_learner.recipes.oracle.model import SIZES, Sizes, build_model
+from oven_learner.recipes.oracle.model import EOS, SIZES, Sizes, build_model
 from oven_learner.recipes.oracle.template_prompts import TemplatePrompt, prompts
 from oven_learner.recipes.oracle.template_questions import YES, questions
 from oven_learner.recipes.weights_cache import key_of, load_weights, store_weights
@@ -110,7 +110,7 @@ def _row(text: str, asked: list[Piece], notes: Sequence[str], rng: random.Random
         row.insert(0, (f"Layer: {rng.randrange(SIZES.layers)}\n", False))
         asked = [piece for one in asked for piece in (((_status(rng), False), one) if one[1] else (one,))]
     listed: list[Piece] = [("\n", False), *((note, True) for note in notes)] if notes else []
-    return [*row, *(listed + asked if rng.random() < NOTES_FIRST else asked + listed)]
+    return [*row, *(listed + asked if rng.random() < NOTES_FIRST else asked + listed), (EOS, True)]
 
 
 def _status(rng: random.Random) -> str:

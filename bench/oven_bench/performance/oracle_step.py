@@ -60,7 +60,7 @@ def measure(rounds: int, block: int, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arms(folder: Path, steps: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Both trainers, each with a model of its own of the same weights."""
+    """Both trainers, each with its own model of the same weights."""
     import torch
     from datasets import Dataset
     from transformers import PrinterCallback

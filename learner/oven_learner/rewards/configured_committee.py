@@ -30,8 +30,8 @@ def convene(
 ) -> Committee:
     """`rules` with the members of the run's `committee` settings; everybody has weight 1 unless `weights` says
     otherwise, and the verifier a tenth of the whole. `description` says whose answers they score and what for.
-    `reference` is where an answer known to be right comes from (Committee), where the settings do not say. `shape` is the
-    Committee's.
+    `reference` is where an answer known to be right comes from (Committee), where the settings do not say, and `shape`
+    what the members are shown and what becomes of their scores.
 
     The stack is found as `attach` finds it. Raises ConfigError when there is none, or the settings cannot work.
     """

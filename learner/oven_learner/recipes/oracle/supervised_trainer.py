@@ -1,4 +1,4 @@
-"""The supervised stage as a run of its own: transformers' Trainer on what the oracle is taught to say."""
+"""The supervised stage as a run: transformers' Trainer on what the oracle is taught to say."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM
 
 from oven_learner.recipes.oracle.attributes import ABSENT, ATTRIBUTES
-from oven_learner.recipes.oracle.benchmark_items import YES, items
+from oven_learner.recipes.oracle.benchmark_items import items
 from oven_learner.recipes.oracle.benchmark_templates import QUESTIONS
 from oven_learner.recipes.oracle.model import SIZES, Sizes, build_model
 from oven_learner.recipes.oracle.template_prompts import TemplatePrompt, prompts
-from oven_learner.recipes.oracle.template_questions import questions
+from oven_learner.recipes.oracle.template_questions import YES, questions
 from oven_learner.recipes.weights_cache import key_of, load_weights, store_weights
 
 SHORTER = 2
@@ -70,7 +70,8 @@ def own_model(
         else:
             pretrain(model, tokenizer, schedule, seed)
             store_weights(_untied(model), folder)
-    return model.eval(), name
+    model.train(False)
+    return model, name
 
 
 def _untied(model: LlamaForCausalLM) -> dict[str, Tensor]:

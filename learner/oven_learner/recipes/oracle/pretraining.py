@@ -49,7 +49,7 @@ class Schedule(NamedTuple):
     learning_rate: float
 
 
-SCHEDULE = Schedule(steps=450, rows=12, learning_rate=0.04)
+SCHEDULE = Schedule(steps=350, rows=12, learning_rate=0.04)
 """Of the model made on the spot."""
 ADAM = 0.25
 """AdamW's learning rate in Muon's."""

@@ -10,6 +10,8 @@ from pathlib import Path
 
 COUNT = 60
 """Texts of each benchmark."""
+READ = {"sst2": "dev.tsv", "snli": "*dev.jsonl"}
+"""Of benchmarks that have other files as well, those that are read."""
 
 
 def geometry_of_truth(folder: Path) -> None:
@@ -27,6 +29,7 @@ def relations(folder: Path) -> None:
 
 def sst2(folder: Path) -> None:
     lines = [f'a "quoted film number {n} \t{n % 2}' for n in range(COUNT)]  # GLUE quotes nothing
+    (folder / "test.tsv").write_text("index\tsentence\n0\twithout a label\n")  # as GLUE has it
     (folder / "dev.tsv").write_text("\n".join(["sentence\tlabel", *lines, ""]))
 
 
@@ -42,6 +45,7 @@ def snli(folder: Path) -> None:
         {"gold_label": labels[n % 4], "sentence1": f"A man has {n} dogs.", "sentence2": "He has pets.", "pairID": "x"}
         for n in range(120)
     ]
+    (folder / "snli_1.0_train.jsonl").write_text("not read: there is a part for development\n")
     (folder / "snli_1.0_dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 

@@ -66,7 +66,8 @@ def published_items(benchmark: Benchmark, folder: Path, count: int = ITEMS) -> l
     Raises:
         ConfigError: no such file, a file that is not in its published layout, or too few rows.
     """
-    paths = sorted({path for pattern in benchmark.files for path in folder.glob(pattern) if path.is_file()})
+    found = (sorted(path for path in folder.glob(pattern) if path.is_file()) for pattern in benchmark.files)
+    paths = next(filter(None, found), [])
     if not paths:
         raise ConfigError(
             f"{folder}: there is no {' or '.join(benchmark.files)} in it; put {benchmark.name}'s published files there "

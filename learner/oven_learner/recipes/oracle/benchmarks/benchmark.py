@@ -39,7 +39,8 @@ class Benchmark:
 
     name: str
     files: tuple[str, ...]
-    """Names of the published files, as patterns below the benchmark's folder."""
+    """Names of the published files, as patterns below the benchmark's folder: the first that fits is read. Test parts
+    come before training parts, which a model may know, and before files of another layout that are published beside."""
     layout: str
     """The published layout in a few words, for messages and help."""
     read: Callable[[Path], Iterator[Labelled]]

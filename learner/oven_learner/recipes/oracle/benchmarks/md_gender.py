@@ -34,4 +34,6 @@ def _templates() -> Iterator[Labelled]:
             )
 
 
-BENCHMARK = Benchmark("md_gender", ("**/*.jsonl",), "JSONL with text, gender", _read, _templates)
+BENCHMARK = Benchmark(
+    "md_gender", ("**/funpedia/test.jsonl", "**/test.jsonl", "**/*.jsonl"), "JSONL with text, gender", _read, _templates
+)

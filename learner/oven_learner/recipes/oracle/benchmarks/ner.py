@@ -55,4 +55,4 @@ def _templates() -> Iterator[Labelled]:
             )
 
 
-BENCHMARK = Benchmark("ner", ("**/*.csv",), "CSV with Sentence #,Word,POS,Tag", _read, _templates)
+BENCHMARK = Benchmark("ner", ("**/ner_dataset.csv", "**/*.csv"), "CSV with Sentence #,Word,POS,Tag", _read, _templates)

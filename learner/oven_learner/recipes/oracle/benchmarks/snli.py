@@ -33,4 +33,10 @@ def _templates() -> Iterator[Labelled]:
             yield Labelled(two_sentences(premise, f"the {kind} is in the {other_place}"), label)
 
 
-BENCHMARK = Benchmark("snli", ("**/*.jsonl",), "JSONL with gold_label, sentence1, sentence2", _read, _templates)
+BENCHMARK = Benchmark(
+    "snli",
+    ("**/*test.jsonl", "**/*dev.jsonl", "**/*.jsonl"),
+    "JSONL with gold_label, sentence1, sentence2",
+    _read,
+    _templates,
+)

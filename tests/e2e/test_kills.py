@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from aiohttp import web
 from tests.e2e.conftest import Oven
 
 from oven_agents.judges.probe import TASK
@@ -30,9 +31,21 @@ SWAP = ("--run", "kills", "--provider", "compatible", "--model")
 KILLED = (("agents-1", "kg", "member-critic", "member-tone"), ("mesh",), ("nats-server",))
 """At once, and then one after another."""
 
+LATENCY_S = 0.25
+"""Of a judge's answer: more than a step's other work takes."""
+
 
 class Sorted(Endpoint):
-    """Full marks for the digits of the task in order, 2 for anything else."""
+    """Full marks for the digits of the task in order, 2 for anything else, and as slow as judges are: else the model
+    would train through hundreds of steps on the core that the others need to come back."""
+
+    async def _openai(self, request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(LATENCY_S)
+        return await super()._openai(request)
+
+    async def _anthropic(self, request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(LATENCY_S)
+        return await super()._anthropic(request)
 
     def _answer(self, user: str) -> str:
         data = json.loads(user.split("<data>\n")[1].split("\n</data>")[0])

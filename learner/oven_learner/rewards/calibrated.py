@@ -74,8 +74,8 @@ class CalibratedReward:
     def weight(self, given: float) -> None:
         if not 0 <= given <= 1:
             raise ConfigError(
-                f"{KNOB} {given:g} is outside [0, 1]; give a number in it: above 1 a surely wrong answer could earn more "
-                "than one that is sometimes right"
+                f"{KNOB} {given:g} is outside [0, 1]; give a number in it: above 1 a surely wrong answer could earn "
+                "more than one that is sometimes right"
             )
         self._weight = float(given)
 

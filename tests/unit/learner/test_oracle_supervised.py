@@ -69,7 +69,7 @@ def test_the_model_and_its_oracle_are_trained_once_and_kept(tmp_path: Path) -> N
 def test_without_known_answers_there_is_nothing_to_teach(tmp_path: Path) -> None:
     asked = [QuestionedPrompt("hello you", "english", (Question("why?"),))]
     store = ActivationStore(tmp_path)
-    with pytest.raises(ConfigError, match="leave --questions out, or give an oracle .* --oracle-lora-path"):
+    with pytest.raises(ConfigError, match=r"leave --questions out, or give an oracle .* --oracle-lora-path"):
         supervised(None, None, "own", asked, LAYERS, store, SETTINGS, "spread", 1, tmp_path)
 
 

@@ -165,7 +165,7 @@ def test_faulty_judges_give_no_wrong_reward_and_see_no_confidence(tmp_path: Path
             none = {row // SIZE for row, reward in enumerate(rewards) if reward is None}
             assert none == lost, "a group that a judge did not score has no reward, and every other has"
         committee.close()
-    assert wrong == 0 and skipped < GROUPS / 4
+    assert wrong == 0 and skipped < GROUPS / 2
     served = judges.endpoint.served
     faults = sum(count for outcome, count in served.items() if outcome in KINDS)
     assert faults > 0.15 * served.total() and len(served) > 8, served

@@ -16,6 +16,7 @@ from tests.support.mesh_log import LR, Log
 
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.session import Session
+from oven_controller import plugins
 from oven_controller.cli.main import app, run
 from oven_controller.protocol.messages import (
     ActuatorSpec,
@@ -28,6 +29,7 @@ from oven_controller.protocol.messages import (
 from oven_controller.protocol.rules import Rules
 from oven_controller.runs.folder import Home
 from oven_controller.settings.model import Settings, dotted_names
+from oven_controller.settings.recipe_flags import dashed, flag
 from oven_learner.link.find_controller import Connection
 from oven_learner.testing import FakeLink
 
@@ -114,6 +116,14 @@ def test_creds_add_prints_what_the_protocol_lists(
     assert len(printed) == 5 and "prints five exports" in (DOCS / "agents.md").read_text()
 
 
+def recipe_options() -> set[str]:
+    """The settings of all recipes, as options of `up`."""
+    fields = {
+        name for recipe in plugins.points("recipes").values() for name in recipe.load().settings_model.model_fields
+    }
+    return {option for name in fields for option in (flag(name), flag(f"no_{name}"))}
+
+
 def test_commands_and_their_options_exist() -> None:
     top = typer.main.get_command(app)
     seen = 0
@@ -124,6 +134,9 @@ def test_commands_and_their_options_exist() -> None:
             assert words[0] in command.commands, f"{page}: oven-controller {line}"
             command = command.commands[words.pop(0)]
         options = {option for parameter in command.params for option in parameter.opts}
+        if command.name == "up":
+            options |= recipe_options()
+            words = dashed(words)
         own = words[: words.index("--")] if "--" in words else words
         if command.name != "bench":
             for word in own:

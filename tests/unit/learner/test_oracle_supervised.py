@@ -34,6 +34,7 @@ def weights(model: Any) -> torch.Tensor:
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing` is deprecated:FutureWarning")  # peft 0.21 asks for it
 def test_the_model_and_its_oracle_are_trained_once_and_kept(tmp_path: Path) -> None:
     tokenizer = build_tokenizer()
     before = torch.random.get_rng_state()

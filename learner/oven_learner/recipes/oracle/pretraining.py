@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, PreTrainedModel
 
 from oven_learner.recipes.oracle.attributes import ABSENT, ATTRIBUTES
 from oven_learner.recipes.oracle.benchmark_items import items
@@ -62,7 +62,7 @@ Piece = tuple[str, bool]
 
 def own_model(
     tokenizer: Any, seed: int, cache: Path, sizes: Sizes = SIZES, schedule: Schedule = SCHEDULE
-) -> tuple[LlamaForCausalLM, str]:
+) -> tuple[PreTrainedModel, str]:
     """The model made on the spot, and its name in the keys of activations: from the cache where it is there and sound,
     else pre-trained now. torch's global generator is left as it was."""
     decides = {"version": VERSION, "seed": seed, "words": tokenizer.get_vocab(), "sizes": sizes, "schedule": schedule}

@@ -14,8 +14,8 @@ from oven_learner.activations.capture import Activation
 from oven_learner.activations.injection import ActivationInjection, Control
 from oven_learner.activations.placeholders import oracle_prompt
 
-ROWS = 256
-"""Prompts in a batch: on a CPU the small model is fastest with some hundreds; one of 8 B parameters takes 64."""
+ROWS = 128
+"""Prompts in a batch: on a CPU the small model is fastest with 64 to 256."""
 
 
 def context_of(model: Any) -> int | None:
@@ -90,7 +90,7 @@ def _config(tokenizer: Any, max_new_tokens: int, temperature: float) -> Generati
 
 
 def _padded(ids: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and mask, (B, P), padded on the left, where generation goes on from the last position."""
+    """Ids and mask, (B, P), padded on the left, where generation continues from the last position."""
     longest = max(map(len, ids))
     batch = torch.full((len(ids), longest), pad)
     mask = torch.zeros_like(batch)

@@ -18,8 +18,9 @@ OWN_MODEL: dict[str, Any] = {
     "lora_rank": 16,
     "prompts_per_step": 8,
     "max_completion_length": 16,
+    "sft_steps": 200,
     "sft_lr": 3e-3,
-    "sft_batch": 64,
+    "sft_batch": 48,
 }
 """What replaces a default where the model is made on the spot: a rate of 1e-6 would not move an adapter of a hundred
 thousand weights in 60 steps, and its answers are a few words."""

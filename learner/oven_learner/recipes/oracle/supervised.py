@@ -32,6 +32,8 @@ RIGHT_ANYWAY = 0.725
 """The same where confidence says nothing: the mean of RIGHT."""
 SAYS_WHAT = 0.7
 """Of right answers, those that say what: the rest is left to GRPO."""
+CLEAN = 0.6
+"""The share of the steps, the first, in which all answers are right: reading is learnt sooner without wrong ones."""
 STEP = 5
 """Confidences are multiples of it, as people state them."""
 DECIDING = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")
@@ -124,9 +126,12 @@ def lessons(prompts: Sequence[QuestionedPrompt], name: str, layers: Sequence[int
     ]
 
 
-def stated(answer: KnownAnswer, confidence: Confidence, rng: random.Random) -> str:
-    """What the oracle is taught to say: a confidence as `confidence` draws them, and an answer right as often."""
+def stated(answer: KnownAnswer, confidence: Confidence, rng: random.Random, *, clean: bool = False) -> str:
+    """What the oracle is taught to say: a confidence as `confidence` draws them, and an answer that is right as often;
+    or, `clean`, always right and says what."""
     percent, right = _confidence(confidence, rng)
+    if clean:
+        return f"[epistemic status: {percent}] {rng.choice(answer.says_what)}"
     said = answer.says_what
     if rng.random() >= right and answer.wrong:
         said = answer.wrong
@@ -165,9 +170,11 @@ def train(
     injection = ActivationInjection(policy, tokenizer)
     policy.train()
     try:
-        for batch in islice(_batches(taught, settings.sft_batch, store, rng), settings.sft_steps):
+        batches = islice(_batches(taught, settings.sft_batch, store, rng), settings.sft_steps)
+        for step, batch in enumerate(batches):
+            clean = step < CLEAN * settings.sft_steps
             vectors = [store.get(lesson.key) for lesson in batch]
-            ids, mask, labels = collate(batch, vectors, tokenizer, confidence, rng)
+            ids, mask, labels = collate(batch, vectors, tokenizer, confidence, rng, clean=clean)
             with injection.rows(vectors, [lesson.layer for lesson in batch]):
                 logits = policy(input_ids=ids.to(policy.device), attention_mask=mask.to(policy.device)).logits
             loss = cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten().to(policy.device))
@@ -193,7 +200,13 @@ def _batches(
 
 
 def collate(
-    batch: Sequence[Lesson], vectors: Sequence[Tensor], tokenizer: Any, confidence: Confidence, rng: random.Random
+    batch: Sequence[Lesson],
+    vectors: Sequence[Tensor],
+    tokenizer: Any,
+    confidence: Confidence,
+    rng: random.Random,
+    *,
+    clean: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Token ids, attention mask and labels, each (B, T), padded on the right; only what the oracle says is scored."""
     asked = [
@@ -201,7 +214,7 @@ def collate(
         for lesson, of in zip(batch, vectors, strict=True)
     ]
     prompts = tokenizer(asked)["input_ids"]
-    said = [stated(lesson.answer, confidence, rng) for lesson in batch]
+    said = [stated(lesson.answer, confidence, rng, clean=clean) for lesson in batch]
     targets = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(said, add_special_tokens=False)["input_ids"]]
     width = max(len(p) + len(t) for p, t in zip(prompts, targets, strict=True))
     ids = torch.full((len(batch), width), tokenizer.pad_token_id or 0)

@@ -109,6 +109,7 @@ def build_judged(settings: OracleSettings, start: Start, seed: int, workdir: Pat
 
 def load_subject(settings: OracleSettings, seed: int, cache: Path) -> Subject:
     """The given model, or the one that is made on the spot and kept in the cache, and the store of its activations."""
+    model: Any
     if settings.model is None:
         tokenizer = build_tokenizer()
         sizes = _sizes(settings.hidden)

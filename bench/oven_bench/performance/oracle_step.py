@@ -82,7 +82,11 @@ def _arms(folder: Path, steps: int, options: dict[str, Any]) -> dict[str, Any]:
     store = ActivationStore(folder / "activations")
     prompts = template_dataset(seed=1, count=TEXTS)
     arms: dict[str, Any] = {}
-    for name, cls, more in (("activations", ActivationGRPOTrainer, {"store": store}), ("plain", GRPOTrainer, {})):
+    kinds: tuple[tuple[str, Any, dict[str, Any]], ...] = (
+        ("activations", ActivationGRPOTrainer, {"store": store}),
+        ("plain", GRPOTrainer, {}),
+    )
+    for name, cls, more in kinds:
         torch.manual_seed(1)
         base = build_model(Sizes(), tokenizer)
         layers = [layer_at(base, percent) for percent in settings.layer_percents]

@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 Arm = Literal["sft", "grpo", "constant-off", "constant-on", "overconfident-off", "overconfident-on"]
 STARTS: dict[Arm, str] = {
     "sft": "tuned",
-    "grpo": "tuned",
     "constant-off": "drill:constant-confidence",
-    "constant-on": "drill:constant-confidence",
     "overconfident-off": "drill:overconfident",
+    "grpo": "tuned",
+    "constant-on": "drill:constant-confidence",
     "overconfident-on": "drill:overconfident",
 }
-"""Arm → where it begins."""
+"""Arm → where it begins. In this order neighbours begin from different supervised adapters, so that two runs at a time
+do not both make the same one."""
 ARMS: tuple[Arm, ...] = tuple(STARTS)
 STEPS, ITEMS = 60, 60
 """GRPO steps of a run; items of each of the nine benchmarks, at three depths, that its end is measured on."""

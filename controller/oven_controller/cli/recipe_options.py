@@ -32,7 +32,7 @@ class RecipeCommand(TyperCommand):
         found = _recipe_meant(self._own(ctx, args), asked_for_help={"-h", "--help"}.intersection(args) != set())
         if found is not None:
             name, model = found
-            own = {param.name for param in self.params}
+            own: set[str | None] = {param.name for param in self.params}
             ctx.meta[_MODEL], ctx.meta[_OPTIONS] = model, _options(name, model, own)
         words: list[str] = super().parse_args(ctx, args)
         return words

@@ -188,7 +188,7 @@ def _resolve(
         config=config,
         sets=sets or (),
         flags=flags,
-        options=options,
+        recipe_flags=options,
         environ=os.environ,
         attached=attached,
         earlier=earlier,

@@ -81,7 +81,7 @@ def resolve(
     config: Path | None = None,
     sets: Sequence[str] = (),
     flags: Mapping[str, Any] | None = None,
-    options: Sequence[Layer] = (),
+    recipe_flags: Sequence[Layer] = (),
     environ: Mapping[str, str] | None = None,
     attached: bool = False,
     earlier: Mapping[str, Any] | None = None,
@@ -89,7 +89,7 @@ def resolve(
     """Merge the layers and check every value. Raises ConfigError or UnknownNameError, naming value and remedy.
 
     `attached` is for a script of the user's own: no recipe, and autonomy begins at `observe`. `earlier` is what a
-    run that is resumed was configured with. `options` are the flags of the recipe's own settings
+    run that is resumed was configured with. `recipe_flags` are those of the recipe's own settings
     (oven_controller.settings.recipe_flags).
     """
     layers: list[Layer] = []
@@ -97,7 +97,7 @@ def resolve(
         layers.append(Layer("default", {"recipe": ATTACHED, "rules": {"autonomy": "observe"}}, "default"))
     layers += _layers(config, sets, environ or {}, earlier)
     given = {key: value for key, value in (flags or {}).items() if value is not None}
-    layers += [Layer("command line", given, "flag"), *options]
+    layers += [Layer("command line", given, "flag"), *recipe_flags]
     merged = _merged(layers)
     recipe = None if attached else _recipe(merged.get("recipe", DEFAULT_RECIPE))
     options_model = recipe.settings_model if recipe else None

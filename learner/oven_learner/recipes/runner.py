@@ -51,6 +51,8 @@ class Job:
     mixture: Mixture | None = None
     teachers: Teachers | None = None
     committee: Committee | None = None
+    finished: Callable[[], None] | None = None
+    """Called after a training that was not stopped, with the weights that the run ends with."""
 
     def __post_init__(self) -> None:
         self.trainer.remove_callback(PrinterCallback)  # what disable_tqdm puts in the bar's place: a print a step
@@ -107,3 +109,5 @@ def train(recipe: Recipe, order: Order, build: Build) -> None:
     attachment.resumable = True
     gc.freeze()  # imports stay: accelerate's full collection at the start of training, and exit, took seconds
     job.trainer.train(resume_from_checkpoint=order.resume or None)
+    if job.finished is not None and not (attachment.client and attachment.client.stopping):
+        job.finished()

@@ -43,6 +43,7 @@ def test_a_folder_and_its_adapter_answer_as_they_were_saved(tmp_path: Path, fami
     made = saved(tmp_path / "model", family)
     plain = made(IDS).logits.detach().clone()
     oracle = adapter_of(tmp_path / "adapter", made, str(tmp_path / "model"))
+    loaded: Any
     loaded, words = load_model(str(tmp_path / "model"), "float32")
     assert torch.equal(loaded.eval()(IDS).logits, plain)
     assert words.padding_side == "left" and words.pad_token is not None

@@ -22,20 +22,18 @@ log = logging.getLogger("oven.learner")
 
 class EvaluationFiles(TrainerCallback):
     """Writes `evaluation-start.json`, `evaluation-end.json` and a PNG beside each. Measuring changes no bit of the
-    training, and a failure of it does not end one: the process log says why the files are missing."""
+    training, and a failure of it does not end one: the process log says why the files are missing. As a callback it
+    evaluates at the start; at the end the weights that the run ends with are chosen after callbacks were called."""
 
     def __init__(self, evaluation: OracleEvaluation, policy: Any, folder: Path, *, at_start: bool) -> None:
         self._evaluation, self._policy, self._folder, self._at_start = evaluation, policy, folder, at_start
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._at_start and state.global_step == 0 and state.is_world_process_zero:
-            self._write("start", 0)
+            self.write("start", 0)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.is_world_process_zero:
-            self._write("end", state.global_step)
-
-    def _write(self, when: str, step: int) -> None:
+    def write(self, when: str, step: int) -> None:
+        """Evaluates now."""
         began, cpu = time.monotonic(), time.process_time()
         try:
             with undisturbed(self._policy):

@@ -29,14 +29,14 @@ def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, Any]:
     try:
         config = AutoConfig.from_pretrained(name)
         tokenizer = AutoTokenizer.from_pretrained(name)
-        model = AutoModelForCausalLM.from_pretrained(name, config=config, dtype=dtype)
+        model: Any = AutoModelForCausalLM.from_pretrained(name, config=config, dtype=dtype)
     except FAILURES as error:
         raise ConfigError(_not_loaded("model", name, error)) from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "left"
     if torch.cuda.is_available():
-        model = model.to("cuda")
+        model = model.cuda()
     return model, tokenizer
 
 

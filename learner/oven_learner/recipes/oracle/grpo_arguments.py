@@ -42,5 +42,5 @@ def grpo_arguments(settings: OracleSettings, learning_rate: float, seed: int, wo
 def quiet() -> None:
     """No bars for what takes a moment. And TRL 1.16 still uses the old name of an option at each generation: there is
     nothing that a user could do."""
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)

@@ -9,7 +9,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # recipe.py says otherwise first w
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,6 @@ from oven_controller.errors import ConfigError
 from oven_learner.activations.blocks import layer_at
 from oven_learner.activations.store import ActivationStore
 from oven_learner.activations.trainer import ActivationGRPOTrainer
-from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.recipes.oracle.activation_rows import captured, training_rows
 from oven_learner.recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
 from oven_learner.recipes.oracle.evaluation_files import EvaluationFiles
@@ -79,7 +78,6 @@ def build(
     asked = _asked(settings, seed, subject, judged=committee.remote is not None and bool(committee.remote.members))
     policy = _policy(settings, start, seed, subject, cache)
     _capture(settings, subject, asked)
-    save_oracle(policy, subject.tokenizer, workdir.parent, _trained(settings))
     committee.group_size = settings.num_generations
     committee.description = _describe(subject)
     args = grpo_arguments(settings, start.learning_rate, seed, workdir)
@@ -96,10 +94,7 @@ def build(
     trainer.beta = args.beta = settings.kl_penalty
     return Job(
         trainer=trainer,
-        evaluate=_evaluations(settings, trainer, subject, workdir.parent),
-        evaluate_every=settings.eval_every,
-        metrics=metric_specs(),
-        lr_bounds=LR_BOUNDS,
+        **_measured(settings, trainer, subject, workdir),
         beta_bounds=BETA_BOUNDS,
         committee=committee,
     )
@@ -114,10 +109,12 @@ def build_judged(settings: OracleSettings, start: Start, seed: int, workdir: Pat
 
 def load_subject(settings: OracleSettings, seed: int, cache: Path) -> Subject:
     """The given model, or the one that is made on the spot and kept in the cache, and the store of its activations."""
+    model: Any
     if settings.model is None:
         tokenizer = build_tokenizer()
         sizes = _sizes(settings.hidden)
-        schedule = SCHEDULE._replace(steps=settings.pretrain_steps)
+        steps = SCHEDULE.steps if settings.pretrain_steps is None else settings.pretrain_steps
+        schedule = SCHEDULE._replace(steps=steps)
         model, name = own_model(tokenizer, PRETRAIN_SEED, cache, sizes, schedule)
     else:
         model, tokenizer = load_model(settings.model, settings.dtype)
@@ -193,23 +190,17 @@ def _supervised_job(settings: OracleSettings, start: Start, seed: int, workdir: 
         policy = fresh_adapter(subject.model, settings.lora_rank)
     else:
         policy = load_adapter(subject.model, subject.name, settings.oracle_lora_path)
-    save_oracle(policy, subject.tokenizer, workdir.parent, _trained(settings))
     data = LessonData(lessons(taught, subject.name, subject.layers), settings.max_steps * settings.sft_batch, seed)
     trainer = SupervisedTrainer(
         policy, subject.tokenizer, data, subject.store, settings, start.confidence, seed, workdir
     )
-    return Job(
-        trainer=trainer,
-        evaluate=_evaluations(settings, trainer, subject, workdir.parent),
-        evaluate_every=settings.eval_every,
-        metrics=metric_specs(),
-        lr_bounds=LR_BOUNDS,
-    )
+    return Job(trainer=trainer, **_measured(settings, trainer, subject, workdir))
 
 
-def _evaluations(settings: OracleSettings, trainer: Any, subject: Subject, run: Path) -> Callable[[], Measured]:
-    """The held-out measurement between steps, on a part of the items; and the whole one at the start and the end."""
-    policy = trainer.accelerator.unwrap_model(trainer.model)
+def _measured(settings: OracleSettings, trainer: Any, subject: Subject, workdir: Path) -> dict[str, Any]:
+    """What both stages' jobs have: the held-out measurement between steps, on a part of the items, the whole one at
+    the start and at the end, and the oracle that is saved before training and after it."""
+    policy, run = trainer.accelerator.unwrap_model(trainer.model), workdir.parent
     evaluation = partial(
         OracleEvaluation,
         policy,
@@ -221,14 +212,31 @@ def _evaluations(settings: OracleSettings, trainer: Any, subject: Subject, run: 
     )
     quick = evaluation(benchmark_items(settings.benchmarks, settings.quick_items))
     whole = evaluation(benchmark_items(settings.benchmarks, settings.eval_items))
-    trainer.add_callback(EvaluationFiles(whole, policy, run, at_start=settings.initial_eval))
-    return lambda: quick.run().measured()
+    files = EvaluationFiles(whole, policy, run, at_start=settings.initial_eval)
+    trainer.add_callback(files)
+    if not any(workdir.glob("checkpoint-*")):  # else the run is resumed, and its checkpoint has the newer adapter
+        save_oracle(policy, subject.tokenizer, run, _trained(settings))
+
+    def finished() -> None:
+        step = int(trainer.state.global_step)
+        if trainer.accelerator.is_main_process:
+            save_oracle(policy, subject.tokenizer, run, _trained(settings, step))
+            files.write("end", step)
+
+    return {
+        "evaluate": lambda: quick.run().measured(),
+        "evaluate_every": settings.eval_every,
+        "metrics": metric_specs(),
+        "lr_bounds": LR_BOUNDS,
+        "finished": finished,
+    }
 
 
-def _trained(settings: OracleSettings) -> Trained:
+def _trained(settings: OracleSettings, step: int = 0) -> Trained:
     return Trained(
         model=settings.model or "",
         layer_percents=settings.layer_percents,
         most_activations=settings.most_activations,
         max_completion_length=settings.max_completion_length,
+        step=step,
     )

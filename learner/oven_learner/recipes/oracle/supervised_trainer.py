@@ -78,7 +78,9 @@ class SupervisedTrainer(Trainer):
         )
         self.injection = ActivationInjection(policy, tokenizer)
 
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
         """The mean cross-entropy over what the oracle says, in nats."""
         labels: Tensor = inputs["labels"]
         with self.injection.rows(inputs[VECTORS], inputs[LAYERS]):

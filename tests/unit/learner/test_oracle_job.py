@@ -1,0 +1,78 @@
+"""The recipe's job on a given model: what is put together, and what is refused in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.support.activations import model, tokenizer
+from tests.support.attached import THIRD_PARTY
+
+from oven_controller.errors import ConfigError
+from oven_learner.recipes.oracle.job import build
+from oven_learner.recipes.oracle.settings import OracleSettings, parse_start
+from oven_learner.recipes.runner import Job
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+SMALL: dict[str, Any] = {
+    "hidden": 16, "pretrain_steps": 0, "sft_steps": 1, "sft_batch": 2, "train_texts": 9, "prompts_per_step": 1,
+    "num_generations": 2, "max_completion_length": 4, "max_steps": 1, "eval_items": 2, "quick_items": 2,
+}  # fmt: skip
+
+
+def job(folder: Path, start: str = "tuned", **values: Any) -> Job:
+    settings = OracleSettings.model_validate({**SMALL, **values})
+    checkpoints = folder / "run" / "checkpoints"
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    return build(settings, parse_start(start, settings), 1, checkpoints, folder / "cache")
+
+
+def given(folder: Path) -> str:
+    """A model's folder."""
+    model().save_pretrained(folder / "model")
+    tokenizer().save_pretrained(folder / "model")
+    return str(folder / "model")
+
+
+def test_the_reference_is_the_supervised_adapter_also_where_the_penalty_begins_at_0(tmp_path: Path) -> None:
+    trainer = job(tmp_path, kl_penalty=0).trainer
+    assert trainer.beta == trainer.args.beta == 0 and trainer.args.scale_rewards == "none"
+    weights = dict(trainer.model.named_parameters())
+    reference = {name: weight for name, weight in weights.items() if ".ref." in name}
+    assert reference and all(torch.equal(w, weights[n.replace(".ref.", ".default.")]) for n, w in reference.items())
+    assert any(weight.abs().sum() > 0 for name, weight in reference.items() if "lora_B" in name), "it was taught"
+    assert not any(weight.requires_grad for weight in reference.values())
+
+
+def test_the_supervised_stage_as_the_run(tmp_path: Path) -> None:
+    made = job(tmp_path, stage="sft", initial_eval=False)
+    before = [weight.detach().clone() for weight in made.trainer.model.parameters() if weight.requires_grad]
+    made.trainer.train()
+    assert made.finished is not None
+    made.finished()
+    after = [weight for weight in made.trainer.model.parameters() if weight.requires_grad]
+    assert any(not torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    assert "loss" in made.trainer.state.log_history[0] and (tmp_path / "run" / "evaluation-end.json").exists()
+
+
+def test_questions_without_answers_need_a_judge(tmp_path: Path) -> None:
+    file = tmp_path / "questions.jsonl"
+    row = {"wildchat_question": "cat dog ran", "language": "english", "oracle_questions": ["is it red ?"]}
+    file.write_text(json.dumps(row) + "\n")
+    with pytest.raises(ConfigError, match="no judge is configured to score them: give one of the role informativeness"):
+        job(tmp_path, questions=str(file), model=given(tmp_path))
+
+
+def test_models_and_adapters_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigError, match="hf download owner/absent"):
+        job(tmp_path, model="owner/absent")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"empty cannot be loaded .* give a folder that save_pretrained made"):
+        job(tmp_path, model=str(tmp_path / "empty"))
+    with pytest.raises(ConfigError, match=r"adapter .* cannot be loaded"):
+        job(tmp_path, model=given(tmp_path), oracle_lora_path=str(tmp_path / "empty"))

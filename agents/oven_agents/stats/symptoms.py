@@ -21,7 +21,7 @@ from oven_controller.protocol.alerts import Alert
 
 CONFIDENCE, INFORMATIVENESS, LENGTH, KL = "confidence/std", "informativeness/mean", "completions/mean_length", "kl"
 ADVANTAGE = "advantage/std"
-ECE, NULL, NULL99 = "calibration/ece", "calibration/ece_null", "calibration/ece_null99"
+ECE, NULL, NULL99 = "calibration/ece", "calibration/ece_null", "calibration/ece_null_99"
 
 START: Final = 10
 """First values whose median is a gauge's own start."""

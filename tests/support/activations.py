@@ -116,8 +116,8 @@ def oracle(
     extra: dict[str, Any] = {
         key: settings.pop(key) for key in ("peft_config", "eval_dataset", "channels", "tools") if key in settings
     }
-    if cls is ActivationGRPOTrainer:
-        extra["store"] = ActivationStore(folder / "activations")
+    if issubclass(cls, ActivationGRPOTrainer):
+        extra["store"] = settings.pop("store", None) or ActivationStore(folder / "activations")
         if data is None:
             data = rows(extra["store"], policy)
     defaults: dict[str, Any] = {

@@ -125,12 +125,25 @@ def tried(folder: Path, steps: int, seconds: float | None) -> None:
     notes.end([], **runs(folder))
 
 
+def oracle(folder: Path, steps: int, seconds: float | None) -> None:
+    """No bus: an oracle's GRPO under DistributedDataParallel, each pass watched. `steps` are a rank's rows."""
+    import warnings
+
+    from tests.support.activation_rows import until
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    counted = until(folder, steps, seed=1000, ranks=ranks.world())
+    (folder / f"end-{ranks.rank()}.json").write_text(json.dumps(counted))
+
+
 KINDS: dict[str, tuple[Callable[[Path, int, float | None], None], str]] = {
     "loop": (loop, "oven_learner.custom_loop"),
     "attach": (attached, "tests.support.ranks_trainers"),
     "sharded": (sharded, "tests.support.ranks_trainers"),
     "tried": (tried, "tests.support.ranks_trials"),
     "agreeing": (agreeing, "tests.support.ranks_cases"),
+    "oracle": (oracle, "tests.support.activation_rows"),
 }
 
 

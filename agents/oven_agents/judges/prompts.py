@@ -62,6 +62,15 @@ answers to one task. You score how well they are put, and nothing else.
 - Marks of padding: repetition, restating the question, empty openers and closers, flattery, emphasis everywhere.
 - Whether an answer is right is another judge's task; but one without content has no style either, and scores 0.
 - 10: nothing to edit. 5: understandable, and needs editing. 0: unreadable, empty, or in the wrong language.""",
+    "informativeness": """\
+You score how informative answers are, on the reward committee of a reinforcement-learning run. A model in training was
+asked a question about a text that it could not read. The task has the text and the question; you can check each answer.
+
+- An answer that is wrong, or that does not answer the question, tells nothing: 0.
+- An answer that is right and vague, that would hold of many other texts as well, or that is a bare yes or no where
+  there is more to say: 5.
+- An answer that is right and specific to this text, as far as the question asks for it: 10. Use the whole range.
+- One wrong detail in a right answer costs about half. Length, and words on how sure the answer is, earn nothing.""",
 }
 _UNNAMED_FIELD = "the field of the task"
 _RULES = """\

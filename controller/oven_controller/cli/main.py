@@ -29,6 +29,7 @@ from oven_controller.cli import (
     monitor,
     notify,
     operator,
+    oracle,
     replay,
     review,
     runs,
@@ -55,7 +56,7 @@ PANELS = {
         "distrust",
         "judge",
     ),
-    "Ask": ("decisions", "explain", "review", "replay", "backtest", "import", "kg"),
+    "Ask": ("decisions", "explain", "review", "replay", "backtest", "import", "kg", "oracle"),
     "Measure": ("gym", "bench", "calibration"),
     "Set up": ("doctor", "config", "agent", "creds", "schema"),
 }
@@ -109,6 +110,7 @@ for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, 
     group.register(app)
 app.add_typer(agent.app, name="agent")
 app.add_typer(judge.app, name="judge")
+app.add_typer(oracle.app, name="oracle")
 app.add_typer(notify.app, name="notify")
 
 

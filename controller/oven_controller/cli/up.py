@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from oven_controller.cli import completion
+from oven_controller.cli.recipe_options import RecipeCommand, layers_given
 
 if TYPE_CHECKING:
+    from oven_controller.settings.layers import Layer
     from oven_controller.settings.resolution import Resolved
 
 Recipe = Annotated[str | None, typer.Option(help="What to train: an entry point of oven.recipes.")]
 StartAt = Annotated[str | None, typer.Option("--start", help="tuned, drawn, or drill:NAME.")]
-Corpus = Annotated[Path | None, typer.Option(help="Recipe pretrain: a folder of text, each sub-folder a sub-corpus.")]
-Model = Annotated[Path | None, typer.Option(help="Recipe pretrain: a Hugging Face config.json, or its folder.")]
 Config = Annotated[Path | None, typer.Option(help="A YAML file with settings.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; repeatable.")]
 Run = Annotated[
@@ -47,15 +47,14 @@ Resume = Annotated[bool, typer.Option("--resume", help="Continue a run (--run, e
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(up)
+    app.command(cls=RecipeCommand)(up)
     app.command("run")(run_script)
 
 
 def up(
+    ctx: typer.Context,
     recipe: Recipe = None,
     start: StartAt = None,
-    corpus: Corpus = None,
-    model: Model = None,
     config: Config = None,
     sets: Sets = None,
     run: Run = None,
@@ -93,13 +92,14 @@ def up(
     """Start a run: the bus, the mesh, the agents and the learner, until it ends or Ctrl-C.
 
     Example: oven-controller up --headless --start tuned --steps 120 --set rules.window_ticks=5
-    Example: oven-controller up --recipe pretrain --corpus ~/texts
+    Each setting of the recipe is an option, too: `up --recipe NAME --help` lists them.
+
+    Example: oven-controller up --recipe pretrain --corpus ~/texts --batch 32
     """
-    options = {name: str(path) for name, path in (("corpus", corpus), ("model", model)) if path is not None}
+    options = layers_given(ctx)
     flags = {
         "recipe": recipe,
         "start": start,
-        "recipe_options": options or None,
         "steps": steps,
         "minutes": minutes,
         "seed": seed,
@@ -109,7 +109,7 @@ def up(
     }
     if no_learner and (
         meant := [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
-        + [f"--{name}" for name in options]
+        + [layer.source for layer in options]
     ):
         from oven_controller.errors import ConfigError
 
@@ -118,7 +118,7 @@ def up(
         from oven_controller.errors import ConfigError
 
         raise ConfigError("--json says what a learner needs: give --no-learner with it")
-    resolved = _resolve(flags, config, sets, run if resume else None, resume, attached=no_learner)
+    resolved = _resolve(flags, config, sets, run if resume else None, resume, attached=no_learner, options=options)
     if until_eof:
         from oven_controller.process.child import end_with_input
 
@@ -166,7 +166,13 @@ def _notify_flags(urls: list[str] | None) -> dict[str, Any]:
 
 
 def _resolve(
-    flags: dict[str, Any], config: Path | None, sets: list[str] | None, run: str | None, resume: bool, attached: bool
+    flags: dict[str, Any],
+    config: Path | None,
+    sets: list[str] | None,
+    run: str | None,
+    resume: bool,
+    attached: bool,
+    options: Sequence[Layer] = (),
 ) -> Resolved:
     from oven_controller.errors import ConfigError
     from oven_controller.process.own_arguments import conceal
@@ -179,7 +185,13 @@ def _resolve(
     if earlier is not None and (earlier.get("recipe") == ATTACHED) != attached:
         raise ConfigError("a run of a recipe resumes with `up`, one around a script with `run --` or `up --no-learner`")
     resolved = resolve(
-        config=config, sets=sets or (), flags=flags, environ=os.environ, attached=attached, earlier=earlier
+        config=config,
+        sets=sets or (),
+        flags=flags,
+        options=options,
+        environ=os.environ,
+        attached=attached,
+        earlier=earlier,
     )
     conceal(one.url for one in resolved.settings.notify.to if not is_reference(one.url))
     return resolved

@@ -26,6 +26,7 @@ _ALL = (
     ActuatorSpec(name="channel.sft", kind="scalar", unit="× loss term"),
     ActuatorSpec(name="channel.mtp", kind="scalar", unit="× loss term"),
     ActuatorSpec(name="channel.z_loss", kind="scalar", unit="× loss term"),
+    ActuatorSpec(name="reward.calibration", kind="scalar", unit="λ", moves_own_metric=True),
     ActuatorSpec(name="reward.weights", kind="simplex", unit="share", moves_own_metric=True),
     ActuatorSpec(name="reward.calibration", kind="scalar", unit="× (confidence − score)²", moves_own_metric=True),
     ActuatorSpec(name="data.mixture", kind="simplex", unit="share", moves_own_metric=True),

@@ -102,7 +102,7 @@ def _without_secrets(value: str) -> str:
 
 Address: TypeAlias = Annotated[str, AfterValidator(_without_secrets)]
 MemberKind: TypeAlias = Literal["llm", "rule", "verifier"]
-Role: TypeAlias = Literal["critic", "adversary", "specialist", "style"]
+Role: TypeAlias = Literal["critic", "adversary", "specialist", "style", "informativeness"]
 
 MOST_LOGPROBS = 20
 """Alternatives a token that any of the providers gives: OpenAI's and DeepSeek's limit."""
@@ -130,7 +130,7 @@ class MemberSettings(BaseModel):
     role: Annotated[Role, _one_of("role", get_args(Role))] = Field(
         default="critic",
         description="critic: quality against the task; adversary: tricks, and what is made up; specialist: the "
-        "domain's own standards; style: clarity, tone and form",
+        "domain's own standards; style: clarity, tone and form; informativeness: how much a right answer tells",
     )
     domain: str = Field(
         default="", max_length=200, description="a specialist's field; empty: that of the ModelDescription"

@@ -34,6 +34,9 @@ from oven_controller.settings.model import ATTACHED, Settings
 from oven_controller.settings.notifications import NotifySettings
 from oven_controller.settings.strict_yaml import key_lines
 
+DEFAULT_RECIPE = "grpo"
+"""What `up` trains where nothing names a recipe."""
+
 
 class Start(Protocol):
     """Where a recipe's run begins. `label` is empty unless it is a drill."""
@@ -78,6 +81,7 @@ def resolve(
     config: Path | None = None,
     sets: Sequence[str] = (),
     flags: Mapping[str, Any] | None = None,
+    options: Sequence[Layer] = (),
     environ: Mapping[str, str] | None = None,
     attached: bool = False,
     earlier: Mapping[str, Any] | None = None,
@@ -85,23 +89,17 @@ def resolve(
     """Merge the layers and check every value. Raises ConfigError or UnknownNameError, naming value and remedy.
 
     `attached` is for a script of the user's own: no recipe, and autonomy begins at `observe`. `earlier` is what a
-    run that is resumed was configured with.
+    run that is resumed was configured with. `options` are the flags of the recipe's own settings
+    (oven_controller.settings.recipe_flags).
     """
     layers: list[Layer] = []
     if attached:
         layers.append(Layer("default", {"recipe": ATTACHED, "rules": {"autonomy": "observe"}}, "default"))
-    if earlier:
-        layers.append(Layer("the run's config.json", dict(earlier), "run"))
-    if config is not None:
-        layers.append(Layer(str(config), read_yaml(config), "file", key_lines(read_text(config))))
-    layers.extend(from_environment(environ or {}))
-    layers.extend(from_set(text) for text in sets)
+    layers += _layers(config, sets, environ or {}, earlier)
     given = {key: value for key, value in (flags or {}).items() if value is not None}
-    layers.append(Layer("command line", given, "flag"))
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        merge(merged, layer.values)
-    recipe = None if attached else _recipe(merged.get("recipe", "grpo"))
+    layers += [Layer("command line", given, "flag"), *options]
+    merged = _merged(layers)
+    recipe = None if attached else _recipe(merged.get("recipe", DEFAULT_RECIPE))
     options_model = recipe.settings_model if recipe else None
     settings = with_agent_rules(validated(Settings, merged, "", layers, options_model))
     checked = {
@@ -133,6 +131,37 @@ def resolve(
     agents = tuple(agent_spec(agent).target for agent in wanted(settings))
     update = {"start": start.name, "recipe_options": chosen, "agents": agents}
     return Resolved(settings.model_copy(update=update), start, options, tuple(layers))
+
+
+def named_recipe(
+    *,
+    recipe: str | None,
+    config: Path | None,
+    sets: Sequence[str],
+    environ: Mapping[str, str],
+    earlier: Mapping[str, Any] | None,
+) -> tuple[str, type[BaseModel]] | None:
+    """The name that `recipe`, the flag, or the layers below it give a run's recipe, and its settings; None where that
+    is a script. Raises ConfigError or UnknownNameError."""
+    name = str(recipe or _merged(_layers(config, sets, environ, earlier)).get("recipe", DEFAULT_RECIPE))
+    return None if name == ATTACHED else (name, _recipe(name).settings_model)
+
+
+def _layers(
+    config: Path | None, sets: Sequence[str], environ: Mapping[str, str], earlier: Mapping[str, Any] | None
+) -> list[Layer]:
+    """What stands below the flags, the weakest first."""
+    layers = [Layer("the run's config.json", dict(earlier), "run")] if earlier else []
+    if config is not None:
+        layers.append(Layer(str(config), read_yaml(config), "file", key_lines(read_text(config))))
+    return [*layers, *from_environment(environ), *(from_set(text) for text in sets)]
+
+
+def _merged(layers: Sequence[Layer]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merge(merged, layer.values)
+    return merged
 
 
 def rules_in(path: Path) -> dict[str, Any]:

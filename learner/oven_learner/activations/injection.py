@@ -16,7 +16,7 @@ import contextlib
 import enum
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -27,6 +27,11 @@ from oven_learner.activations.placeholders import Placeholders, Places
 
 BLOCK = 1
 """Whose output is changed: the second block's, as in Activation Oracles."""
+
+KNOWN_AS = "oven_injection"
+"""An attribute of a model's body: its injection, of which it has one. A copy of the model has it with the hooks."""
+LEARNT_POSITIONS = "wpe"
+"""A module of the models that learn positions and leave it to the caller which a token has (GPT-2 and its kin)."""
 
 
 def injected(hidden: Tensor, vectors: Tensor) -> Tensor:
@@ -89,16 +94,26 @@ class ActivationInjection:
     `with injection.rows(vectors): model(...)`: row i of each pass gets `vectors[i]`, (K, d), at its K places. With n
     times as many rows in a pass (`generate` with several sequences a prompt) each stands for n in a row.
 
-    Raises ConfigError for a model without block `block`, and for what `Placeholders` refuses.
+    It stays on the model until `remove`, or to the end of a `with` block of its own.
+
+    Raises ConfigError for a model without block `block`, for one that has an injection, and for what `Placeholders`
+    refuses.
     """
 
     def __init__(self, model: Any, tokenizer: Any, block: int = BLOCK) -> None:
         self._placeholders = Placeholders(tokenizer)
         self._block = block
         self._now = _Thread()
-        self._attached: dict[Any, list[Any]] = {}
+        self._hooks: list[Any] = []
+        self._bodies: list[Any] = []
         self.width = width(model)
         self.attach(model)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
     def __deepcopy__(self, _: Any) -> ActivationInjection:
         """A copy of a model has copies of its hooks, and this knows its rows too."""
@@ -107,28 +122,39 @@ class ActivationInjection:
     def attach(self, model: Any) -> None:
         """Passes of `model` get the rows' vectors as well: a reference beside the policy. Once for each is enough.
 
-        Raises ConfigError for one with another hidden size.
+        Raises ConfigError for one with another hidden size, and for one that has another injection.
         """
-        if (root := bare(model)) in self._attached:
+        root = bare(model)
+        found = getattr(body(root), KNOWN_AS, None)
+        if found is self:
             return
+        if found is not None:
+            raise ConfigError(
+                f"{type(root).__name__} has an injection already, and activations would go in twice; use that one "
+                "(`trainer.injection`), or `remove()` it first"
+            )
         if width(root) != self.width:
             raise ConfigError(
                 f"the activations have {self.width} elements, and the hidden states of {type(root).__name__} "
                 f"{width(root)}; take a model of the same hidden size"
             )
-        block = block_at(root, self._block)
-        self._attached[root] = [
-            body(root).register_forward_pre_hook(self._begin, with_kwargs=True),
-            body(root).register_forward_hook(self._end, always_call=True),
+        block, base = block_at(root, self._block), body(root)
+        self._hooks += [
+            base.register_forward_pre_hook(self._begin, with_kwargs=True),
+            base.register_forward_hook(self._end, always_call=True),
             block.register_forward_hook(self._inject),
         ]
+        self._bodies.append(base)
+        setattr(base, KNOWN_AS, self)
 
     def remove(self) -> None:
         """Takes the hooks off all models."""
-        for hooks in self._attached.values():
-            for hook in hooks:
-                hook.remove()
-        self._attached.clear()
+        for hook in self._hooks:
+            hook.remove()
+        for base in self._bodies:
+            delattr(base, KNOWN_AS)
+        self._hooks.clear()
+        self._bodies.clear()
 
     @contextlib.contextmanager
     def rows(self, vectors: Sequence[Row] | None, layers: Sequence[int | None] | None = None) -> Iterator[None]:
@@ -158,10 +184,16 @@ class ActivationInjection:
         finally:
             now.rows, now.layers = before
 
-    def _begin(self, _module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._now.plan, self._now.inside = None, False
+        if self._now.rows is not None and any(name.startswith("cu_seq_lens") for name in kwargs):
+            raise ConfigError(
+                "this pass packs several texts into a row, as continuous batching does, and no row's places can be "
+                "told; use `generate` without it"
+            )
         self._now.plan = self._plan(args[0] if args else kwargs.get("input_ids"), kwargs.get("past_key_values"))
         self._now.inside = True
+        return (args, _positioned(args, kwargs)) if hasattr(module, LEARNT_POSITIONS) else None
 
     def _end(self, *_: Any) -> None:
         self._now.plan, self._now.inside = None, False
@@ -224,6 +256,15 @@ class ActivationInjection:
         if not vectors:
             return None
         return _Plan(torch.tensor(taken, device=device), torch.tensor(columns, device=device), torch.cat(vectors))
+
+
+def _positioned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """With positions that begin at each row's first token, as `generate` has them; TRL's passes give none, and with
+    padding on the left learnt positions would then be others than in generation."""
+    ids, mask = args[0] if args else kwargs.get("input_ids"), kwargs.get("attention_mask")
+    if kwargs.get("position_ids") is not None or ids is None or mask is None or mask.ndim != 2:
+        return kwargs
+    return {**kwargs, "position_ids": (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, -ids.shape[1] :]}
 
 
 def _agree(row: int, one: Row, layer: int | None, places: Places | None) -> None:

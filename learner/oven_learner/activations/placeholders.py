@@ -18,7 +18,7 @@ PLACEHOLDER = " ?"
 HEADER_TOKENS = 16
 """How far before a run of placeholders its header is looked for: no tokenizer makes more of `Layer: 1000` and a
 newline than one token a character."""
-HEADER = re.compile(r"Layer\s*:\s*(\d(?:\s*\d)*)\s*\Z")
+HEADER = re.compile(r"Layer\s*:\s*(\d(?:\s*\d)*)\s*\n\s*\Z")
 """The header before a run, as decoded: tokenizers without a decoder put spaces between tokens."""
 
 

@@ -34,7 +34,7 @@ def layer_of(key: str) -> int:
     """The layer that a key names. Raises ConfigError for what is no key."""
     layer = key.rpartition(".")[2]
     if not layer.isdecimal():
-        raise ConfigError(f"{key!r} is no activation's key; make it with activation_key(model, text, layer)")
+        raise ConfigError(f"{key!r} is not the key of an activation; make it with activation_key(model, text, layer)")
     return int(layer)
 
 
@@ -106,7 +106,7 @@ class ActivationStore:
         if self.width not in (None, width):
             raise ConfigError(
                 f"{path}: activations of {width} elements beside others of {self.width} in {self.folder}; keep each "
-                "model's in a folder of its own"
+                "model's in its own folder"
             )
         self.width = width
         self._open |= dict.fromkeys(keys, file)

@@ -27,7 +27,8 @@ class ActivationGRPOTrainer(ChannelTrainer):
 
     Vectors are in place in generation and in the log-probabilities of the old policy, the reference and the loss. The
     reference is the adapter `ref`, which TRL makes of a policy that comes with an adapter; without PEFT its own model.
-    Rows without the key, or None, are a plain GRPOTrainer's, to the bit.
+    Rows without the key, or None, are a plain GRPOTrainer's, to the bit; but a model that learns positions (GPT-2) gets
+    each row's own in every pass, where TRL counts the padding.
 
     Raises ConfigError for what runs no hook, or rows of its own: vLLM, continuous batching, torch.compile, a static
     cache, tools, rollouts, channels.

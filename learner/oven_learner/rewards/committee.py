@@ -20,12 +20,14 @@ from oven_controller.protocol.requests import Completion, ScoreRequest
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.completions.plain_text import as_text
-from oven_learner.rewards.aggregation import DEFAULT_RULE, aggregate, agreement, rule_named, sees_difference
+from oven_learner.rewards.aggregation import DEFAULT_RULE, rule_named
 from oven_learner.rewards.asker import Answers, Asker
+from oven_learner.rewards.batch_rewards import Weighing, batch_rewards
 from oven_learner.rewards.group import Evidence, Group, Judged, groups_of, spread_out, whole
 from oven_learner.rewards.judge_knobs import announce_judges, announce_weights
 from oven_learner.rewards.live_judges import LiveJudges
 from oven_learner.rewards.model_description import ModelDescription
+from oven_learner.rewards.reward_shape import RewardShape
 from oven_learner.rewards.rule_members import Cell, RewardFunction, score_rows
 from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, Abstention, Verdict
 from oven_learner.rewards.watching import JudgeWatch
@@ -50,7 +52,7 @@ class Committee:
     rewards/aggregation/. `description` is what remote members are told of the model whose answers they score; without
     it they see the prompt alone, and the process log says so. After `hold_after` steps in a row without a scored group
     the run is held. `ahead`: 1 has a GRPOTrainer make the next completions while these are with the remote members
-    (rewards/generation_ahead.py).
+    (rewards/generation_ahead.py). `shape` says what members are shown of a batch, and what becomes of their scores.
 
     Raises ConfigError for names, weights or a quorum that cannot work, and UnknownNameError for a rule of aggregation
     that there is not.
@@ -72,9 +74,11 @@ class Committee:
         seed: int = 0,
         description: ModelDescription | str = "",
         run: str = "",
+        shape: RewardShape | None = None,
     ) -> None:
         self.__name__ = "committee"  # what TRL calls a reward function in its metrics
         self.rules = dict(rules)
+        self.shape = shape
         self.remote = remote
         self.hold_after = hold_after
         self.ahead = ahead
@@ -213,6 +217,8 @@ class Committee:
         """`reward.weights`, where there is something to weigh, and `committee.<member>` of each remote member."""
         announce_weights(actuators, self)
         announce_judges(actuators, self)
+        if self.shape is not None:
+            self.shape.announce(actuators)
 
     def announced(self) -> tuple[MetricSpec, ...]:
         """The metrics that it logs of each batch."""
@@ -230,6 +236,7 @@ class Committee:
             *(COSTS if self.remote is not None else ()),
             *(MetricSpec(name=f"committee/abstain/{kind}", better="down", unit=said) for kind, said in KINDS.items()),
             *self.watch.announced(),
+            *(self.shape.announced() if self.shape is not None else ()),
         )
 
     def __call__(
@@ -244,12 +251,15 @@ class Committee:
         """One reward a completion; None for all of a group that has no quorum. Never raises for a member's sake."""
         if self.group_size < 1:
             raise ConfigError("the committee belongs to no trainer; call oven.attach(trainer, committee=...) first")
+        written = [as_text(completion) for completion in completions]
+        if self.shape is not None:
+            prompts, completions = self.shape.shown(prompts, written, columns)
         asked = {"prompts": prompts, "completions": completions, **columns}
         asked |= {"log_metric": log_metric, "trainer_state": trainer_state}
         lacking = self.reference_columns
         cells = {name: score_rows(name, rule, asked, len(prompts), lacking) for name, rule in self.rules.items()}
         texts = [as_text(completion) for completion in completions]
-        mine = ([as_text(prompt) for prompt in prompts], texts, cells, self._references(texts, cells, columns))
+        mine = ([as_text(prompt) for prompt in prompts], texts, cells, self._references(texts, cells, columns), written)
         step = int(getattr(trainer_state, "global_step", 0))
         several = "torch" in sys.modules and ranks.world() > 1
         rows, parts = ranks.gather_rows(mine, len(prompts)) if several else (range(len(prompts)), [mine])
@@ -283,7 +293,8 @@ class Committee:
     def state_dict(self) -> dict[str, Any]:
         """What the training learnt of the judges; a checkpoint keeps it."""
         judges = {member: self.judges.active(member) for member in self.judges.members}
-        return {"reliability": self.watch.reliability.state_dict(), "judges": judges}
+        shape = {} if self.shape is None else {"shape": self.shape.state_dict()}
+        return {"reliability": self.watch.reliability.state_dict(), "judges": judges, **shape}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Judges that it does not name begin anew, and so do members that another model judges as, until the one that
@@ -291,6 +302,8 @@ class Committee:
         self._learnt, self._learnt_of = dict(state.get("reliability", {})), dict(state.get("judges", {}))
         for member in self.judges.members:
             self._watch_anew(member)
+        if self.shape is not None:
+            self.shape.load_state_dict(state.get("shape", {}))
 
     def _watch_anew(self, member: str) -> None:
         """Another judge than before has this name, or a new one."""
@@ -333,20 +346,8 @@ class Committee:
                 for i, verdict in enumerate(answers[member]):
                     verdicts[i][member] = spread_out(verdict, requests[i], groups[i].completions)
             reasons = [{name: self.remote.take_reasons(name, one.group) for name in weighty} for one in requests]
-        rewards: list[float | None] = []
-        skipped = indifferent = 0
-        agreed: list[float] = []
-        weights = self.watch.weights(shares)  # of the whole batch: its order does not matter
-        for group, of_group in zip(groups, verdicts, strict=True):
-            scores = {name: verdict for name, verdict in of_group.items() if not isinstance(verdict, Abstention)}
-            given = aggregate(scores, weights, quorum=quorum, rule=self._rule, caution=self._caution)
-            voting = {name: said for name, said in scores.items() if shares[name] > 0}
-            skipped += given is None
-            if given is None and len(voting) >= quorum:
-                indifferent += sum(not sees_difference(said) for said in voting.values())
-            rewards += [None] * len(group.completions) if given is None else given
-            one = agreement(voting)
-            agreed += [] if one is None else [one]
+        weighing = Weighing(shares, self.watch.weights(shares), quorum, self._rule, self._caution)
+        found = batch_rewards(groups, verdicts, weighing, self.shape)
         metrics, abstained = self._measured(verdicts)
         if self.remote is not None and weighty:
             begun = self.watch.begun
@@ -359,15 +360,13 @@ class Committee:
                 shown = [completion.text for completion in request.completions]
                 self.watch.saw(shown, group.completions, of_voting, shares)
             metrics |= self.watch.metrics(self.remote.health)
-        if indifferent:
-            abstained[NO_DIFFERENCE] = indifferent
-            metrics["committee/abstentions"] += indifferent
-            metrics[f"committee/abstain/{NO_DIFFERENCE}"] = float(indifferent)
-        metrics["committee/skipped_groups"] = float(skipped)
-        if agreed:
-            metrics["committee/agreement"] = math.fsum(agreed) / len(agreed)
+        if found.indifferent:
+            abstained[NO_DIFFERENCE] = found.indifferent
+            metrics["committee/abstentions"] += found.indifferent
+            metrics[f"committee/abstain/{NO_DIFFERENCE}"] = float(found.indifferent)
+        metrics |= {"committee/skipped_groups": float(found.skipped), **found.metrics}
         evidence = Evidence(groups, verdicts, dict(shares), requests, reasons)
-        return Judged(rewards, len(groups), skipped, metrics, abstained), evidence
+        return Judged(found.rewards, len(groups), found.skipped, metrics, abstained), evidence
 
     def _measured(self, verdicts: Sequence[Mapping[str, Verdict]]) -> tuple[dict[str, float], Counter[str]]:
         metrics: dict[str, float] = {}

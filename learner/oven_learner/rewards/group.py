@@ -21,6 +21,8 @@ class Group:
     cells: Mapping[str, Sequence[Cell]]
     reference: str = ""
     """An answer known to be right; empty: none is."""
+    written: tuple[str, ...] = ()
+    """What the policy wrote, where `completions` is what members are shown of it."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,9 @@ class Evidence:
     """Remote member → completion id → why, group by group."""
 
 
-Part: TypeAlias = tuple[list[str], list[str], dict[str, list[Cell]], list[str]]
-"""A rank's rows: prompts, completions, each rule's cells, and an answer known to be right for each."""
+Part: TypeAlias = tuple[list[str], list[str], dict[str, list[Cell]], list[str], list[str]]
+"""A rank's rows: prompts, completions, each rule's cells, an answer known to be right for each, and what the policy
+wrote."""
 
 
 def groups_of(parts: Sequence[Part], rules: Iterable[str], group_size: int) -> list[Group]:
@@ -60,12 +63,14 @@ def groups_of(parts: Sequence[Part], rules: Iterable[str], group_size: int) -> l
     completions = [completion for part in parts for completion in part[1]]
     cells = {name: [cell for part in parts for cell in part[2][name]] for name in rules}
     references = [reference for part in parts for reference in part[3]]
+    written = [one for part in parts for one in part[4]]
     return [
         Group(
             prompts[start],
             tuple(completions[start : start + group_size]),
             {name: cells[name][start : start + group_size] for name in cells},
             next(filter(None, references[start : start + group_size]), ""),
+            tuple(written[start : start + group_size]),
         )
         for start in range(0, len(prompts), group_size)
     ]

@@ -212,19 +212,27 @@ async def test_a_sharded_trainer_is_left_as_it_is_and_its_knobs_act(
     assert "run.rollback" not in {spec.name for spec in started_as.actuators}, "no rank has the whole of it in memory"
 
 
-def without_a_bus(forks: ForkServer, kind: str, folder: Path, count: int) -> list[dict[str, Any]]:
+def without_a_bus(forks: ForkServer, kind: str, folder: Path, count: int, *more: str) -> list[dict[str, Any]]:
     """How the ranks of a job ended."""
     env = os.environ | {
         "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE",
         "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("controller", "learner", ".")),
     }  # fmt: skip
-    job = ["-m", "tests.support.ranks_job", kind, str(folder), "--ranks", str(count)]
+    job = ["-m", "tests.support.ranks_job", kind, str(folder), "--ranks", str(count), *more]
     process = Process(job, env, folder / "log", forks.popen())
     try:
         assert process.popen.wait(LIMIT_S) == 0, process.said()
     finally:
         process.kill()
     return ends(folder, count)
+
+
+def test_an_oracles_rows_have_their_own_vectors_on_two_ranks(forks: ForkServer, tmp_path: Path) -> None:
+    """`python -m tests.support.activation_rows 10000` does this with as many rows."""
+    job = ["--steps", "24"]  # a rank's rows
+    for counted in without_a_bus(forks, "oracle", tmp_path, 2, *job):
+        assert counted["wrong"] == 0 and counted["rows"] >= 24 and counted["in_passes"] >= 72
+        assert counted["apart"] <= 1e-5
 
 
 def test_a_trial_on_two_ranks_keeps_either_branch_bit_for_bit(forks: ForkServer, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ import torch
 from tests.support.activations import FAMILIES, SIZE, WORDS, model, tokenizer
 from tests.support.attached import THIRD_PARTY
 
+from oven_controller.errors import ConfigError
 from oven_learner.activations.blocks import blocks
-from oven_learner.activations.injection import ActivationInjection, injected, unwatched
+from oven_learner.activations.injection import ActivationInjection, Control, injected, unwatched
 from oven_learner.activations.placeholders import oracle_prompt
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -46,8 +48,9 @@ def outputs(of: Any, block: int, run: Any) -> list[torch.Tensor]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_places_get_the_formula_and_no_other_position_moves(family: str, side: str) -> None:
     policy, batch, wanted = model(family).eval(), prompts(side), vectors(2, 1, 3)
-    [plain] = outputs(policy, 1, lambda: policy(**batch))
     injection = ActivationInjection(policy, tokenizer())
+    with unwatched():
+        [plain] = outputs(policy, 1, lambda: policy(**batch))
     with injection.rows(wanted):
         [changed] = outputs(policy, 1, lambda: policy(**batch))
     moved = torch.zeros_like(batch["input_ids"], dtype=torch.bool)
@@ -67,18 +70,142 @@ def test_the_formula_by_hand() -> None:
 
 
 @pytest.mark.parametrize("cache", [True, False])
-def test_generation_has_the_vectors_with_a_cache_and_without_one(cache: bool) -> None:
-    """Greedy, two sequences a prompt by beams: the text is the one of whole passes."""
-    policy, batch, wanted = model().eval(), prompts(), vectors(2, 1, 3)
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_generation_has_the_vectors_with_a_cache_and_without_one(family: str, cache: bool) -> None:
+    """Two sequences a prompt, and each token's distribution is that of a whole pass."""
+    policy, batch, wanted = model(family).eval(), prompts(), vectors(2, 1, 3)
     injection = ActivationInjection(policy, tokenizer())
     with injection.rows(wanted), torch.no_grad():
         done = policy.generate(
             **batch, max_new_tokens=6, min_new_tokens=6, do_sample=True, top_k=0, num_return_sequences=2,
-            use_cache=cache, output_logits=True, return_dict_in_generate=True, bad_words_ids=None,
+            use_cache=cache, output_logits=True, return_dict_in_generate=True,
         )  # fmt: skip
-        whole = policy(done.sequences, attention_mask=(done.sequences != 0).long()).logits
+        mask = torch.cat([batch["attention_mask"].repeat_interleave(2, dim=0), torch.ones(6, 6, dtype=torch.long)], 1)
+        whole = policy(done.sequences, attention_mask=mask).logits
     start = batch["input_ids"].shape[1] - 1
-    assert torch.allclose(torch.stack(done.logits, 1), whole[:, start:-1], atol=1e-5)
+    assert torch.allclose(torch.stack(done.logits, 1), whole[:, start:-1], atol=1e-4)
     with unwatched(), torch.no_grad():
-        without = policy(done.sequences, attention_mask=(done.sequences != 0).long()).logits
+        without = policy(done.sequences, attention_mask=mask).logits
     assert not torch.allclose(whole[:, start:-1], without[:, start:-1], atol=0.01)
+
+
+def test_beams_keep_the_vectors_of_their_prompt() -> None:
+    policy, batch, wanted = model().eval(), prompts(), vectors(2, 1, 3)
+    with ActivationInjection(policy, tokenizer()).rows(wanted), torch.no_grad():
+        said = [policy.generate(**batch, max_new_tokens=5, num_beams=3, use_cache=cache) for cache in (True, False)]
+    assert torch.equal(*said)
+
+
+def test_the_gradient_reaches_what_is_below_the_block() -> None:
+    """The formula is differentiated as it stands."""
+    hidden = torch.randn(3, SIZE, dtype=torch.float64, requires_grad=True)
+    vector = torch.randn(3, SIZE, dtype=torch.float64)
+
+    def formula(h: torch.Tensor) -> torch.Tensor:
+        return h + h.norm(dim=1, keepdim=True) * vector / vector.norm(dim=1, keepdim=True)
+
+    [wanted] = torch.autograd.grad(formula(hidden).square().sum(), hidden)
+    single = hidden.detach().float().requires_grad_()
+    [found] = torch.autograd.grad(injected(single, vector.float()).square().sum(), single)
+    assert torch.allclose(found.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_control_leaves_its_places_as_they_are() -> None:
+    policy, batch, wanted = model().eval(), prompts(), vectors(2, 1, 3)
+    [plain] = outputs(policy, 1, lambda: policy(**batch))
+    injection = ActivationInjection(policy, tokenizer())
+    with injection.rows([Control.UNCHANGED, wanted[1], Control.UNCHANGED]):
+        [changed] = outputs(policy, 1, lambda: policy(**batch))
+    assert torch.equal(changed[[0, 2]], plain[[0, 2]]) and not torch.equal(changed[1], plain[1])
+
+
+def test_a_part_has_its_own_rows() -> None:
+    policy, batch, wanted = model().eval(), prompts(), vectors(2, 1, 3)
+    injection = ActivationInjection(policy, tokenizer())
+    with injection.rows(wanted, [2, 2, 2]), torch.no_grad():
+        whole = policy(**batch).logits
+        with injection.part(1, 3):
+            part = policy(**{name: one[1:] for name, one in batch.items()}).logits
+        assert torch.allclose(part, whole[1:], atol=1e-5)
+        assert torch.equal(policy(**batch).logits, whole)
+
+
+def test_a_copy_of_the_model_has_the_rows_too() -> None:
+    policy, batch = model().eval(), prompts()
+    injection = ActivationInjection(policy, tokenizer())
+    copied = copy.deepcopy(policy)
+    injection.attach(copied)
+    with injection.rows(vectors(2, 1, 3)), torch.no_grad():
+        assert torch.equal(copied(**batch).logits, policy(**batch).logits)
+
+
+def test_a_model_has_one_injection() -> None:
+    policy = model()
+    with ActivationInjection(policy, tokenizer()) as injection:
+        injection.attach(policy)  # it knows
+        with pytest.raises(ConfigError, match="has an injection already"):
+            ActivationInjection(policy, tokenizer())
+        narrow = model("gpt2")
+        narrow.config.n_embd = 8
+        with pytest.raises(ConfigError, match=r"16 elements.*8; take a model of the same hidden size"):
+            injection.attach(narrow)
+    policy(**prompts())  # a text like others, now that it has gone
+    with pytest.raises(ConfigError, match="blocks 0 to 3"):
+        ActivationInjection(policy, tokenizer(), block=4)
+
+
+def run(rows: Any, layers: Any = None, batch: Any = None, policy: Any = None) -> None:
+    policy = policy or model().eval()
+    injection = ActivationInjection(policy, tokenizer())
+    with injection.rows(rows, layers):
+        policy(**(prompts() if batch is None else batch))
+
+
+@pytest.mark.parametrize(
+    ("rows", "layers", "said"),
+    [
+        (None, None, "no rows are known"),
+        ([], None, "vectors for 0"),
+        (vectors(2, 1), None, "3 rows, and vectors for 2"),
+        (vectors(2, 1, 3, 2), None, "3 rows, and vectors for 4"),
+        (vectors(1, 2, 3), None, "row 0 has 2 places after `Layer: n`, and 1 vectors"),
+        ([*vectors(2, 1), None], None, "row 2 has 3 places after `Layer: n`, and no vectors"),
+        (vectors(2, 1, 3), [2, 1, 2], "row 1 says `Layer: 2`, and its vectors are of layer 1"),
+    ],
+)
+def test_a_row_that_is_not_known_is_an_error(rows: Any, layers: Any, said: str) -> None:
+    with pytest.raises(RuntimeError, match=said):
+        run(rows, layers)
+
+
+def test_a_text_without_places_needs_none() -> None:
+    batch = tokenizer()(["is it ? ?"], return_tensors="pt", return_token_type_ids=False)
+    run(None, batch=batch)
+    run([None], batch=batch)
+    for row, said in ((vectors(1)[0], "0 places"), (Control.UNCHANGED, "no places")):
+        with pytest.raises(RuntimeError, match=said):
+            run([row], batch=batch)
+
+
+def test_passes_whose_places_cannot_be_told_are_refused() -> None:
+    policy = model().eval()
+    with pytest.raises(RuntimeError, match="a pass on embeddings"):
+        run(vectors(2), batch={"inputs_embeds": torch.ones(1, 4, SIZE)}, policy=policy)
+    with pytest.raises(ConfigError, match="packs several texts"):
+        run(vectors(2, 1, 3), batch={**prompts(), "cu_seq_lens_q": torch.tensor([0, 3])})
+    injection = ActivationInjection(other := model(), tokenizer())
+    with injection.rows(vectors(2, 1, 3)), pytest.raises(RuntimeError, match="outside of its model's pass"):
+        blocks(other)[1](torch.ones(1, 2, SIZE), position_embeddings=(torch.ones(1, 2, 8), torch.ones(1, 2, 8)))
+
+
+@pytest.mark.parametrize(
+    ("vector", "said"),
+    [
+        (torch.zeros(2, SIZE), "is zero"),
+        (torch.full((2, SIZE), float("inf")), "NaN or infinite"),
+        (torch.ones(2, SIZE - 1), "hidden states of 16 elements"),
+    ],
+)
+def test_what_is_no_direction_is_refused(vector: torch.Tensor, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        run([vector, *vectors(1, 3)])

@@ -16,8 +16,9 @@ from oven_learner.recipes.grpo.evaluation import greedy_accuracy, held_out_examp
 from oven_learner.recipes.grpo.job import build
 from oven_learner.recipes.grpo.model import build_tokenizer
 from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings, parse_start
-from oven_learner.recipes.grpo.supervised_warmup import WEIGHTS, cache_key, warm_policy
+from oven_learner.recipes.grpo.supervised_warmup import cache_key, warm_policy
 from oven_learner.recipes.runner import Job
+from oven_learner.recipes.weights_cache import WEIGHTS
 
 TINY = GrpoSettings(
     lengths=(1, 2),

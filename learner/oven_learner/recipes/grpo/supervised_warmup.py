@@ -1,16 +1,10 @@
 """The supervised warm-up that stands in for pre-training, kept on disk so that a second run starts at once."""
 
-import hashlib
-import json
-import os
 import random
-import shutil
-import tempfile
 from itertools import islice
 from pathlib import Path
 
 import torch
-from safetensors.torch import load, save
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -18,9 +12,9 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from oven_learner.recipes.grpo.model import build_model
 from oven_learner.recipes.grpo.task import habit_pairs
 from oven_learner.recipes.sorting_settings import SortingSettings
+from oven_learner.recipes.weights_cache import key_of, load_weights, store_weights
 
 RECIPE_VERSION = 1  # raise it when the warm-up's code changes what it produces
-WEIGHTS, DIGEST = "policy.safetensors", "sha256"
 RAMP = 20  # steps over which the learning rate rises
 IGNORED = -100  # cross_entropy's default ignore_index
 
@@ -29,8 +23,7 @@ def cache_key(settings: SortingSettings, seed: int) -> str:
     """16 hex digits over everything that decides the warm weights, and nothing that doesn't."""
     fields = ("lengths", "hidden", "layers", "heads", "ffn", "sft_steps", "sft_batch", "sft_learning_rate")
     decides = {name: getattr(settings, name) for name in (*fields, "right_habit")}
-    text = json.dumps({"version": RECIPE_VERSION, "seed": seed, **decides}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return key_of({"version": RECIPE_VERSION, "seed": seed, **decides})
 
 
 def warm_policy(
@@ -44,39 +37,12 @@ def warm_policy(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build_model(settings, tokenizer)
-        if not _load(model, folder):
+        if (weights := load_weights(folder)) is not None:
+            model.load_state_dict(weights)
+        else:
             _train(model, settings, tokenizer, seed)
-            _store(model, folder)
+            store_weights(model.state_dict(), folder)
     return model
-
-
-def _load(model: LlamaForCausalLM, folder: Path) -> bool:
-    """Whether the entry was there and sound; a model that it doesn't fit is left as it was."""
-    try:
-        data = (folder / WEIGHTS).read_bytes()
-        digest = (folder / DIGEST).read_text()
-    except (OSError, UnicodeDecodeError):
-        return False
-    if hashlib.sha256(data).hexdigest() != digest:
-        return False
-    model.load_state_dict(load(data))
-    return True
-
-
-def _store(model: LlamaForCausalLM, folder: Path) -> None:
-    """Write beside the target, then rename: a reader sees a whole entry or none."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        data = save({name: weight.contiguous() for name, weight in model.state_dict().items()})
-        (fresh / WEIGHTS).write_bytes(data)
-        (fresh / DIGEST).write_text(hashlib.sha256(data).hexdigest())
-        shutil.rmtree(folder, ignore_errors=True)  # only ever a corrupt entry, or an equal one of a racing process
-        os.rename(fresh, folder)
-    except OSError:
-        shutil.rmtree(fresh, ignore_errors=True)
-        if not (folder / WEIGHTS).is_file():  # not the race's winner in our place: a disk that cannot be written
-            raise
 
 
 def _train(model: LlamaForCausalLM, settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:

@@ -77,7 +77,7 @@ RELATIONS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
 """Relations: their frames with places for subject and object, and their facts."""
 
 REVIEWED = ("film", "book", "song", "play", "show", "story", "meal", "hotel", "actor", "music")
-DEGREES = ("very ", "really ", "so ", "quite ", "")
+DEGREES = ("very ", "so ", "quite ", "")
 FEELINGS = {
     "positive": ("good", "great", "wonderful", "funny", "lovely", "brilliant", "charming", "beautiful"),
     "negative": ("bad", "awful", "terrible", "boring", "dull", "stupid", "ugly", "weak"),

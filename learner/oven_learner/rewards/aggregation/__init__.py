@@ -8,6 +8,7 @@ from oven_learner.rewards.aggregation.group_reward import (
     sees_difference,
     standard,
     standardised,
+    weighted_mean,
 )
 from oven_learner.rewards.aggregation.reliability import Reliability
 from oven_learner.rewards.aggregation.rules import RULES, rule_named
@@ -22,4 +23,5 @@ __all__ = [
     "sees_difference",
     "standard",
     "standardised",
+    "weighted_mean",
 ]

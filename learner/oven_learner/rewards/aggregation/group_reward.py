@@ -66,6 +66,21 @@ def aggregate(
     return [level + scale * (value - centre) for value in rewards]
 
 
+def weighted_mean(
+    scores: Mapping[str, Sequence[float]], weights: Mapping[str, float], *, quorum: int
+) -> list[float] | None:
+    """The mean of the members' scores of each completion by their weights, on their own scale; None without a quorum.
+
+    Not standardised, so it stays within [0, 1], and members whose scores are all alike count as well.
+    """
+    voting = {name: given for name, given in scores.items() if weights.get(name, 0.0) > 0}
+    if len(voting) < quorum or not voting:
+        return None
+    total = math.fsum(weights[name] for name in voting)
+    rows = range(len(next(iter(voting.values()))))
+    return [math.fsum(weights[name] * given[row] for name, given in voting.items()) / total for row in rows]
+
+
 def sees_difference(given: Sequence[float]) -> bool:
     """Whether a judge's scores of one group order its completions at all."""
     return _spread(given, _mean(given)) > FLAT

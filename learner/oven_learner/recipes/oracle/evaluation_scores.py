@@ -1,0 +1,127 @@
+"""Scores of answers with a stated confidence: accuracy, ECE, MCE and Brier, with intervals and with ECE's null.
+
+An answer that does not parse is wrong, and has no confidence: it counts for accuracy and not for calibration.
+Intervals are 95 % percentile bootstraps over texts, since the answers about one text at several depths are not
+independent. Resampling adds noise to each bin, so intervals of ECE and MCE lie high where they are near their null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from oven_learner.rewards.calibration_error import BINS, SEED, Bins, Floats, bin_of, binned, brier, null
+
+RESAMPLES = 1000
+"""Of the bootstrap: percentiles of 2.5 % rest on 25."""
+
+
+class Scored(NamedTuple):
+    """One answer: which text it is about, its confidence from 0 to 1 or None where it does not parse, and whether it
+    is right."""
+
+    text: int
+    confidence: float | None
+    right: bool
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Bin:
+    """The answers with low ≤ confidence < high (of the last: ≤ high): how many, and their means."""
+
+    low: float
+    high: float
+    count: int
+    confidence: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of a set of answers. What rests on confidences is None where no answer has one."""
+
+    count: int
+    unparsed: int
+    accuracy: Estimate
+    ece: Estimate | None
+    mce: Estimate | None
+    brier: Estimate | None
+    ece_null: float | None
+    """The mean ECE of a perfect forecaster with these confidences."""
+    ece_null_99: float | None
+    """What ECE it exceeds once in a hundred times."""
+    bins: tuple[Bin, ...]
+    """Those with an answer in them."""
+
+
+def scores(answers: Sequence[Scored]) -> Scores:
+    """Raises ValueError where there is no answer."""
+    if not answers:
+        raise ValueError("no answers to score")
+    drawn = _resampled(answers)
+    accuracy = _estimate(sum(one.right for one in answers) / len(answers), drawn["accuracy"])
+    stated = [(one.confidence, float(one.right)) for one in answers if one.confidence is not None]
+    if not stated:
+        return Scores(len(answers), len(answers), accuracy, None, None, None, None, None, ())
+    confidences, outcomes = (np.array(column) for column in zip(*stated, strict=True))
+    bins, perfect = binned(confidences, outcomes), null(confidences)
+    return Scores(
+        count=len(answers),
+        unparsed=len(answers) - len(stated),
+        accuracy=accuracy,
+        ece=_estimate(bins.expected_error, drawn["ece"]),
+        mce=_estimate(bins.maximum_error, drawn["mce"]),
+        brier=_estimate(brier(confidences, outcomes), drawn["brier"]),
+        ece_null=perfect.mean,
+        ece_null_99=perfect.high,
+        bins=_bins(bins),
+    )
+
+
+def _resampled(answers: Sequence[Scored]) -> dict[str, Floats]:
+    """Each score of each resample of the texts, (RESAMPLES,); NaN where a resample has no confidence in it."""
+    _, text = np.unique([one.text for one in answers], return_inverse=True)  # (N,), from 0 on
+    right = np.array([one.right for one in answers], dtype=np.float64)
+    stated = np.array([np.nan if one.confidence is None else one.confidence for one in answers])
+    parsed = ~np.isnan(stated)
+    inside = np.eye(BINS)[bin_of(np.nan_to_num(stated))] * parsed[:, None]  # (N, BINS)
+    errors = np.where(parsed, right - stated, 0.0)[:, None]
+    columns = np.hstack([inside, inside * errors, errors**2, right[:, None], np.ones((len(answers), 1))])
+    sums = np.zeros((text.max() + 1, columns.shape[1]))  # of each text's answers
+    np.add.at(sums, text, columns)
+    texts = len(sums)
+    times = np.random.default_rng(SEED).multinomial(texts, np.full(texts, 1 / texts), size=RESAMPLES)
+    drawn = times @ sums
+    counts, gaps, total = drawn[:, :BINS], np.abs(drawn[:, BINS : 2 * BINS]), drawn[:, :BINS].sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return {
+            "accuracy": drawn[:, -2] / drawn[:, -1],
+            "ece": gaps.sum(axis=1) / total,
+            "mce": np.where(counts > 0, gaps / counts, 0).max(axis=1),
+            "brier": drawn[:, 2 * BINS] / total,
+        }
+
+
+def _estimate(value: float, drawn: Floats) -> Estimate:
+    low, high = np.nanquantile(drawn, [0.025, 0.975])
+    return Estimate(value, float(low), float(high))
+
+
+def _bins(bins: Bins) -> tuple[Bin, ...]:
+    return tuple(
+        Bin(at / BINS, (at + 1) / BINS, int(count), float(confidence / count), float(outcome / count))
+        for at, (count, confidence, outcome) in enumerate(zip(*bins, strict=True))
+        if count
+    )

@@ -1,0 +1,162 @@
+"""Pre-training of the model that is made on the spot: texts, each followed by questions about it and their answers.
+
+What it learns to answer of a text that it reads, its activations of that text have to carry. Texts that are held out,
+of the prompts and of the benchmarks' templates, are never among them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import LlamaForCausalLM
+
+from oven_learner.recipes.oracle.attributes import ATTRIBUTES
+from oven_learner.recipes.oracle.benchmark_items import items
+from oven_learner.recipes.oracle.benchmark_templates import QUESTIONS
+from oven_learner.recipes.oracle.model import SIZES, Sizes, build_model
+from oven_learner.recipes.oracle.template_prompts import TemplatePrompt, prompts
+from oven_learner.recipes.oracle.template_questions import questions
+from oven_learner.recipes.weights_cache import key_of, load_weights, store_weights
+
+NOTES = "\n"
+"""Opens the list of a prompt's values."""
+TEXT_WEIGHT = 0.1
+"""Of a token that is not an answer's: most of a drawn text cannot be foretold, and answers are what is wanted."""
+RAMP = 20
+"""Steps over which the learning rate rises."""
+
+
+class Schedule(NamedTuple):
+    """Of a training: how many steps, of how many rows, at which highest learning rate."""
+
+    steps: int
+    rows: int
+    learning_rate: float
+
+
+SCHEDULE = Schedule(steps=400, rows=16, learning_rate=0.02)
+"""Of the model made on the spot."""
+ADAM = 0.15
+"""AdamW's learning rate in Muon's."""
+VERSION = 1
+"""Raise it when the code changes what the pre-training makes."""
+
+Piece = tuple[str, bool]
+"""Text, and whether it is an answer."""
+
+
+def own_model(
+    tokenizer: Any, seed: int, cache: Path, sizes: Sizes = SIZES, schedule: Schedule = SCHEDULE
+) -> tuple[LlamaForCausalLM, str]:
+    """The model made on the spot, and its name in the keys of activations: from the cache where it is there and sound,
+    else pre-trained now. torch's global generator is left as it was."""
+    decides = {"version": VERSION, "seed": seed, "words": tokenizer.get_vocab(), "sizes": sizes, "schedule": schedule}
+    name = f"own-{key_of(decides)}"
+    folder = cache / f"oracle-{name}"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = build_model(sizes, tokenizer)
+        if (weights := load_weights(folder)) is not None:
+            model.load_state_dict(weights)
+        else:
+            pretrain(model, tokenizer, schedule, seed)
+            store_weights(_untied(model), folder)
+    return model.eval(), name
+
+
+def _untied(model: LlamaForCausalLM) -> dict[str, Tensor]:
+    """The weights, each with its own memory, as safetensors wants them."""
+    return {name: weight.clone() for name, weight in model.state_dict().items()}
+
+
+def template_rows(rng: random.Random) -> Iterator[list[Piece]]:
+    """A prompt, four questions with answers, and notes of all its values, each exact or broader; endless."""
+    while True:
+        yield _template_row(prompts(1, rng)[0], rng)
+
+
+def _template_row(prompt: TemplatePrompt, rng: random.Random) -> list[Piece]:
+    pieces: list[Piece] = [(prompt.text, False)]
+    for question in questions(prompt, rng, count=4):
+        assert question.answer is not None
+        pieces += [("\n" + question.text, False), (question.answer.says_what[0], True)]
+    pieces.append((NOTES, False))
+    return pieces + [(prompt.values[name], True) for name in ATTRIBUTES if name in prompt.values]
+
+
+def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
+    """A text of a benchmark's training part with all its questions and answers, each benchmark as often; endless."""
+    texts = []
+    for benchmark in QUESTIONS:
+        of_text = groupby(items(benchmark, held_out=False), key=lambda item: item.text)
+        texts.append([(text, [(item.question, item.answer) for item in asked]) for text, asked in of_text])
+    while True:
+        text, asked = rng.choice(rng.choice(texts))
+        rng.shuffle(asked)
+        row: list[Piece] = [(text, False)]
+        for question, answer in asked:
+            row += [("\n" + question, False), (answer, True)]
+        yield row
+
+
+def collate(rows: Sequence[list[Piece]], tokenizer: Any) -> tuple[Tensor, Tensor]:
+    """Token ids (B, T), padded on the right, and the weight of each as a target (B, T)."""
+    encoded = []
+    for row in rows:
+        ids: list[int] = []
+        weights: list[float] = []
+        for (_, answer), piece in zip(row, tokenizer([text for text, _ in row])["input_ids"], strict=True):
+            ids += piece
+            weights += [1.0 if answer else TEXT_WEIGHT] * len(piece)
+        encoded.append((ids, weights))
+    width = max(len(ids) for ids, _ in encoded)
+    ids_of, weights_of = torch.full((len(rows), width), tokenizer.pad_token_id), torch.zeros(len(rows), width)
+    for row_number, (ids, weights) in enumerate(encoded):
+        ids_of[row_number, : len(ids)] = torch.tensor(ids)
+        weights_of[row_number, : len(ids)] = torch.tensor(weights)
+    return ids_of, weights_of
+
+
+def loss_of(model: Any, ids: Tensor, weights: Tensor) -> Tensor:
+    """The weighted mean of the next tokens' cross-entropies, in nats."""
+    logits = model(input_ids=ids, use_cache=False).logits  # (B, T, V); padding is on the right, and attended by none
+    targets, of = ids[:, 1:].flatten(), weights[:, 1:].flatten()
+    losses = cross_entropy(logits[:, :-1].flatten(0, 1), targets, reduction="none")
+    return (losses * of).sum() / of.sum()
+
+
+def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
+    """Trains all weights: matrices by Muon (Jordan et al. 2024), which at these sizes takes half of AdamW's steps, the
+    rest by AdamW. Rows of prompts and of benchmarks are passed apart, since they differ in length."""
+    rng = random.Random(f"pre-training {seed}")
+    ours, theirs = template_rows(rng), benchmark_rows(rng)
+    matrices = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]
+    rest = [w for name, w in model.named_parameters() if w.ndim != 2 or "embed" in name]
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(matrices, lr=schedule.learning_rate, weight_decay=0.0),
+        torch.optim.AdamW(rest, lr=schedule.learning_rate * ADAM, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+    schedulers = [
+        torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda t: min(1.0, (t + 1) / RAMP) * (1 - 0.95 * t / max(1, schedule.steps))
+        )
+        for optimizer in optimizers
+    ]
+    model.train()
+    for _ in range(schedule.steps):
+        for source in (ours, theirs):
+            rows = [next(source) for _ in range(schedule.rows)]
+            loss_of(model, *collate(rows, tokenizer)).backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+    model.eval()

@@ -1,0 +1,26 @@
+"""The recipe as `up` sees it: names and settings without torch, and `train`, which imports it."""
+
+from __future__ import annotations
+
+from oven_learner.recipes.base import Order
+from oven_learner.recipes.oracle.settings import OracleSettings, Start, parse_start
+
+
+class OracleRecipe:
+    """An oracle that reads activations and says how sure it is (see the package's docstring)."""
+
+    name = "oracle"
+    default_start = "tuned"
+    settings_model = OracleSettings
+
+    def parse_start(self, text: str, seed: int, options: OracleSettings) -> Start:
+        return parse_start(text, options)
+
+    def train(self, order: Order) -> None:
+        from oven_learner.recipes.oracle.job import build_judged
+        from oven_learner.recipes.runner import train
+
+        train(self, order, build_judged)
+
+
+RECIPE = OracleRecipe()

@@ -1,0 +1,172 @@
+"""Capture against transformers' own hidden states, the store, and adapters from folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.support.activations import FAMILIES, SIZE, lora, model, stirred, texts, tokenizer
+from tests.support.attached import THIRD_PARTY
+
+from oven_controller.errors import ConfigError
+from oven_learner.activations.adapters import with_adapter
+from oven_learner.activations.blocks import layer_at
+from oven_learner.activations.capture import Activation, capture
+from oven_learner.activations.injection import ActivationInjection
+from oven_learner.activations.store import ActivationStore, activation_key, layer_of
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_block_k_puts_out_hidden_states_k_plus_1_with_the_adapter_off(family: str) -> None:
+    from peft import get_peft_model
+
+    told = sorted(texts(6), key=lambda text: len(tokenizer()(text)["input_ids"]))
+    batch = tokenizer()(told, padding=True, padding_side="right", return_tensors="pt", return_token_type_ids=False)
+    with torch.no_grad():
+        states = model(family).eval()(**batch, output_hidden_states=True).hidden_states
+    policy = stirred(get_peft_model(model(family), lora(fan_in_fan_out=family == "gpt2")))
+    policy.add_adapter("ref", lora())
+    trained = [name for name, one in policy.named_parameters() if one.requires_grad]
+    ActivationInjection(policy, tokenizer())  # its hooks are on, and look away
+    captured = capture(policy, tokenizer(), told, [0, 1, 2], [1, 2, 3, 20, 20, 20])
+    for number, (text, length) in enumerate(zip(told, batch["attention_mask"].sum(1).tolist(), strict=True)):
+        for layer in (0, 1, 2):
+            one = captured[3 * number + layer]
+            assert (one.text, one.layer) == (text, layer)
+            count = min([1, 2, 3, 20, 20, 20][number], length - 1)
+            assert torch.equal(one.vectors, states[layer + 1][number, length - count : length])
+    assert policy.training and trained == [name for name, one in policy.named_parameters() if one.requires_grad]
+    with torch.no_grad():  # and the adapter is on again
+        assert not torch.allclose(policy.eval()(**batch, output_hidden_states=True).hidden_states[2], states[2])
+
+
+def test_a_text_that_looks_like_an_oracles_prompt_is_a_text() -> None:
+    policy = model()
+    with ActivationInjection(policy, tokenizer()):
+        [one] = capture(policy, tokenizer(), ["Layer: 1\n ? ? \ncat"], [1], 2)
+    assert one.vectors.shape == (2, SIZE)
+    with ActivationInjection(policy, tokenizer()):  # the first has gone
+        pass
+
+
+def test_the_layer_is_a_part_of_the_depth() -> None:
+    assert [layer_at(model(), percent) for percent in (0, 25, 50, 75, 99.9)] == [0, 1, 2, 3, 3]
+    for percent in (-1, 100, float("nan")):
+        with pytest.raises(ConfigError, match=r"0 or more, and less than 100"):
+            layer_at(model(), percent)
+
+
+@pytest.mark.parametrize(
+    ("told", "layers", "tokens", "said"),
+    [
+        (["cat"], [1], 3, "1 token"),
+        ([""], [1], 3, "0 token"),
+        (["cat dog"], [4], 3, "blocks 0 to 3"),
+        (["cat dog"], [-1], 3, "blocks 0 to 3"),
+        (["cat dog"], [1], 0, "1 to 20"),
+        (["cat dog"], [1], 21, "1 to 20"),
+        (["cat dog"], [1], [1, 2], "1 to 20"),
+    ],
+)
+def test_what_cannot_be_captured_is_refused(told: list[str], layers: list[int], tokens: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        capture(model(), tokenizer(), told, layers, tokens)
+
+
+def test_a_model_that_overflows_is_refused() -> None:
+    policy = model()
+    policy.model.embed_tokens.weight.data[:] = float("inf")
+    with pytest.raises(ConfigError, match="NaN or infinite"):
+        capture(policy, tokenizer(), ["cat dog"], [1])
+
+
+def test_the_store_gives_back_what_was_put_in_and_writes_nothing_twice(tmp_path: Path) -> None:
+    captured = capture(model(), tokenizer(), texts(5), [1, 2], 3)
+    store = ActivationStore(tmp_path / "kept")
+    keys = store.add("tiny", captured)
+    assert store.add("tiny", captured) == keys and len(list(store.folder.iterdir())) == 1
+    other = store.add("another", captured[:1])
+    again = ActivationStore(tmp_path / "kept")
+    assert len(again) == len(set(keys)) + 1 and again.width == SIZE and other[0] in again
+    for key, one in zip(keys, captured, strict=True):
+        assert key == activation_key("tiny", one.text, one.layer) and layer_of(key) == one.layer
+        assert torch.equal(again.get(key), one.vectors)
+    everything = b"".join(path.read_bytes() for path in store.folder.iterdir())
+    assert not any(one.text.encode() in everything for one in captured)  # a prompt is in no file
+
+
+@pytest.mark.parametrize(
+    ("vectors", "said"),
+    [
+        (torch.full((2, SIZE), float("nan")), "NaN or infinite"),
+        (torch.zeros(2, SIZE), "zero"),
+        (torch.ones(2, SIZE + 1), "shape"),
+        (torch.ones(SIZE), "shape"),
+        (torch.ones(0, SIZE), "shape"),
+    ],
+)
+def test_the_store_takes_directions_only(tmp_path: Path, vectors: torch.Tensor, said: str) -> None:
+    store = ActivationStore(tmp_path)
+    store.add("tiny", [Activation("cat", 1, torch.ones(1, SIZE))])
+    with pytest.raises(ConfigError, match=said):
+        store.add("tiny", [Activation("dog", 1, vectors)])
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    store = ActivationStore(tmp_path)
+    [key] = store.add("tiny", [Activation("cat", 1, torch.ones(1, SIZE))])
+    with pytest.raises(ConfigError, match="capture it first"):
+        store.get("0.1")
+    with pytest.raises(ConfigError, match="no activation's key"):
+        layer_of("unchanged")
+    [path] = tmp_path.iterdir()
+    whole = path.read_bytes()
+    ActivationStore(tmp_path / "wide").add("wide", [Activation("cat", 1, torch.ones(1, 2 * SIZE))])
+    (wide,) = (tmp_path / "wide").iterdir()
+    for part in (whole[: len(whole) // 2], whole[:4], b"", b"{" * 100):
+        path.write_bytes(part)
+        with pytest.raises(ConfigError, match=r"not a whole file.*capture"):
+            ActivationStore(tmp_path)
+    path.write_bytes(whole)
+    assert key in ActivationStore(tmp_path)
+    (tmp_path / wide.name).write_bytes(wide.read_bytes())
+    with pytest.raises(ConfigError, match=r"32 elements.*16|16 elements.*32"):
+        ActivationStore(tmp_path)
+
+
+def test_an_adapter_comes_back_and_one_of_another_model_is_refused(tmp_path: Path) -> None:
+    from peft import get_peft_model
+
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    model().save_pretrained(tmp_path / "tiny")
+
+    def base(name: str = "tiny") -> Any:
+        return type(model()).from_pretrained(tmp_path / name)
+
+    adapted = stirred(get_peft_model(base(), lora()))
+    adapted.save_pretrained(tmp_path / "adapter")
+    loaded = with_adapter(base(), tmp_path / "adapter")
+    assert torch.equal(loaded(ids).logits, adapted(ids).logits)
+    assert all(one.requires_grad == ("lora" in name) for name, one in loaded.named_parameters())
+    (tmp_path / "tiny").rename(tmp_path / "other")
+    deeper = model().config
+    deeper.num_hidden_layers, deeper.layer_types = 5, None
+    others = {
+        "this one is other": base("other"),
+        "of another model": model("gpt2"),
+        "nothing in the adapter": type(model())(deeper),
+    }
+    for said, other in others.items():
+        before = other(ids).logits
+        with pytest.raises(ConfigError, match=said):
+            with_adapter(other, tmp_path / "adapter")
+        assert torch.equal(other(ids).logits, before) and not any("lora" in name for name, _ in other.named_modules())
+    with pytest.raises(ConfigError, match="no adapter_config"):
+        with_adapter(model(), tmp_path)
+    (tmp_path / "adapter" / "adapter_model.safetensors").write_bytes(b"torn")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        with_adapter(base("other"), tmp_path / "adapter")

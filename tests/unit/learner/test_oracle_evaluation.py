@@ -1,0 +1,242 @@
+"""An oracle on the benchmarks: what it is asked with, how its answers are scored, and what the commands say."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.support import benchmark_files
+from tests.unit.learner.test_attach_trl import THIRD_PARTY
+
+from oven_controller.cli.main import run
+from oven_controller.errors import ConfigError
+from oven_learner.activations.capture import capture
+from oven_learner.activations.injection import ActivationInjection
+from oven_learner.recipes.oracle.benchmarks import BENCHMARKS
+from oven_learner.recipes.oracle.benchmarks.benchmark import Item
+from oven_learner.recipes.oracle.evaluation import (
+    Answered,
+    BenchmarkItems,
+    Evaluated,
+    OracleEvaluation,
+    benchmark_items,
+    cycle,
+    metric_specs,
+    read,
+)
+from oven_learner.recipes.oracle.evaluation_scores import Scored, scores
+from oven_learner.recipes.oracle.generated_answers import generated_answers
+from oven_learner.recipes.oracle.given_model import fresh_adapter
+from oven_learner.recipes.oracle.model import Sizes, build_model, build_tokenizer
+from oven_learner.recipes.oracle.saved_oracle import Trained, load_oracle, save_oracle
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+SMALL = Sizes(hidden=16, ffn=32, layers=4, heads=2)
+
+
+@pytest.fixture(scope="module")
+def oracle() -> tuple[Any, Any]:
+    """A policy with an adapter that changes something, and its tokenizer."""
+    tokenizer = build_tokenizer()
+    torch.manual_seed(0)
+    policy = fresh_adapter(build_model(SMALL, tokenizer), 2)
+    for name, weight in policy.named_parameters():
+        weight.data.normal_(std=0.3 if "lora_" in name else 0.5 / weight.shape[-1] ** 0.5)
+    return policy.eval(), tokenizer
+
+
+@pytest.fixture(scope="module")
+def saved(oracle: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run's folder with that oracle in it."""
+    run_folder = tmp_path_factory.mktemp("run")
+    save_oracle(*oracle, run_folder, Trained(max_completion_length=4, layer_percents=(25, 50, 75)))
+    return run_folder
+
+
+def test_answers_do_not_depend_on_the_batch(oracle: tuple[Any, Any]) -> None:
+    policy, tokenizer = oracle
+    injection = ActivationInjection(policy, tokenizer)
+    texts = ["the film was very good", "rome is in italy", "the boys are happy in the park", "anna flew to cairo"]
+    activations = capture(policy, tokenizer, texts, [1, 2], tokens=6)
+    questions = [("is this statement true?", "does this text name a person?")[n % 2] for n in range(len(activations))]
+    ask = {"max_new_tokens": 5}
+    together = generated_answers(policy, tokenizer, injection, activations, questions, **ask)
+    alone = [
+        generated_answers(policy, tokenizer, injection, [one], [question], **ask)[0]
+        for one, question in zip(activations, questions, strict=True)
+    ]
+    assert together == alone
+    assert together == generated_answers(policy, tokenizer, injection, activations, questions, rows=3, **ask)
+    assert len(set(together)) > 1  # the vectors make a difference
+    drawn = [
+        generated_answers(policy, tokenizer, injection, activations, questions, temperature=2.0, seed=seed, **ask)
+        for seed in (1, 1, 2)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+    injection.remove()
+
+
+def test_evaluating_leaves_the_generator_and_the_mode_as_they_were(oracle: tuple[Any, Any]) -> None:
+    policy, tokenizer = oracle
+    injection = ActivationInjection(policy, tokenizer)
+    policy.train()
+    before = torch.get_rng_state()
+    evaluation = OracleEvaluation(policy, tokenizer, injection, benchmark_items(count=20), max_new_tokens=2)
+    found = evaluation.run()
+    assert torch.equal(torch.get_rng_state(), before) and policy.training
+    policy.eval()
+    injection.remove()
+    assert len(found.answers) == len(found.shuffled) == 9 * 20 * 3
+    assert found.overall.unparsed == found.overall.count and found.overall.ece is None
+    measured = found.measured()
+    assert set(measured) < {spec.name for spec in metric_specs()}  # no calibration of answers that do not parse
+    assert set(evaluation.unknown_share.values()) == {0.0}
+
+
+def test_shuffled_activations_are_another_texts() -> None:
+    for count in (2, 3, 250):
+        other = cycle(count, "tense")
+        assert sorted(other) == list(range(count)) and all(a != b for a, b in enumerate(other))
+
+
+@pytest.mark.parametrize(
+    ("output", "found"),
+    [
+        ("[epistemic status: 85] Yes, it does.", (0.85, True)),
+        (" [epistemic status: 0] no", (0.0, False)),
+        ("[epistemic status: 100] yesterday", (1.0, False)),
+        ("yes", (None, False)),
+        ("[epistemic status: 101] yes", (None, False)),
+    ],
+)
+def test_an_output_is_right_by_its_first_word(output: str, found: tuple[float | None, bool]) -> None:
+    assert read(output, "yes") == found
+
+
+def test_scores_are_those_of_the_answers_one_by_one() -> None:
+    rng = random.Random(3)
+    answers = [
+        Scored(n // 3, None if n % 10 == 0 else rng.randrange(101) / 100, rng.random() < 0.6) for n in range(300)
+    ]
+    found = scores(answers)
+    stated = [(one.confidence, float(one.right)) for one in answers if one.confidence is not None]
+    bins = [[(c, y) for c, y in stated if min(int(round(c * 100) // 10), 9) == at] for at in range(10)]
+    gaps = [abs(sum(c - y for c, y in of)) for of in bins]
+    assert found.unparsed == 30
+    assert found.accuracy.value == pytest.approx(sum(one.right for one in answers) / 300)
+    assert found.brier is not None and found.ece is not None and found.mce is not None
+    assert found.brier.value == pytest.approx(sum((c - y) ** 2 for c, y in stated) / 270, abs=1e-12)
+    assert found.ece.value == pytest.approx(sum(gaps) / 270, abs=1e-12)
+    assert found.mce.value == pytest.approx(max(gap / len(of) for gap, of in zip(gaps, bins, strict=True)), abs=1e-12)
+    assert [one.count for one in found.bins] == [len(of) for of in bins]
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say_for_texts_and_not_for_answers() -> None:
+    rng = np.random.default_rng(5)
+    held = 0
+    for _ in range(40):
+        texts = rng.random(80) < 0.7  # three answers about a text are alike
+        found = scores([Scored(n, 0.7, bool(right)) for n, right in enumerate(texts) for _ in range(3)])
+        held += found.accuracy.low <= 0.7 <= found.accuracy.high
+    assert held >= 33  # 95 % of 40 is 38; below 33 with a probability of .002
+
+
+def test_what_is_published_of_answers_that_parse() -> None:
+    answers = [
+        Answered(name, number, percent, "", 0.9, number % 2 == 0)
+        for name in BENCHMARKS for number in range(4) for percent in (25.0, 50.0)
+    ]  # fmt: skip
+    shuffled = [one._replace(right=False) for one in answers]
+    measured = Evaluated(answers, shuffled).measured()
+    assert set(measured) == {spec.name for spec in metric_specs()}
+    assert measured["eval/accuracy"] == [float(one.right) for one in answers]
+    assert measured["eval/accuracy/ner"] == 0.5 and measured["eval/accuracy_shuffled"] == 0.0
+    assert measured["eval/ece"] == pytest.approx(0.4)
+
+
+def test_folders_without_a_benchmark_and_texts_that_do_not_fit_are_told(
+    oracle: tuple[Any, Any], tmp_path: Path
+) -> None:
+    policy, tokenizer = oracle
+    with pytest.raises(ConfigError, match="no such folder"):
+        benchmark_items(tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"there is no benchmark in it; .*geometry_of_truth, relations"):
+        benchmark_items(tmp_path)
+    injection = ActivationInjection(policy, tokenizer)
+    for text, message in (
+        ("so " * 300, r"f\.csv, line 7: 300 tokens, and the model's context is 160"),
+        ("x", "1 token"),
+    ):
+        items = BenchmarkItems("sst2", "published files", [Item(text.strip(), "is it so?", "yes", "f.csv, line 7")])
+        with pytest.raises(ConfigError, match=message):
+            OracleEvaluation(policy, tokenizer, injection, [items], max_new_tokens=2)
+    injection.remove()
+
+
+def test_a_saved_oracle_is_the_one_that_was_saved(oracle: tuple[Any, Any], saved: Path, tmp_path: Path) -> None:
+    policy, tokenizer = oracle
+    batch = tokenizer("rome is in italy", return_tensors="pt")
+    for place in (saved, saved / "oracle"):
+        found = load_oracle(place)
+        assert found.trained.max_completion_length == 4
+        assert torch.equal(found.model(**batch).logits, policy(**batch).logits)
+        with found.model.disable_adapter(), policy.disable_adapter():
+            assert torch.equal(found.model(**batch).logits, policy(**batch).logits)
+    checkpoint = saved / "checkpoints" / "checkpoint-5"
+    policy.save_pretrained(checkpoint)
+    assert load_oracle(saved).path == saved / "oracle"  # the trainer writes its state last: it is not finished
+    (checkpoint / "trainer_state.json").write_text("{}")
+    assert load_oracle(saved).path == checkpoint == load_oracle(checkpoint).path
+    with pytest.raises(ConfigError, match="there is no oracle in it"):
+        load_oracle(tmp_path)
+    (saved / "oracle" / "oracle.json").rename(tmp_path / "kept")
+    (saved / "oracle" / "oracle.json").write_text("{")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_oracle(saved)
+    (tmp_path / "kept").rename(saved / "oracle" / "oracle.json")
+
+
+def test_evaluate_writes_json_and_a_diagram(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    published = benchmark_files.publish(tmp_path / "benchmarks")
+    for name in ("sst2", "snli"):
+        for path in (published / name).iterdir():
+            path.unlink()
+        (published / name).rmdir()
+    with pytest.raises(SystemExit) as ended:
+        run(["oracle", "evaluate", str(saved), "--benchmarks", str(published), "--items", "20", "--out", str(tmp_path),
+             "--layer-percents", "25,75", "--json"])  # fmt: skip
+    assert not ended.value.code
+    told = json.loads(capsys.readouterr().out)
+    assert told == json.loads((tmp_path / "evaluation.json").read_text())
+    assert {name: one["source"] for name, one in told["benchmarks"].items() if one["source"] == "templates"} == {
+        "sst2": "templates", "snli": "templates"
+    }  # fmt: skip
+    assert told["overall"]["count"] == 9 * 20 * 2 and set(told["depths"]) == {"25", "75"}
+    assert told["benchmarks"]["ner"]["unknown_tokens"] > 0
+    assert (tmp_path / "reliability.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_ask_prints_each_depths_answer_and_the_users_mistakes(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["oracle", "ask", "rome is in italy", "is this statement true?", "--run", str(saved)]
+    with pytest.raises(SystemExit) as ended:
+        run([*asked, "--json"])
+    assert not ended.value.code
+    assert [one["depth"] for one in json.loads(capsys.readouterr().out)["answers"]] == [25, 50, 75]
+    for wrong, message in (
+        (["oracle", "ask", " ", "-r", str(saved)], "the text is empty"),
+        (["oracle", "ask", "rome", "-r", str(saved)], "1 token"),
+        ([*asked[:3], " ", *asked[4:]], "the question is empty"),
+        ([*asked, "--layer-percents", "100"], "give numbers from 0 to below 100"),
+        ([*asked[:3], "is " * 200, *asked[4:]], "exceeds the model's 160 positions"),
+        (["oracle", "ask", "rome", "-r", str(saved / "none")], "no such folder"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            run(wrong)
+        assert ended.value.code == 2
+        assert message in capsys.readouterr().err

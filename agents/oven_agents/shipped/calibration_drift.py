@@ -70,8 +70,7 @@ class CalibrationDrift(Agent):
         return None  # without a knob it still says what it sees
 
     def alerts(self, window: Window) -> Sequence[Alert]:
-        found = calibration_drift(calibration_readings(window))
-        return sighted(window, [found] if found else [])
+        return sighted(window, calibration_drift(calibration_readings(window)))
 
     def vote(self, window: Window) -> Alternatives | None:
         since = window.last_change_tick(LAMBDA, ROLLBACK, SCALE, BETA)

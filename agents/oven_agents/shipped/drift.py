@@ -11,7 +11,7 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import needs_second
 from oven_agents.stats.objective import held_out, objective, readings, signed
 from oven_agents.stats.symptoms import KL as REFERENCE_KL
-from oven_agents.stats.symptoms import LENGTH, movement_symptoms, sighted
+from oven_agents.stats.symptoms import LENGTH, kl_sighting, length_sighting, sighted
 from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.messages import RunStarted, Vote
 
@@ -74,7 +74,7 @@ class Drift(Agent):
         return super().cannot_fire(run) if published & {BITS, REFERENCE_KL} else None
 
     def alerts(self, window: Window) -> Sequence[Alert]:
-        return sighted(window, movement_symptoms(window))
+        return sighted(window, length_sighting(window), kl_sighting(window))
 
     def vote(self, window: Window) -> Vote | None:
         since = window.last_change_tick(BETA, SCALE, ROLLBACK)
@@ -94,7 +94,7 @@ class Drift(Agent):
         return self._from_reference(window, since)
 
     def _from_reference(self, window: Window, since: int) -> Vote | None:
-        ran = next((one for one in movement_symptoms(window) if one.metric == REFERENCE_KL), None)
+        ran = kl_sighting(window)
         if (
             ran is None
             or (since >= 0 and window.tick < since + self.WAIT)

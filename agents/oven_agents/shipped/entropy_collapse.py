@@ -12,8 +12,7 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import NEEDS_SECOND, STANDS_ALONE
 from oven_agents.stats.level_shift import rise
 from oven_agents.stats.objective import held_out, objective, signed
-from oven_agents.stats.symptoms import ADVANTAGE, sighted, spread_symptoms
-from oven_agents.stats.symptoms import CONFIDENCE as STATED
+from oven_agents.stats.symptoms import ADVANTAGE, advantage_sighting, confidence_sighting, sighted
 from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.messages import RunStarted, Value
 
@@ -87,7 +86,7 @@ class EntropyCollapse(Agent):
         return self._collapsed(window) or self._constant(window) or self._equal(window)
 
     def alerts(self, window: Window) -> Sequence[Alert]:
-        return sighted(window, spread_symptoms(window))
+        return sighted(window, confidence_sighting(window), advantage_sighting(window))
 
     def _equal(self, window: Window) -> Notice | None:
         """Rewards that tell no completion from another leave the gradient of an advantage 0: nothing is learnt."""
@@ -108,7 +107,7 @@ class EntropyCollapse(Agent):
         knob, since = window.knobs.get(LAMBDA), window.last_change_tick(ROLLBACK, SCALE, BETA, LAMBDA)
         if knob is None or held_out(window.run) is None or (since >= 0 and window.tick < since + self.BEFORE):
             return None
-        found = next((one for one in spread_symptoms(window) if one.metric == STATED), None)
+        found = confidence_sighting(window)
         raised = knob.bounded(max(2 * knob.number, self.LEAST_LAMBDA))
         if found is None or raised <= knob.number:
             return None

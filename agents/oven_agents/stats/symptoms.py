@@ -23,6 +23,8 @@ CONFIDENCE, INFORMATIVENESS, LENGTH, KL = "confidence/std", "informativeness/mea
 ADVANTAGE = "advantage/std"
 ECE, NULL, NULL99 = "calibration/ece", "calibration/ece_null", "calibration/ece_null_99"
 
+RECENT: Final = 64
+"""Newest values that a symptom is looked for in: one that lies between its bounds for longer has ended."""
 START: Final = 10
 """First values whose median is a gauge's own start."""
 CONSTANT: Final = 0.1
@@ -40,18 +42,20 @@ SHRUNK: Final = 0.6
 """Share of their own start below which answers have shrunk. Means of a batch vary by 1 to 5 %, and a policy may learn
 to be a quarter shorter for good reasons."""
 RUNAWAY: Final = 3.0
-"""Factor by which the KL grows within BACK values when it runs away. A policy that learns moves off like the square root
-of the steps or slower: 1.4 times from 15 steps to 30."""
-BACK: Final = 15
-"""Values over which that growth is measured."""
-KL_LEAST: Final = 0.25
+"""Factor by which the KL grows within two dozen values when it runs away. A policy that learns moves off like the
+square root of the steps or slower; and of a small GRPO run one step's KL varies by 47 %, a median of five by 26 %."""
+BACK: Final = 10
+"""Values between the level of now and the end of those it is held against."""
+BEFORE: Final = 10
+"""Values of which the median is the KL of before."""
+KL_LEAST: Final = 0.6
 """Nats per token below which growth of the KL is how training begins: from nothing, each value is many times the one
-before."""
+before. A small GRPO run at β 0.05 stays at 0.2 to 0.3 (docs/benchmarks.md)."""
 KL_ENDS: Final = 1.5
 """Factor of growth below which it does not run any more."""
-TWICE: Final = 8
-"""Values between the two readings that have to lie beyond the null: half of the newest 1,000 answers are others by then
-where a step has 64."""
+TWICE: Final = 5
+"""Values between the two readings that have to lie beyond the null: a third of the newest 1,000 answers are others by
+then where a step has 64, and an alert is wanted within twenty."""
 ECE_LEAST: Final = 0.02
 """Calibration error beyond its null's 99 % that matters: two points of a hundred. Policies that are trained to be
 calibrated keep about as much."""
@@ -71,16 +75,18 @@ class Sighting:
     why: str
 
 
-def confidence_collapse(deviations: Sequence[float], informativeness: Sequence[float] = ()) -> Sighting | None:
+def confidence_collapse(
+    deviations: Sequence[float], start: float | None = None, informativeness: Sequence[float] = ()
+) -> Sighting | None:
     """Stated confidences that are all alike, or far more so than at the start."""
     if len(deviations) < NOW or _solved(informativeness):
         return None
-    start = median(deviations[:START])
-    bound = max(CONSTANT, FALLEN * start)
+    bound = max(CONSTANT, FALLEN * (start or 0.0))
     if not below(deviations, bound, 1.3 * bound):
         return None
     now = median(deviations[-NOW:])
-    why = f"confidences have a standard deviation of {now:.3g} ({start:.3g} at the start): they tell nothing apart"
+    before = f" ({start:.3g} at the start)" if start is not None else ""
+    why = f"confidences have a standard deviation of {now:.3g}{before}: they tell nothing apart"
     return Sighting("confidence_collapse", CONFIDENCE, now, bound, why)
 
 
@@ -95,12 +101,9 @@ def advantages_alike(
     return Sighting("zero_advantage_groups", metric, now, ALIKE, why)
 
 
-def answers_shrink(lengths: Sequence[float]) -> Sighting | None:
+def answers_shrink(lengths: Sequence[float], start: float | None) -> Sighting | None:
     """Completions far shorter than at the start."""
-    if len(lengths) < START:
-        return None
-    start = median(lengths[:START])
-    if not below(lengths, SHRUNK * start, 1.25 * SHRUNK * start):
+    if start is None or not below(lengths, SHRUNK * start, 1.25 * SHRUNK * start):
         return None
     now = median(lengths[-NOW:])
     return Sighting(
@@ -112,8 +115,10 @@ def kl_runaway(values: Sequence[float]) -> Sighting | None:
     """A KL to the reference that grows ever faster."""
 
     def bounds(place: int, factor: float) -> tuple[float, float] | None:
-        now, before = level(values, place), level(values, place - BACK)
-        return None if now is None or before is None else (now, max(KL_LEAST, factor * before))
+        now, end = level(values, place), place + 1 - BACK
+        if now is None or end < BEFORE:
+            return None
+        return now, max(KL_LEAST, factor * median(values[end - BEFORE : end]))
 
     def begins(place: int) -> bool:
         return (found := bounds(place, RUNAWAY)) is not None and found[0] > found[1]
@@ -124,8 +129,7 @@ def kl_runaway(values: Sequence[float]) -> Sighting | None:
     if not stands(len(values), begins, ends):
         return None
     now, bound = bounds(len(values) - 1, RUNAWAY) or (values[-1], KL_LEAST)
-    before = level(values, len(values) - 1 - BACK) or 0.0
-    why = f"the KL to the reference grew from {before:.3g} to {now:.3g} nats per token within {BACK} ticks"
+    why = f"the KL to the reference is {now:.3g} nats per token, and was {bound / RUNAWAY:.3g} or less a while before"
     return Sighting("kl_runaway", KL, now, min(bound, now), why)
 
 
@@ -147,46 +151,70 @@ def calibration_drift(readings: Sequence[tuple[int, float, float]]) -> Sighting 
     return Sighting("calibration_drift", ECE, error, null, why)
 
 
-def sighted(window: Window, found: Sequence[Sighting]) -> list[Alert]:
+def sighted(window: Window, *found: Sighting | None) -> list[Alert]:
     """The same as alerts of an agent."""
-    return [window.alert(one.symptom, one.metric, value=one.value, expected=one.expected, why=one.why) for one in found]
+    return [
+        window.alert(one.symptom, one.metric, value=one.value, expected=one.expected, why=one.why)
+        for one in found
+        if one is not None
+    ]
 
 
-def series(window: Window, metric: str) -> list[float]:
-    """The metric's values on the way to the present weights, NaN left out."""
-    return [value for _, value in window.surviving_series(metric) if not math.isnan(value)]
+def recent(window: Window, metric: str, last: int = RECENT) -> list[float]:
+    """The metric's newest values on the way to the present weights, NaN left out."""
+    return [value for _, value in window.surviving_series(metric, last=last) if not math.isnan(value)]
+
+
+def start(window: Window, metric: str) -> float | None:
+    """The median of the first START values that the window holds; None where there are fewer."""
+    first: list[float] = []
+    for observation in window.observations:
+        value = observation.metrics.get(metric)
+        if value is not None and math.isfinite(value):
+            first.append(value)
+            if len(first) == START:
+                return median(first)
+    return None
 
 
 def calibration_readings(window: Window) -> list[tuple[int, float, float]]:
-    """(tick, calibration error, its null's 99 %) of the ticks that have both. Where that is not published, from the
-    null's mean."""
+    """(tick, calibration error, its null's 99 %) of the newest ticks that have both. Where that is not published, from
+    the null's mean."""
     published = {spec.name for spec in window.run.metrics}
     name, factor = (NULL99, 1.0) if NULL99 in published else (NULL, NULL_FACTOR)
-    nulls = dict(window.surviving_series(name))
-    found = [(tick, value, factor * nulls[tick]) for tick, value in window.surviving_series(ECE) if tick in nulls]
-    return [reading for reading in found if all(map(math.isfinite, reading))]
+    nulls = dict(window.surviving_series(name, last=RECENT))
+    found = window.surviving_series(ECE, last=RECENT)
+    readings = [(tick, error, factor * nulls[tick]) for tick, error in found if tick in nulls]
+    return [reading for reading in readings if all(map(math.isfinite, reading))]
 
 
-def spread_symptoms(window: Window) -> list[Sighting]:
-    """What has lost its spread: stated confidences, advantages."""
-    published = {spec.name for spec in window.run.metrics}
-    found = []
-    if CONFIDENCE in published:
-        found.append(confidence_collapse(series(window, CONFIDENCE), series(window, INFORMATIVENESS)))
-    if ADVANTAGE in published:
-        found.append(advantages_alike(series(window, ADVANTAGE), series(window, objective(window.run).name)))
-    return [one for one in found if one is not None]
+def confidence_sighting(window: Window) -> Sighting | None:
+    """Of stated confidences that are all alike, where the run has any."""
+    if not _publishes(window, CONFIDENCE):
+        return None
+    solved = recent(window, INFORMATIVENESS, NOW)
+    return confidence_collapse(recent(window, CONFIDENCE), start(window, CONFIDENCE), solved)
 
 
-def movement_symptoms(window: Window) -> list[Sighting]:
-    """How the policy moves off: answers that shrink, a KL that runs away."""
-    published = {spec.name for spec in window.run.metrics}
-    found = []
-    if LENGTH in published:
-        found.append(answers_shrink(series(window, LENGTH)))
-    if KL in published:
-        found.append(kl_runaway(series(window, KL)))
-    return [one for one in found if one is not None]
+def advantage_sighting(window: Window) -> Sighting | None:
+    """Of advantages that are all alike, where the run publishes their deviation."""
+    if not _publishes(window, ADVANTAGE):
+        return None
+    return advantages_alike(recent(window, ADVANTAGE), recent(window, objective(window.run).name, NOW))
+
+
+def length_sighting(window: Window) -> Sighting | None:
+    """Of answers that shrink."""
+    return answers_shrink(recent(window, LENGTH), start(window, LENGTH)) if _publishes(window, LENGTH) else None
+
+
+def kl_sighting(window: Window) -> Sighting | None:
+    """Of a KL that runs away."""
+    return kl_runaway(recent(window, KL)) if _publishes(window, KL) else None
+
+
+def _publishes(window: Window, metric: str) -> bool:
+    return any(spec.name == metric for spec in window.run.metrics)
 
 
 def _solved(values: Sequence[float]) -> bool:

@@ -28,7 +28,6 @@ _ALL = (
     ActuatorSpec(name="channel.z_loss", kind="scalar", unit="× loss term"),
     ActuatorSpec(name="reward.calibration", kind="scalar", unit="λ", moves_own_metric=True),
     ActuatorSpec(name="reward.weights", kind="simplex", unit="share", moves_own_metric=True),
-    ActuatorSpec(name="reward.calibration", kind="scalar", unit="× (confidence − score)²", moves_own_metric=True),
     ActuatorSpec(name="data.mixture", kind="simplex", unit="share", moves_own_metric=True),
     ActuatorSpec(name="teacher.active", kind="choice"),
     ActuatorSpec(name=ROLLBACK, kind="action", unit="tick", effect="moves_weights"),

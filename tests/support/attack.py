@@ -28,8 +28,8 @@ FORGED = Decision(
 ).wire()  # fmt: skip
 DECISION = ON.decision("000000000099-00")
 PROTECTED = [ON.run, ON.observation, ON.receipt, DECISION, ON.ballot("b"), ON.step(1), ON.outcome("o"), ON.answer("a")]
-PROTECTED += [ON.operator("operator"), ON.vote("steady"), ON.agent("steady")]
-ALLOWED = (ON.vote(HOSTILE), ON.agent(HOSTILE))
+PROTECTED += [ON.operator("operator"), ON.vote("steady"), ON.agent("steady"), ON.alert("steady")]
+ALLOWED = (ON.vote(HOSTILE), ON.agent(HOSTILE), ON.alert(HOSTILE))
 VOTE = Vote(actuator="rate", stance="propose", value=9.0, tick=1, confidence=1.0).wire()
 
 Attack = Callable[[HonestRun, Hostile, int], Awaitable[None]]

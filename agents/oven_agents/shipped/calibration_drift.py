@@ -79,7 +79,7 @@ class CalibrationDrift(Agent):
         readings = calibration_readings(window)
         found = calibration_drift(readings)
         apart = int(self.WAIT / 2)
-        if found is None or (len(readings) > apart and readings[-1][1] < readings[-1 - apart][1] - self.FALLING):
+        if found is None or len(readings) <= apart or readings[-1][1] < readings[-1 - apart][1] - self.FALLING:
             return None
         well = [tick for tick, error, null in readings if error <= null]
         return self._offer(window, found.why, well[-1] if well else None)

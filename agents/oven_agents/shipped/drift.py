@@ -94,14 +94,11 @@ class Drift(Agent):
         return self._from_reference(window, since)
 
     def _from_reference(self, window: Window, since: int) -> Vote | None:
-        ran = kl_sighting(window)
-        if (
-            ran is None
-            or (since >= 0 and window.tick < since + self.WAIT)
-            or self._learns(window, window.tick - self.WAIT)
-        ):
+        ran, began = kl_sighting(window), window.tick - int(self.WAIT)
+        if ran is None or (since >= 0 and since > began):
             return None
-        return self._closer(window, ran.why, "symptom:kl_runaway")
+        gains = self._learns(window, began) if readings(window) else self._rises(window, began)
+        return None if gains else self._closer(window, ran.why, "symptom:kl_runaway")
 
     def _learns(self, window: Window, since: int) -> bool:
         """Whether it is better now than when the growing began, by held-out readings or else by the objective."""
@@ -109,6 +106,9 @@ class Drift(Agent):
             seen = readings(window)
             before, after = [v for tick, v in seen if tick <= since], [v for tick, v in seen if tick > since]
             return not before or not after or max(after) > max(before)
+        return self._rises(window, since)
+
+    def _rises(self, window: Window, since: int) -> bool:
         target = objective(window.run)
         values = [signed(target, 1) * v for tick, v in window.surviving_series(target.name) if tick >= since]
         half = len(values) // 2

@@ -23,8 +23,9 @@ CONFIDENCE, INFORMATIVENESS, LENGTH, KL = "confidence/std", "informativeness/mea
 ADVANTAGE = "advantage/std"
 ECE, NULL, NULL99 = "calibration/ece", "calibration/ece_null", "calibration/ece_null_99"
 
-RECENT: Final = 64
-"""Newest values that a symptom is looked for in: one that lies between its bounds for longer has ended."""
+RECENT: Final = 40
+"""Newest values that a symptom is looked for in: one that lies between its bounds for longer has ended. The KL needs
+25, and noise leaves none between its bounds for the other 15."""
 START: Final = 10
 """First values whose median is a gauge's own start."""
 CONSTANT: Final = 0.1

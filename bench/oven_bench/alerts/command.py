@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final
 from typer import Option
 
 from oven_agents.runtime.loader import load
+from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.session import Session
 from oven_bench.alerts.simulated_run import FAULTS, LASTS, TICKS, Fault, draw, observed
 from oven_bench.bench_command import Bench, FirstSeed, Jobs, Json, print_object
@@ -61,7 +62,7 @@ def hear(seed: int, fault: Fault | None) -> Heard:
 
     rng = np.random.default_rng((seed, 0 if fault is None else 1 + FAULTS.index(fault)))
     onset = draw(rng).onset if fault is not None else 0
-    sessions = [Session(load(name)[1], name) for name in AGENTS]
+    sessions = [Session(_without_votes(load(name)[1]), name) for name in AGENTS]
     standing, seq = StandingAlerts(), 0
     raised: dict[str, list[int]] = {}
     cleared: dict[str, list[int]] = {}
@@ -86,6 +87,12 @@ def hear(seed: int, fault: Fault | None) -> Heard:
             if (news := standing.feed(Event.read(seq, subject, word.wire(), UNKNOWN))) is not None:
                 (raised if news.state == "raised" else cleared).setdefault(news.symptom, []).append(tick - onset)
     return Heard(raised, cleared)
+
+
+def _without_votes(agent: Agent) -> Agent:
+    """What it would have changed is not asked: nothing is changed here, and alerts do not depend on it."""
+    agent.vote = lambda window: None  # type: ignore[method-assign]
+    return agent
 
 
 def _one(task: tuple[int, Fault | None]) -> tuple[Fault | None, Heard]:

@@ -23,10 +23,13 @@ from oven_learner.rewards.calibration_error import Floats, Null, binned, null
 Fault = Literal["confidence", "advantages", "length", "kl", "calibration"]
 FAULTS: Final[tuple[Fault, ...]] = get_args(Fault)
 TICKS: Final = 260
-"""Of a run: long enough for onsets after the start, the fault's LASTS, and a recovery."""
+"""Of a healthy run; one with a fault ends AFTER the fault does."""
 LASTS: Final = 50
 """Ticks that a fault lasts before the policy is as it was, as after a rollback that the metrics go through."""
-ONSETS: Final = (60, 140)
+ONSETS: Final = (125, 185)
+"""So that no run is shorter than 200 ticks."""
+AFTER: Final = 25
+"""Ticks after a fault's end at which its run ends, too: half as many again as the slowest gauge needs to be well."""
 GROUPS: Final = 8
 """Prompts of a step."""
 EACH: Final = 8
@@ -91,7 +94,7 @@ def observed(seed: int, fault: Fault | None) -> Iterator[dict[str, float]]:
     newest: deque[Floats] = deque(maxlen=max(1, NEWEST // (GROUPS * EACH)))
     by_chance: Null | None = None
     drift = 0.0
-    for tick in range(TICKS):
+    for tick in range(TICKS if fault is None else policy.onset + LASTS + AFTER):
         grown = _grown(policy, tick) if fault is not None else 0.0
         drift = 0.95 * drift + rng.normal(0, policy.bias * math.sqrt(1 - 0.95**2))
         confidences, merits = _answers(rng, policy, tick, drift, fault, grown)

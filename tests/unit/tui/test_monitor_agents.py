@@ -44,7 +44,7 @@ def test_an_agent_that_sees_a_symptom_has_a_row_that_says_so() -> None:
     log = Log.running(*QUIET, "zoe")
     alert = Alert(state="raised", symptom="kl_runaway", metric="kl", value=3.0, expected=0.6, tick=1)
     view = MonitorView()
-    for one in [*log.events, event(len(log.events) + 1, f"oven.{RUN}.alert.zoe", alert)]:
+    for one in [*log.events, event(log.events[-1].seq + 1, f"oven.{RUN}.alert.zoe", alert)]:
         view.feed(one)
     rows = Agents(view).rows(110, 12)
     row = next(row for row in rows if any("zoe" in text for text, _ in row))
@@ -52,5 +52,5 @@ def test_an_agent_that_sees_a_symptom_has_a_row_that_says_so() -> None:
     assert "kl_runaway: kl 3 is above 0.6" in str(view.entries[-1])
     before = view.frozen()
     cleared = alert.model_copy(update={"state": "cleared", "value": 0.2})
-    view.feed(event(len(log.events) + 2, f"oven.{RUN}.alert.zoe", cleared))
+    view.feed(event(log.events[-1].seq + 2, f"oven.{RUN}.alert.zoe", cleared))
     assert not view.run.alerts.by_agent and before.run.alerts.by_agent, "a copy stays as it is"

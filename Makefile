@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
+# Large packages that are imported for little, or by tools that come compiled.
+RARE := anthropic|apprise|diffusers|fontTools|genai_prices|matplotlib|mpl_toolkits|mypy|mypyc|narwhals|oauthlib|openai|pip|pygments|pytorch_lightning|ruamel|setuptools|sklearn
 
 .PHONY: install up test check clean
 
@@ -17,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt examples/package-lock.json
 		echo "npm could not install what examples/agent.mjs needs; its test is skipped"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[all,dev]"
 	@# pip would compile on one core, and much that is never imported; what is left out is compiled when it is.
-	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests|models|pipelines)/' $(VENV)/lib || true
+	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests|models|pipelines|testing|$(RARE))/' $(VENV)/lib || true
 	touch $(STAMP)
 
 # make up ARGS="--headless --steps 120 --seed 1"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
-from tests.support.forked import TRAINING, ForkServer, fork_server
+from tests.support.forked import WORKER, ForkServer, training_server
 
 # Before torch is imported: threads that spin while they wait cost a test with other processes several times over, and
 # sums are added up in the same order by one.
@@ -40,6 +42,20 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Fork xdist's workers, which it starts next, from one process that has imported what takes each of them long."""
+    until_the_end = contextlib.ExitStack()
+    config.add_cleanup(until_the_end.close)
+    server = until_the_end.enter_context(training_server())
+    until_the_end.callback(setattr, subprocess, "Popen", subprocess.Popen)
+    subprocess.Popen = server.popen()  # type: ignore[misc]
+    # In a clean clone, each would compile all modules of the tests at the same time as the others.
+    if not any(config.rootpath.glob("tests/unit/*/__pycache__/*-pytest-*.pyc")):
+        collect = "import pytest; pytest.main(['-q', '--collect-only'])"
+        subprocess.run([sys.executable, *WORKER, collect], cwd=config.rootpath, stdout=subprocess.DEVNULL, check=False)
+
+
 def _ask_once() -> None:
     """Have the libraries ask once for what they ask anew at each trainer, and what stays as it is in a process."""
     if "accelerate" in sys.modules:  # it parses the metadata of packages, tens of times a trainer
@@ -54,5 +70,5 @@ def _ask_once() -> None:
 @pytest.fixture(scope="session")
 def forks() -> Iterator[ForkServer]:
     """What forks Python processes that have imported torch and TRL already."""
-    with fork_server(TRAINING) as server:
+    with training_server() as server:
         yield server

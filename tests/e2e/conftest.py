@@ -46,15 +46,16 @@ class Oven:
         said, _ = process.communicate(timeout=LIMIT_S)
         return process.returncode, said
 
-    def until(self, process: subprocess.Popen[str], text: str) -> str:
-        """What it prints, up to the line that holds `text`."""
+    def until(self, process: subprocess.Popen[str], *texts: str) -> str:
+        """What it prints, up to the line with which all of `texts` have come."""
         assert process.stdout is not None
-        said = ""
+        said, missing = "", set(texts)
         for line in process.stdout:
             said += line
-            if text in line:
+            missing -= {text for text in missing if text in line}
+            if not missing:
                 return said
-        raise AssertionError(f"{text!r} never came:\n{said}")
+        raise AssertionError(f"{missing} never came:\n{said}")
 
     def events(self, run: str) -> list[Event]:
         return [Event.from_line(line) for line in self.log(run)]

@@ -50,7 +50,7 @@ def course(events: list[Event]) -> list[tuple[int, str, object]]:
 def test_the_drill_is_repaired_announced_as_a_drill_and_hidden_from_the_agents(oven: Oven) -> None:
     command = ["up", "--headless", "--steps", "18", "--seed", "1"]
     command += ["--set", "lockstep=true", "--set", "recipe_options.eval_every=9"]
-    code, said = oven(*command, "--run", "drill", cold=True)
+    code, said = oven(*command, "--run", "drill")
     assert code == 0, said
     assert said.splitlines()[0].startswith("DRILL lr-low: the learning rate is set to 1/10 of the tuned one")
 

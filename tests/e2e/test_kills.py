@@ -1,4 +1,4 @@
-"""Everything but the learner is killed, one after another, while a model trains; and no key gets anywhere.
+"""Everything but the learner is killed while a model trains; and no key gets anywhere.
 
 The real recipe, all agents, the prior service, traces, and a judge over HTTP whose endpoint sends the key back.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from aiohttp import web
 from tests.e2e.conftest import Oven
 
 from oven_agents.judges.probe import TASK
@@ -27,11 +28,24 @@ pytestmark = pytest.mark.e2e
 
 CANARY = "sk-canary-9f3a71c2e5"
 SWAP = ("--run", "kills", "--provider", "compatible", "--model")
-KILLED = ("agents-1", "mesh", "kg", "member-critic", "member-tone", "nats-server")
+KILLED = (("agents-1", "kg", "member-critic", "member-tone"), ("mesh",), ("nats-server",))
+"""At once, and then one after another."""
+
+LATENCY_S = 0.25
+"""Of a judge's answer: more than a step's other work takes."""
 
 
 class Sorted(Endpoint):
-    """Full marks for the digits of the task in order, 2 for anything else."""
+    """Full marks for the digits of the task in order, 2 for anything else, and as slow as judges are: else the model
+    would train through hundreds of steps on the core that the others need to come back."""
+
+    async def _openai(self, request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(LATENCY_S)
+        return await super()._openai(request)
+
+    async def _anthropic(self, request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(LATENCY_S)
+        return await super()._anthropic(request)
 
     def _answer(self, user: str) -> str:
         data = json.loads(user.split("<data>\n")[1].split("\n</data>")[0])
@@ -63,9 +77,10 @@ async def test_a_run_outlives_all_that_serves_it_and_tells_no_key(oven: Oven) ->
         added = ("judge", "add", "tone", "--role", "style", "--model", "third", "--weight", ".2", *to)
         said_of["add"] = await asyncio.to_thread(oven, *added)
         swapped = len(endpoint.requests)
-        for name in KILLED:
-            await asyncio.to_thread(_kill, folder, name)
-            said += await asyncio.to_thread(oven.until, up, f"{name} is back after")
+        for names in KILLED:
+            for name in names:
+                await asyncio.to_thread(_kill, folder, name)
+            said += await asyncio.to_thread(oven.until, up, *(f"{name} is back after" for name in names))
         said += await asyncio.to_thread(oven.until, up, "/1000")
         _, listed = await asyncio.to_thread(oven, "judge", "list", "--run", "kills", "--json")
         said_of["remove"] = await asyncio.to_thread(oven, "judge", "remove", "tone", "--run", "kills")

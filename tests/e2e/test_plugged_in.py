@@ -18,9 +18,9 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 def test_a_script_of_ones_own_begins_in_observe(oven: Oven) -> None:
     script = [sys.executable, str(EXAMPLES / "hf_trainer.py")]
-    code, said = oven(
-        "run", "--run", "script", "--set", f"agents={EXAMPLES / 'custom_agent.py'}", "--", *script, cold=True
-    )
+    command = ["run", "--run", "script", "--set", f"agents={EXAMPLES / 'custom_agent.py'}"]
+    # In lockstep: else a slow machine's agent may have nothing to say before 40 steps of a millisecond are over.
+    code, said = oven(*command, "--set", "lockstep=true", "--", *script, cold=True)
     assert code == 0, said
     events = oven.events("script")
     started = next(e.body for e in events if isinstance(e.body, RunStarted))

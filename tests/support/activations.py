@@ -113,9 +113,7 @@ def oracle(
 ) -> Any:
     """A job of a few steps; the store is beside it."""
     policy = model() if policy is None else policy
-    extra: dict[str, Any] = {
-        key: settings.pop(key) for key in ("peft_config", "eval_dataset", "channels", "tools") if key in settings
-    }
+    extra: dict[str, Any] = {key: settings.pop(key) for key in ("eval_dataset", "channels", "tools") if key in settings}
     if issubclass(cls, ActivationGRPOTrainer):
         extra["store"] = settings.pop("store", None) or ActivationStore(folder / "activations")
         if data is None:
@@ -127,7 +125,7 @@ def oracle(
     set_seed(3)
     return cls(
         model=policy,
-        reward_funcs=[early],
+        reward_funcs=[settings.pop("reward", early)],
         args=GRPOConfig(output_dir=str(folder / "out"), **(COMMON | defaults | settings)),
         train_dataset=Dataset.from_list(data),
         processing_class=tokenizer(),

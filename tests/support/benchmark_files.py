@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 COUNT = 60
@@ -85,7 +85,7 @@ def publish(folder: Path) -> Path:
     return folder
 
 
-def _csv(path: Path, header: str, rows: list[tuple[object, ...]] | list[tuple[str, int]]) -> None:
+def _csv(path: Path, header: str, rows: Sequence[Sequence[object]]) -> None:
     text = io.StringIO()
     csv.writer(text, quoting=csv.QUOTE_MINIMAL).writerows([header.split(","), *rows])
     path.write_text(text.getvalue())

@@ -1,6 +1,8 @@
 """Python processes that are forked from one that has imported what they will: importing torch and TRL takes seven
 seconds of a core, and what a stack's other processes import a third of one.
 
+xdist's workers are forked as well, and what a worker forks comes from a copy of what it was forked from itself.
+
 A forked process is what `python -m …` would be, but for what has been imported: a child of the process that starts it,
 with its own environment, working folder, streams and session, and a `__main__` that is run from its file. What it
 starts itself in this way is forked as well. Agents are not: their limit of memory would count what is imported for
@@ -24,6 +26,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -47,11 +50,15 @@ GUARD = "oven_controller.process.guard"
 ENTRY = "oven_controller.process.entry"
 CHILDLESS = ([ENTRY, "mesh"], [ENTRY, "kg"], [ENTRY, "member"], [ENTRY, "probes"])
 """Modules and first arguments of processes that start none of their own."""
+WORKER = ["-u", "-c"]
+"""How xdist starts its workers."""
 KNOWS_FORKS = "jemalloc_bg_thd"
 """A thread of pyarrow's allocator, which sees to it that forks are right."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 1, 36, 37
 _prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
 _popen: Any = subprocess.Popen
+_own: ForkServer | None = None
+"""In a worker: a copy of the process that it was forked from."""
 
 
 class ForkServer:
@@ -105,13 +112,20 @@ class ForkServer:
         return Popen
 
 
+def training_server() -> contextlib.AbstractContextManager[ForkServer]:
+    """One that has imported what a learner does."""
+    return fork_server(TRAINING) if _own is None else contextlib.nullcontext(_own)
+
+
 @contextlib.contextmanager
 def fork_server(imported: Sequence[str]) -> Iterator[ForkServer]:
     """One that has imported these modules, until the context ends."""
     own, its = socket.socketpair()
     with its:
         process = _popen(
-            [sys.executable, "-P", __file__, str(its.fileno()), ",".join(imported)], pass_fds=(its.fileno(),)
+            [sys.executable, "-P", __file__, str(its.fileno()), ",".join(imported)],
+            stdin=subprocess.DEVNULL,  # there, also where a job has none
+            pass_fds=(its.fileno(),),
         )
     with own:
         yield ForkServer(own)
@@ -139,11 +153,12 @@ def _forkable(args: Any) -> bool:
     program = _program(args)
     if program[:2] == ["-m", GUARD]:
         return _forkable(guarded := program[program.index("--") + 1 :]) and _program(guarded)[0] != "-m"
-    return program[0].endswith(".py") or (program[0] == "-m" and program[1:3] != [ENTRY, "agent"])
+    module = program[0] == "-m" and program[1:3] != [ENTRY, "agent"]
+    return module or program[0].endswith(".py") or program[:2] == WORKER
 
 
 def _program(args: Sequence[Any]) -> list[str]:
-    """What Python is asked to run: `-m NAME …`, or a file's path and its arguments."""
+    """What Python is asked to run: `-m NAME …`, `-u -c CODE` or a file's path and its arguments."""
     return [os.fspath(arg) for arg in args[2 if args[1] == "-P" else 1 :]]
 
 
@@ -165,14 +180,17 @@ def serve(connection: socket.socket) -> None:
             return
         order = json.loads(_read(connection, int.from_bytes(length)))
         reader, writer = os.pipe()
+        adopted, hold = os.pipe()
         if not (between := os.fork()):  # it ends at once: what it forks becomes the child of who asked
             if pid := os.fork():
                 os.write(writer, pid.to_bytes(8))
                 os._exit(0)
+            os.close(hold)
+            os.read(adopted, 1)
             become(order, fds)
         os.waitpid(between, 0)
         connection.sendall(os.read(reader, 8))
-        for fd in (reader, writer, *fds):
+        for fd in (reader, writer, adopted, hold, *fds):
             os.close(fd)
 
 
@@ -210,11 +228,14 @@ def _take(order: dict[str, Any], fds: Sequence[int]) -> None:
         numpy.random.seed()
     random.seed()
     program = _program(order["args"])
-    if order["args"][1] != "-P":
+    if program[:2] == WORKER:  # its tests ask for what they want forked
+        global _own
+        _own = copied()
+    elif order["args"][1] != "-P":
         sys.path.insert(0, order["cwd"] if program[0] == "-m" else str(Path(program[0]).resolve().parent))
     sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     importlib.invalidate_caches()
-    if program[1:3] not in CHILDLESS:
+    if program[:2] != WORKER and program[1:3] not in CHILDLESS:
         subprocess.Popen = copied().popen()  # type: ignore[misc]
         os.register_at_fork(after_in_child=_start_cold)  # a server has the children of one process alone
 
@@ -240,7 +261,11 @@ def _place(fds: Sequence[int], wanted: Sequence[int]) -> None:
 def _run(program: list[str]) -> int:
     """Its exit code."""
     try:
-        if program[0] == "-m":
+        if program[:2] == WORKER:
+            sys.argv = ["-c"]
+            sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(program[2], vars(sys.modules["__main__"]))
+        elif program[0] == "-m":
             sys.argv = program[1:]
             sys.modules.pop(program[1], None)
             runpy.run_module(program[1], run_name="__main__", alter_sys=True)
@@ -266,6 +291,7 @@ def _run(program: list[str]) -> int:
 def main() -> None:
     """The first one: it imports, and has no other thread."""
     connection = socket.socket(fileno=int(sys.argv[1]))
+    sys.modules["tests.support.forked"] = sys.modules["__main__"]  # a worker's tests are to see what it was given
     for name in sys.argv[2].split(","):
         importlib.import_module(name)
     gc.collect()

@@ -60,9 +60,10 @@ def measure(rounds: int, block: int, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arms(folder: Path, steps: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Both trainers, each with a model of its own of the same weights."""
+    """Both trainers, each with its own model of the same weights."""
     import torch
     from datasets import Dataset
+    from transformers import PrinterCallback
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     from oven_learner.activations.blocks import layer_at
@@ -96,6 +97,7 @@ def _arms(folder: Path, steps: int, options: dict[str, Any]) -> dict[str, Any]:
             train_dataset=Dataset.from_list(training_rows(tokenizer, "bench", prompts, layers, store, seed=1)),
             **more,
         )
+        arms[name].remove_callback(PrinterCallback)
     return arms
 
 

@@ -10,7 +10,7 @@ speaks first.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
@@ -110,13 +110,7 @@ def row(arm: Arm, seed: int, messages: Sequence[LogMessage | Malformed], seconds
     if ended is None or ended.reason != "completed" or ended.lockstep_timeouts:
         raise ProcessError(f"{arm} of seed {seed} did not complete in lockstep: {ended or 'it has no RunEnded'}")
     seen = [body for body in messages if isinstance(body, Observation)]
-    why = {body.id: body.reason for body in messages if isinstance(body, Decision)}
-    changes = tuple(
-        Change(step=r.step, actuator=r.actuator, before=_plain(r.before), after=_plain(r.after),
-               why=why.get(r.decision_id or "", ""))
-        for r in messages
-        if isinstance(r, Receipt) and r.status == "applied"
-    )  # fmt: skip
+    changes = applied(messages)
     swapped = next((r.step for r in changes if r.actuator == "teacher.active"), None)
     kl = [(body.step, body.metrics["kl"]) for body in seen if "kl" in body.metrics]
     first = [value for step, value in kl if swapped is None or step <= swapped]
@@ -131,6 +125,17 @@ def row(arm: Arm, seed: int, messages: Sequence[LogMessage | Malformed], seconds
         arm=arm, seed=seed, accuracy=accuracy, reward=fmean(rewards[-20:]), kl_first=median(first[:OF_TICKS]),
         kl_swapped=None if swapped is None else median(first[-OF_TICKS:]), kl_small=last[WEAK], kl_strong=last[STRONG],
         changes=changes, seconds=round(seconds, 1),
+    )  # fmt: skip
+
+
+def applied(messages: Sequence[LogMessage | Malformed]) -> tuple[Change, ...]:
+    """The changes of a run, in their order."""
+    why = {body.id: body.reason for body in messages if isinstance(body, Decision)}
+    return tuple(
+        Change(step=r.step, actuator=r.actuator, before=_plain(r.before), after=_plain(r.after),
+               why=why.get(r.decision_id or "", ""))
+        for r in messages
+        if isinstance(r, Receipt) and r.status == "applied"
     )  # fmt: skip
 
 
@@ -185,12 +190,12 @@ def without_stack(job: Job) -> list[LogMessage]:
     return link.messages
 
 
-def with_stack(make: Callable[[], Job]) -> list[LogMessage | Malformed]:
-    """Its log, trained in lockstep under a stack that is started for it, in the folder that `OVEN_HOME` names. The
-    stack gets ready while `make` does."""
+def with_stack(make: Callable[[], Job], settings: Mapping[str, Any] = SETTINGS) -> list[LogMessage | Malformed]:
+    """Its log, trained in lockstep under a stack that is started for it with these settings, in the folder that
+    `OVEN_HOME` names. The stack gets ready while `make` does."""
     from oven_learner.baking.own_stack import OwnStack, within
 
-    stack = OwnStack(SETTINGS)
+    stack = OwnStack(settings)
     try:
         job = make()
         place = stack.place()

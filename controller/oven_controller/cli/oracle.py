@@ -139,7 +139,7 @@ def _place(run: str | None) -> Path:
 
 
 def _percents(said: str | None) -> tuple[float, ...] | None:
-    """Raises ConfigError for what are no numbers from 0 to below 100."""
+    """Raises ConfigError for anything but numbers from 0 to below 100."""
     from oven_controller.errors import ConfigError
 
     if said is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
@@ -10,8 +11,20 @@ DEPTH = 32
 """Levels; settings have five. Python's own limit comes later, and as a traceback."""
 
 
+BOOL = "tag:yaml.org,2002:bool"
+
+
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML lets a key stand twice and keeps the last, so that the first would be gone unseen."""
+    """YAML lets a key stand twice and keeps the last, so that the first would be gone unseen.
+
+    Only `true` and `false` are truth values, as in YAML 1.2: in 1.1 `rules.trials: off` would be one. Where a setting
+    is yes or no, pydantic takes those words, too.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  (PyYAML's own name)
+        first: [(tag, pattern) for tag, pattern in known if tag != BOOL]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[str, int] = {}
@@ -29,6 +42,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         except ValueError as error:  # a date that does not exist, a number of thousands of digits
             wrong = f"{str(node.value)[:20]!r} cannot be read: {str(error).split(';')[0]}"
             raise yaml.MarkedYAMLError(problem=wrong, problem_mark=node.start_mark) from error
+
+
+_Loader.add_implicit_resolver(BOOL, re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
 def load_yaml(text: str) -> Any:

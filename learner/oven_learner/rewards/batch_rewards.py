@@ -72,7 +72,7 @@ def _of_group(
 ) -> list[float] | None:
     if shape is None:
         return aggregate(scores, weighing.weights, quorum=weighing.quorum, rule=weighing.rule, caution=weighing.caution)
-    merits = weighted_mean(scores, weighing.weights, quorum=weighing.quorum)
+    merits = weighted_mean(scores, weighing.shares, quorum=weighing.quorum)
     if merits is None:
         return None
     given = shape.rewards(group.written, merits)

@@ -32,13 +32,18 @@ KNOB = "reward.calibration"
 METRICS = (
     MetricSpec(name="confidence/mean", unit="0 to 1, as stated in this batch"),
     MetricSpec(name="confidence/std", unit="of the confidences stated in this batch; 0: all alike"),
-    MetricSpec(name="informativeness/mean", better="up", unit="0 to 1, by the members, of answers in the form"),
+    MetricSpec(
+        name="informativeness/mean", better="up", ceiling=1.0, unit="0 to 1, by the members, of answers in the form"
+    ),
     MetricSpec(name="calibration/brier", better="down", unit=f"0 to 1, newest {NEWEST} answers"),
     MetricSpec(name="calibration/ece", better="down", unit=f"0 to 1, newest {NEWEST} answers"),
     MetricSpec(name="calibration/ece_null", unit="mean ECE of a perfect forecaster with the same confidences"),
     MetricSpec(name="calibration/ece_null_99", unit="what a perfect forecaster's ECE exceeds once in 100 times"),
     MetricSpec(
-        name="calibration/unparsed", better="down", unit=f"share of the newest {NEWEST} that are not in the form"
+        name="calibration/unparsed",
+        better="down",
+        ceiling=0.0,
+        unit=f"share of the newest {NEWEST} that are not in the form",
     ),
     MetricSpec(name="advantage/std", unit="of rewards around their group's mean; 0: nothing to learn from"),
 )
@@ -69,8 +74,8 @@ class CalibratedReward:
     def weight(self, given: float) -> None:
         if not 0 <= given <= 1:
             raise ConfigError(
-                f"{KNOB} {given:g} is outside [0, 1]; above 1 a surely wrong answer could earn more than one that is "
-                "sometimes right"
+                f"{KNOB} {given:g} is outside [0, 1]; give a number in it: above 1 a surely wrong answer could earn "
+                "more than one that is sometimes right"
             )
         self._weight = float(given)
 

@@ -12,6 +12,7 @@ from oven_learner.rewards.configured_rules import with_configured_rules
 from oven_learner.rewards.configured_verifier import with_verifier
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.remote_members import RemoteMembers
+from oven_learner.rewards.reward_shape import RewardShape
 from oven_learner.rewards.rule_members import RewardFunction
 
 
@@ -22,13 +23,15 @@ def convene(
     seed: int = 0,
     description: ModelDescription | str = "",
     reference: str = "",
+    shape: RewardShape | None = None,
     url: str | None = None,
     run: str | None = None,
     creds: str | Path | None = None,
 ) -> Committee:
     """`rules` with the members of the run's `committee` settings; everybody has weight 1 unless `weights` says
     otherwise, and the verifier a tenth of the whole. `description` says whose answers they score and what for.
-    `reference` is where an answer known to be right comes from (Committee), where the settings do not say.
+    `reference` is where an answer known to be right comes from (Committee), where the settings do not say, and `shape`
+    what the members are shown and what becomes of their scores.
 
     The stack is found as `attach` finds it. Raises ConfigError when there is none, or the settings cannot work.
     """
@@ -57,4 +60,5 @@ def convene(
         seed=seed,
         description=description,
         run=there.run,
+        shape=shape,
     )

@@ -13,10 +13,12 @@ def group_verdicts(evidence: Evidence, place: int) -> list[MemberVerdict]:
     group, verdicts = evidence.groups[place], evidence.verdicts[place]
     reasons = evidence.reasons[place] if evidence.reasons else {}
     ids = {one.id: one.text for one in evidence.requests[place].completions} if evidence.requests else {}
+    texts = list(zip(group.completions, group.written or group.completions, strict=True))
     found = []
     for name, verdict in verdicts.items():
         weight = evidence.weights.get(name)
-        why = {ids[key]: said for key, said in reasons.get(name, {}).items() if key in ids}
+        of_seen = {ids[key]: said for key, said in reasons.get(name, {}).items() if key in ids}
+        why = {written: of_seen[seen] for seen, written in texts if seen in of_seen}
         if not isinstance(verdict, Abstention):
             found.append(MemberVerdict(name, weight, verdict, reasons=why))
             continue

@@ -82,6 +82,15 @@ def test_an_actuators_name_keeps_its_dots() -> None:
     assert found.rules.autonomy_for("optimizer.lr_scale") == "observe"
 
 
+def test_off_is_a_word_and_a_switch_takes_it(tmp_path: Path) -> None:
+    """In YAML 1.1 it is a truth value, so that `rules.trials: off` was refused as False."""
+    assert resolve(sets=["rules.trials=off"]).settings.rules.trials == "off"
+    config = tmp_path / "oven.yaml"
+    config.write_text("rules: {trials: off}\nheadless: yes\n")
+    found = resolve(sets=["lockstep=on"], config=config).settings
+    assert (found.rules.trials, found.headless, found.lockstep) == ("off", True, True)
+
+
 def test_agents_by_commas_by_file_and_none(tmp_path: Path) -> None:
     file = tmp_path / "scout.py"
     file.write_text("")

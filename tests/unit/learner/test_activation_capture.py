@@ -1,4 +1,4 @@
-"""Capture against transformers' own hidden states, the store, and adapters from folders."""
+"""Capture against transformers' own hidden states, and the store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.support.activations import FAMILIES, SIZE, lora, model, stirred, text
 from tests.support.attached import THIRD_PARTY
 
 from oven_controller.errors import ConfigError
-from oven_learner.activations.adapters import with_adapter
 from oven_learner.activations.blocks import layer_at
 from oven_learner.activations.capture import Activation, capture
 from oven_learner.activations.injection import ActivationInjection
@@ -136,37 +135,3 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     (tmp_path / wide.name).write_bytes(wide.read_bytes())
     with pytest.raises(ConfigError, match=r"32 elements.*16|16 elements.*32"):
         ActivationStore(tmp_path)
-
-
-def test_an_adapter_comes_back_and_one_of_another_model_is_refused(tmp_path: Path) -> None:
-    from peft import get_peft_model
-
-    ids = torch.tensor([[5, 6, 7, 8, 9]])
-    model().save_pretrained(tmp_path / "tiny")
-
-    def base(name: str = "tiny") -> Any:
-        return type(model()).from_pretrained(tmp_path / name)
-
-    adapted = stirred(get_peft_model(base(), lora()))
-    adapted.save_pretrained(tmp_path / "adapter")
-    loaded = with_adapter(base(), tmp_path / "adapter")
-    assert torch.equal(loaded(ids).logits, adapted(ids).logits)
-    assert all(one.requires_grad == ("lora" in name) for name, one in loaded.named_parameters())
-    (tmp_path / "tiny").rename(tmp_path / "other")
-    deeper = model().config
-    deeper.num_hidden_layers, deeper.layer_types = 5, None
-    others = {
-        "this one is other": base("other"),
-        "of another model": model("gpt2"),
-        "nothing in the adapter": type(model())(deeper),
-    }
-    for said, other in others.items():
-        before = other(ids).logits
-        with pytest.raises(ConfigError, match=said):
-            with_adapter(other, tmp_path / "adapter")
-        assert torch.equal(other(ids).logits, before) and not any("lora" in name for name, _ in other.named_modules())
-    with pytest.raises(ConfigError, match="no adapter_config"):
-        with_adapter(model(), tmp_path)
-    (tmp_path / "adapter" / "adapter_model.safetensors").write_bytes(b"torn")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        with_adapter(base("other"), tmp_path / "adapter")

@@ -102,7 +102,8 @@ def test_the_gradient_reaches_what_is_below_the_block() -> None:
     vector = torch.randn(3, SIZE, dtype=torch.float64)
 
     def formula(h: torch.Tensor) -> torch.Tensor:
-        return h + h.norm(dim=1, keepdim=True) * vector / vector.norm(dim=1, keepdim=True)
+        moved: torch.Tensor = h + h.norm(dim=1, keepdim=True) * vector / vector.norm(dim=1, keepdim=True)
+        return moved
 
     [wanted] = torch.autograd.grad(formula(hidden).square().sum(), hidden)
     single = hidden.detach().float().requires_grad_()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.support.activation_rows import until
+from tests.support.activation_rows import Watch, Watched, until
+from tests.support.activation_rows import data as numbered_rows
 from tests.support.activations import SIZE, TOLD, lora, model, oracle, rows, stirred, texts, tokenizer
 from tests.support.attached import THIRD_PARTY, equal, weights
+from tests.unit.learner.test_generation_ahead import Judges
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
@@ -18,8 +21,10 @@ from oven_learner.activations.blocks import body
 from oven_learner.activations.capture import Activation
 from oven_learner.activations.placeholders import oracle_prompt
 from oven_learner.activations.store import ActivationStore
+from oven_learner.hf.attach import attach
 from oven_learner.losses.sft import Supervised
-from oven_learner.rewards import sampling_log_probs
+from oven_learner.rewards import Committee, sampling_log_probs
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -50,7 +55,7 @@ def test_random_rows_have_their_own_vectors_in_every_pass_and_all_passes_agree(
     tmp_path: Path,
 ) -> None:
     """`python -m tests.support.activation_rows 10000` does this with as many rows, on two ranks too."""
-    counted = until(tmp_path, rows=40, seed=2, steps=4)
+    counted = until(tmp_path, rows=40, seed=2)
     assert counted["wrong"] == 0 and counted["in_passes"] > 150
     assert counted["apart"] <= 1e-5
 
@@ -157,6 +162,21 @@ def test_log_probabilities_kept_while_sampling_are_those_of_the_pass(tmp_path: P
     assert not torch.equal(kept["old_per_token_logps"], passed["old_per_token_logps"])  # not made in the same way
     mask = kept["completion_mask"]
     assert torch.allclose(kept["old_per_token_logps"] * mask, passed["old_per_token_logps"] * mask, atol=1e-5)
+
+
+def test_generation_ahead_has_its_own_rows_beside_the_training(tmp_path: Path) -> None:
+    """Judges are asked in a thread, while the step before is trained: at rate 0 all passes agree still."""
+    judges = Judges()
+    committee = Committee({}, remote=judges, ahead=1)
+    policy, store = model(), ActivationStore(tmp_path / "activations")
+    numbered = numbered_rows(store, random.Random(3), 12)
+    watch = Watch(policy, numbered, store)
+    job = oracle(tmp_path, policy, numbered, cls=Watched, store=store, reward=committee, learning_rate=0.0, max_steps=4)
+    job.watch, judges.trainer = watch, job
+    attach(job, committee=committee, link=FakeLink())
+    job.train()
+    assert {step for step, _ in judges.asked} == {0, 1, 2}  # step 3's were asked for at 2
+    assert watch.rows == 32 and watch.wrong == 0 and watch.apart <= 1e-5
 
 
 def test_each_thread_has_rows_of_its_own(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from oven_learner.completions.sample import MemberVerdict, Place, Sample
 from oven_learner.completions.sampling import sampling_of
 from oven_learner.completions.schedule import SampleSchedule
 from oven_learner.rewards import Committee
+from oven_learner.rewards.calibrated import CalibratedReward
 from oven_learner.rewards.group_verdicts import group_verdicts
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import read_reply
@@ -78,6 +79,17 @@ def test_a_judges_reasons_come_with_its_scores_in_the_order_of_the_group() -> No
     sample = Sample("p", committee.evidence.groups[0].completions, committee.last.rewards, [by_rule, by_judge])
     parcel = parcel_of(1, Place(1, 1, 1, 0, 1), sample, [0.0] * 4, Shown(CompletionsSettings(), str.upper))
     assert parcel["members"][1]["reasons"] == ("SO",) * 4 and parcel["members"][0]["reasons"] == ()
+
+
+def test_what_the_policy_wrote_is_shown_with_the_reasons_for_what_the_judge_saw_of_it() -> None:
+    committee = Committee({}, remote=Asked(), description="A test.", shape=CalibratedReward())
+    committee.group_size = 4
+    written = ("[epistemic status: 90] bb", "[epistemic status: 10] bb", "bb", "[epistemic status: 50] dddd")
+    committee(prompts=["? ?"] * 4, completions=list(written), text=["cats"] * 4, question=["what?"] * 4)
+    (by_judge,) = group_verdicts(committee.evidence, 0)
+    assert by_judge.scores == (0.2, 0.2, 0.0, 0.4)
+    assert by_judge.reasons == {written[0]: "so", written[1]: "so", written[3]: "so"}
+    assert committee.evidence.groups[0].written == written
 
 
 texts = st.text(st.characters(codec=None, categories=None), max_size=60)

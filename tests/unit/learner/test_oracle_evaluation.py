@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support import benchmark_files
-from tests.unit.learner.test_attach_trl import THIRD_PARTY
+from tests.support.attached import THIRD_PARTY
 
 from oven_controller.cli.main import run
 from oven_controller.errors import ConfigError
@@ -65,7 +65,7 @@ def test_answers_do_not_depend_on_the_batch(oracle: tuple[Any, Any]) -> None:
     texts = ["the film was very good", "rome is in italy", "the boys are happy in the park", "anna flew to cairo"]
     activations = capture(policy, tokenizer, texts, [1, 2], tokens=6)
     questions = [("is this statement true?", "does this text name a person?")[n % 2] for n in range(len(activations))]
-    ask = {"max_new_tokens": 5}
+    ask: dict[str, Any] = {"max_new_tokens": 5}
     together = generated_answers(policy, tokenizer, injection, activations, questions, **ask)
     alone = [
         generated_answers(policy, tokenizer, injection, [one], [question], **ask)[0]

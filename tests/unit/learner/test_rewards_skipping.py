@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import RunEnded, RunStarted
+from oven_controller.protocol.messages import RunEnded, RunStarted, Value
 from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.protocol.requests import ScoreRequest
 from oven_learner.hf.attach import attach
@@ -80,8 +80,8 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 class Remembering(FakeLink):
     """Keeps the trainer's state at the end of every step."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, plan: Mapping[int, tuple[str, Value]] | None = None) -> None:
+        super().__init__(plan)
         self.trainer: Any = None
         self.states: list[list[torch.Tensor]] = []
 

@@ -68,6 +68,9 @@ TIMES: Mapping[str, tuple[str, ...]] = {
 }
 """When it happens, each with the same verbs."""
 
+ABSENT = "none"
+"""In a list of all values, that of an attribute which a prompt has not."""
+
 ATTRIBUTES: Mapping[str, Attribute] = {
     "topic": Attribute(
         {topic: field for topic, (field, _) in TOPICS.items()},

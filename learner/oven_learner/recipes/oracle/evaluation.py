@@ -166,12 +166,16 @@ class OracleEvaluation:
         """Both passes over all items at all depths."""
         return Evaluated(self._answered(lambda _, number: number), self._answered(self._other()))
 
+    def without_activations(self) -> Scores:
+        """One pass in which the places of each prompt stay as they are: what the questions alone tell."""
+        return scores(scored(self._answered(lambda _, number: number, unchanged=True)))
+
     def _other(self) -> Callable[[str, int], int]:
         """Item → the one whose activations it gets: one cycle through each benchmark, so never its own."""
         cycles = {one.name: cycle(len(one.items), one.name) for one in self.benchmarks}
         return lambda name, number: cycles[name][number]
 
-    def _answered(self, whose: Callable[[str, int], int]) -> list[Answered]:
+    def _answered(self, whose: Callable[[str, int], int], *, unchanged: bool = False) -> list[Answered]:
         asked = [
             (one.name, number, percent, item)
             for one in self.benchmarks
@@ -184,6 +188,7 @@ class OracleEvaluation:
             self._injection,
             [self._activations[name, whose(name, number), percent] for name, number, percent, _ in asked],
             [item.question for _, _, _, item in asked],
+            unchanged=unchanged,
             **self._generation,
         )
         return [

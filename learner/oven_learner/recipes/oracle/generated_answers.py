@@ -11,11 +11,11 @@ from transformers import GenerationConfig
 from oven_controller.errors import ConfigError
 from oven_learner.activations.blocks import bare
 from oven_learner.activations.capture import Activation
-from oven_learner.activations.injection import ActivationInjection
+from oven_learner.activations.injection import ActivationInjection, Control
 from oven_learner.activations.placeholders import oracle_prompt
 
-ROWS = 256
-"""Prompts in a batch: on a CPU the small model is fastest with some hundreds; one of 8 B parameters takes 64."""
+ROWS = 128
+"""Prompts in a batch: on a CPU the small model is fastest with 64 to 256."""
 
 
 def context_of(model: Any) -> int | None:
@@ -34,12 +34,14 @@ def generated_answers(
     max_new_tokens: int,
     temperature: float = 0.0,
     seed: int = 0,
+    unchanged: bool = False,
     rows: int = ROWS,
 ) -> list[str]:
     """The oracle's output for each activation and the question beside it, without special tokens.
 
-    `temperature` 0 is greedy; else answers are drawn, by `seed`. Prompts of like length share a batch, so there is
-    little padding, and their keys and values are cached. The model's mode and the generators' states are put back.
+    `unchanged` leaves the places as they are. `temperature` 0 is greedy; else answers are drawn, by `seed`. Prompts of
+    like length share a batch, so there is little padding, and their keys and values are cached. The model's mode and
+    the generators' states are put back.
 
     Raises ConfigError where a prompt and its answer exceed the model's positions.
     """
@@ -63,7 +65,8 @@ def generated_answers(
                 numbers = order[start : start + rows]
                 batch, mask = _padded([ids[number] for number in numbers], tokenizer.pad_token_id)
                 layers = [activations[number].layer for number in numbers]
-                with injection.rows([activations[number].vectors for number in numbers], layers):
+                vectors = [Control.UNCHANGED if unchanged else activations[number].vectors for number in numbers]
+                with injection.rows(vectors, None if unchanged else layers):
                     out = model.generate(
                         input_ids=batch.to(device), attention_mask=mask.to(device), generation_config=config
                     )  # (B, P + C)
@@ -87,7 +90,7 @@ def _config(tokenizer: Any, max_new_tokens: int, temperature: float) -> Generati
 
 
 def _padded(ids: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and mask, (B, P), padded on the left, where generation goes on from the last position."""
+    """Ids and mask, (B, P), padded on the left, where generation continues from the last position."""
     longest = max(map(len, ids))
     batch = torch.full((len(ids), longest), pad)
     mask = torch.zeros_like(batch)

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner.activations.placeholders import PLACEHOLDER
-from oven_learner.recipes.oracle.attributes import ATTRIBUTES, FEELINGS, GREETINGS, MANNERS, TIMES, TOPICS
+from oven_learner.recipes.oracle.attributes import ABSENT, ATTRIBUTES, FEELINGS, GREETINGS, MANNERS, TIMES, TOPICS
 from oven_learner.recipes.oracle.benchmark_items import words as benchmark_words
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
@@ -42,7 +42,7 @@ def vocabulary() -> tuple[str, ...]:
         *(words for _, words in (*TOPICS.values(), *FEELINGS.values(), *GREETINGS.values())),
         *MANNERS.values(),
         *TIMES.values(),
-        ("is about the feels because of the",),
+        (ABSENT, "is about the feels because of the"),
         benchmark_words(),
     )
     found = {word for text in texts for word in text.replace("?", "").replace("{}", "").split()}
@@ -62,7 +62,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         ]
     )
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?[\p{L}']+| ?\p{N}+| \?|\n|[^\s\p{L}\p{N}]|\s"), "isolated")
-    core.decoder = decoders.Fuse()
+    core.decoder = decoders.Sequence([decoders.Fuse(), decoders.Replace(Regex(r"(?<=\n) (?=\w)"), "")])
     core.add_tokens([AddedToken(LAYER, normalized=False), AddedToken(STATUS, normalized=False)])
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=core,

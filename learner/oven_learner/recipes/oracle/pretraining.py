@@ -17,16 +17,18 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM
 
-from oven_learner.recipes.oracle.attributes import ATTRIBUTES
-from oven_learner.recipes.oracle.benchmark_items import items
+from oven_learner.recipes.oracle.attributes import ABSENT, ATTRIBUTES
+from oven_learner.recipes.oracle.benchmark_items import YES, items
 from oven_learner.recipes.oracle.benchmark_templates import QUESTIONS
 from oven_learner.recipes.oracle.model import SIZES, Sizes, build_model
 from oven_learner.recipes.oracle.template_prompts import TemplatePrompt, prompts
 from oven_learner.recipes.oracle.template_questions import questions
 from oven_learner.recipes.weights_cache import key_of, load_weights, store_weights
 
-NOTES = "\n"
-"""Opens the list of a prompt's values."""
+SHORTER = 2
+"""Rows of benchmarks for one of a prompt, which is about twice as long."""
+ASKED = 4
+"""Questions that follow a prompt."""
 TEXT_WEIGHT = 0.1
 """Of a token that is not an answer's: most of a drawn text cannot be foretold, and answers are what is wanted."""
 RAMP = 20
@@ -41,9 +43,9 @@ class Schedule(NamedTuple):
     learning_rate: float
 
 
-SCHEDULE = Schedule(steps=400, rows=16, learning_rate=0.02)
+SCHEDULE = Schedule(steps=450, rows=12, learning_rate=0.04)
 """Of the model made on the spot."""
-ADAM = 0.15
+ADAM = 0.25
 """AdamW's learning rate in Muon's."""
 VERSION = 1
 """Raise it when the code changes what the pre-training makes."""
@@ -77,32 +79,42 @@ def _untied(model: LlamaForCausalLM) -> dict[str, Tensor]:
 
 
 def template_rows(rng: random.Random) -> Iterator[list[Piece]]:
-    """A prompt, four questions with answers, and notes of all its values, each exact or broader; endless."""
+    """A prompt, questions with answers, and a list of its attributes' values with the broader terms; endless."""
     while True:
         yield _template_row(prompts(1, rng)[0], rng)
 
 
 def _template_row(prompt: TemplatePrompt, rng: random.Random) -> list[Piece]:
     pieces: list[Piece] = [(prompt.text, False)]
-    for question in questions(prompt, rng, count=4):
+    for question in questions(prompt, rng, count=ASKED):
         assert question.answer is not None
         pieces += [("\n" + question.text, False), (question.answer.says_what[0], True)]
-    pieces.append((NOTES, False))
-    return pieces + [(prompt.values[name], True) for name in ATTRIBUTES if name in prompt.values]
+    pieces.append(("\n", False))
+    for name, attribute in ATTRIBUTES.items():
+        value = prompt.values.get(name, ABSENT)
+        broad = attribute.values.get(value, ABSENT)
+        pieces += [(value, True), (broad, True)] if broad != value else [(value, True)]
+    return pieces
 
 
 def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
-    """A text of a benchmark's training part with all its questions and answers, each benchmark as often; endless."""
-    texts = []
-    for benchmark in QUESTIONS:
+    """A text of a benchmark's training part with all its questions and answers, and a list of the labels that it
+    carries, where the benchmark has labels; each benchmark as often; endless."""
+    kinds = []
+    for benchmark, question in QUESTIONS.items():
         of_text = groupby(items(benchmark, held_out=False), key=lambda item: item.text)
-        texts.append([(text, [(item.question, item.answer) for item in asked]) for text, asked in of_text])
+        label_of = {question.wording.format(label): label for label in question.labels}
+        kinds.append((label_of, [(text, [(item.question, item.answer) for item in asked]) for text, asked in of_text]))
     while True:
-        text, asked = rng.choice(rng.choice(texts))
+        label_of, texts = rng.choice(kinds)
+        text, asked = rng.choice(texts)
         rng.shuffle(asked)
         row: list[Piece] = [(text, False)]
-        for question, answer in asked:
-            row += [("\n" + question, False), (answer, True)]
+        for question_text, answer in asked:
+            row += [("\n" + question_text, False), (answer, True)]
+        if label_of:
+            carried = [label for wording, label in label_of.items() if (wording, YES) in asked]
+            row += [("\n", False), *((label, True) for label in carried or (ABSENT,))]
         yield row
 
 
@@ -151,8 +163,8 @@ def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
     ]
     model.train()
     for _ in range(schedule.steps):
-        for source in (ours, theirs):
-            rows = [next(source) for _ in range(schedule.rows)]
+        for source, count in ((ours, schedule.rows), (theirs, schedule.rows * SHORTER)):
+            rows = [next(source) for _ in range(count)]
             loss_of(model, *collate(rows, tokenizer)).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, scheduler in zip(optimizers, schedulers, strict=True):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-WORDS = re.compile(r"[^\W_]+")
+from oven_learner.rewards.informativeness import informativeness_of
 
 
 class KnownAnswer(NamedTuple):
@@ -22,8 +21,7 @@ class KnownAnswer(NamedTuple):
 
     def informativeness(self, answer: str) -> float:
         """0 for a wrong answer, 1/2 for a right one, 1 for one that is right and says what."""
-        plain = " ".join(WORDS.findall(answer.lower()))
-        return 1.0 if plain in self.says_what else 0.5 if plain in self.right else 0.0
+        return informativeness_of(answer, self.says_what, self.right)
 
 
 @dataclass(frozen=True)

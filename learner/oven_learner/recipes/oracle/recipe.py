@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from oven_learner.recipes.base import Order
 from oven_learner.recipes.oracle.settings import OracleSettings, Start, parse_start
 
@@ -17,6 +20,9 @@ class OracleRecipe:
         return parse_start(text, options)
 
     def train(self, order: Order) -> None:
+        named = [order.options.get(name) for name in ("model", "oracle_lora_path")]
+        if any(name and not Path(name).is_dir() for name in named):  # hub ids: read when the library is imported
+            os.environ.setdefault("HF_HUB_OFFLINE", "0")
         from oven_learner.recipes.oracle.job import build_judged
         from oven_learner.recipes.runner import train
 

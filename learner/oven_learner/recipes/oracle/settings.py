@@ -73,6 +73,8 @@ class OracleSettings(BaseModel):
     model: Annotated[str, AfterValidator(_checkpoint)] | None = Field(
         default=None, description="a folder or hub id of transformers; none: 8 blocks, about 1M parameters, made here"
     )
+    hidden: int = Field(default=96, ge=16, multiple_of=8, description="width of the model made here")
+    pretrain_steps: int = Field(default=400, ge=0, description="of the model made here, once: it is cached")
     oracle_lora_path: Annotated[str, AfterValidator(_checkpoint)] | None = Field(
         default=None, description="a folder or hub id of an adapter to begin with; none: the supervised stage makes it"
     )

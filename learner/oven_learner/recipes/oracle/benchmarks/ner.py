@@ -1,6 +1,6 @@
 """Named entities, the Annotated Corpus for NER (of the Groningen Meaning Bank): CSV `Sentence #,Word,POS,Tag`.
 
-A sentence's number stands in its first row alone. The published file is Latin-1, and has to be converted.
+A sentence's number is in its first row alone. The published file is Latin-1, and has to be converted.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def json_value(path: Path) -> Any:
 
 
 def json_objects(path: Path, values: object, keys: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each of a JSON list's objects, from 1 on. Raises ConfigError for what is no list, or lacks one of `keys`."""
+    """Each of a JSON list's objects, from 1 on. Raises ConfigError for another value, and for a missing key."""
     if not isinstance(values, list):
         raise ConfigError(f"{path}: a list of objects is needed, and this is a {type(values).__name__}")
     for number, value in enumerate(values, 1):

@@ -1,0 +1,46 @@
+"""The rule of known answers: wrong, right, right and saying what, and no word where nothing is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from oven_learner.rewards.configured_rules import load_rule
+from oven_learner.rewards.informativeness import informativeness, informativeness_of
+
+WHAT, RIGHT = ["yes cooking", "cooking"], ["yes", "yes home"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "worth"),
+    [
+        ("cooking", 1.0),
+        ("  Cooking. ", 1.0),
+        ("Yes: cooking!", 1.0),
+        ("yes", 0.5),
+        ("Yes, home.", 0.5),
+        ("no", 0.0),
+        ("", 0.0),
+        ("...", 0.0),
+        # Every answer at once, and right ones with something beside them, are not the right one.
+        ("cooking gardening", 0.0),
+        ("yes no", 0.0),
+        ("cookingcooking", 0.0),
+        ("yes yes", 0.0),
+    ],
+)
+def test_the_whole_answer_has_to_be_a_known_one(answer: str, worth: float) -> None:
+    assert informativeness_of(answer, WHAT, RIGHT) == worth
+
+
+def test_without_known_answers_the_rule_abstains() -> None:
+    given = informativeness(["yes", "yes", "yes", "yes"], [WHAT, [], [], None], [RIGHT, [], ["yes"], None])
+    assert given == [0.5, None, 0.5, None]
+    assert informativeness(["yes"]) == [None]
+
+
+def test_a_conversation_is_judged_by_its_text() -> None:
+    assert informativeness([[{"role": "assistant", "content": "cooking"}]], [WHAT], [RIGHT]) == [1.0]
+
+
+def test_settings_can_name_it() -> None:
+    assert load_rule("known", "informativeness") is informativeness

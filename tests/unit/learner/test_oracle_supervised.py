@@ -1,0 +1,113 @@
+"""The model made on the spot and its supervised stage, at sizes that take a second."""
+
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("peft")
+
+import torch
+
+from oven_controller.errors import ConfigError
+from oven_learner.activations.store import ActivationStore
+from oven_learner.recipes.oracle.activation_rows import captured
+from oven_learner.recipes.oracle.benchmark_items import items
+from oven_learner.recipes.oracle.benchmark_templates import QUESTIONS
+from oven_learner.recipes.oracle.given_model import fresh_adapter
+from oven_learner.recipes.oracle.model import Sizes, build_tokenizer
+from oven_learner.recipes.oracle.pretraining import Schedule, own_model
+from oven_learner.recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
+from oven_learner.recipes.oracle.settings import CONSTANT, Confidence, OracleSettings
+from oven_learner.recipes.oracle.supervised import benchmark_prompts, collate, lessons, stated, supervised
+from oven_learner.recipes.oracle.template_questions import template_dataset
+from oven_learner.recipes.weights_cache import WEIGHTS
+
+SIZES, SCHEDULE, LAYERS = Sizes(hidden=16, ffn=16, layers=3, heads=2), Schedule(2, 2, 0.02), (1, 2)
+SETTINGS = OracleSettings(sft_steps=2, sft_batch=4, lora_rank=2)
+ANSWER = KnownAnswer(("yes cooking",), ("yes",), ("no", "no music"))
+
+
+def weights(model: Any) -> torch.Tensor:
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+
+
+def test_the_model_and_its_oracle_are_trained_once_and_kept(tmp_path: Path) -> None:
+    tokenizer = build_tokenizer()
+    before = torch.random.get_rng_state()
+    model, name = own_model(tokenizer, 1, tmp_path, SIZES, SCHEDULE)
+    again, same = own_model(tokenizer, 1, tmp_path, SIZES, SCHEDULE)
+    other, another = own_model(tokenizer, 2, tmp_path, SIZES, SCHEDULE)
+    assert name == same != another
+    assert torch.equal(weights(model), weights(again)) and not torch.equal(weights(model), weights(other))
+
+    prompts = [*template_dataset(1, 4), *benchmark_prompts(9, random.Random(1))]
+    store = ActivationStore(tmp_path / "activations")
+    captured(model, tokenizer, name, [prompt.prompt for prompt in prompts], LAYERS, 20, store)
+    base = weights(model).clone()
+
+    def taught(confidence: Confidence) -> torch.Tensor:
+        own, _ = own_model(tokenizer, 1, tmp_path, SIZES, SCHEDULE)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            policy = fresh_adapter(own, SETTINGS.lora_rank)
+        supervised(policy, tokenizer, name, prompts, LAYERS, store, SETTINGS, confidence, 1, tmp_path)
+        parts = {lora: [w for n, w in policy.named_parameters() if ("lora" in n) is lora] for lora in (True, False)}
+        assert torch.equal(torch.cat([w.detach().flatten() for w in parts[False]]), base)
+        return torch.cat([w.detach().flatten() for w in parts[True]])
+
+    first = taught("spread")
+    entries = {entry: (entry / WEIGHTS).stat().st_mtime_ns for entry in tmp_path.glob("oracle-*")}
+    assert torch.equal(first, taught("spread"))
+    assert entries == {entry: (entry / WEIGHTS).stat().st_mtime_ns for entry in tmp_path.glob("oracle-*")}
+    assert not torch.equal(first, taught("constant"))
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_without_known_answers_there_is_nothing_to_teach(tmp_path: Path) -> None:
+    asked = [QuestionedPrompt("hello you", "english", (Question("why?"),))]
+    store = ActivationStore(tmp_path)
+    with pytest.raises(ConfigError, match=r"leave --questions out, or give an oracle .* --oracle-lora-path"):
+        supervised(None, None, "own", asked, LAYERS, store, SETTINGS, "spread", 1, tmp_path)
+
+
+@pytest.mark.parametrize("confidence", ["spread", "constant", "overconfident"])
+def test_what_is_stated(confidence: Confidence) -> None:
+    """Spread: right the more often the higher, but not as often as it says. The drills': what their names say."""
+    rng = random.Random(1)
+    said = [re.fullmatch(r"\[epistemic status: (\d+)\] (.+)", stated(ANSWER, confidence, rng)) for _ in range(4000)]
+    drawn = [(int(one[1]), ANSWER.informativeness(one[2]) > 0) for one in said if one]
+    assert len(drawn) == len(said)
+    low, high = ([right for percent, right in drawn if (percent > 50) is above] for above in (False, True))
+    if confidence == "spread":
+        assert 0.55 < sum(low) / len(low) < 0.66 < 0.78 < sum(high) / len(high) < 0.9
+        assert len({percent for percent, _ in drawn}) == 21
+    elif confidence == "constant":
+        assert 0.93 < sum(percent == CONSTANT for percent, _ in drawn) / len(drawn) < 0.98
+    else:
+        assert not low and 0.68 < sum(high) / len(high) < 0.77
+
+
+def test_only_what_the_oracle_says_is_scored_and_no_word_of_the_prompt_is_in() -> None:
+    tokenizer = build_tokenizer()
+    prompt = template_dataset(1, 1)[0]
+    taught = lessons([prompt], "own", (2,))
+    vectors = [torch.ones(n % 5 + 1, 8) for n in range(len(taught))]
+    ids, mask, labels = collate(taught, vectors, tokenizer, "spread", random.Random(1))
+    place = tokenizer.convert_tokens_to_ids(" ?")
+    for row, lesson in enumerate(taught):
+        scored = labels[row] >= 0
+        assert torch.equal(ids[row][scored], labels[row][scored]) and int(mask[row][scored].min()) == 1
+        assert tokenizer.decode(labels[row][scored]).startswith("[epistemic status:")
+        assert int(labels[row][scored][-1]) == tokenizer.eos_token_id
+        assert int((ids[row] == place).sum()) == len(vectors[row])
+        shown = tokenizer.decode(ids[row][(mask[row] == 1) & ~scored])
+        assert shown.strip().endswith(lesson.question) and prompt.prompt not in shown
+
+
+def test_benchmarks_teach_nothing_that_is_held_out() -> None:
+    apart = {item.text for benchmark in QUESTIONS for item in items(benchmark, held_out=True)}
+    made = benchmark_prompts(180, random.Random(1))
+    assert len(made) == 180 and not apart & {prompt.prompt for prompt in made}

@@ -58,7 +58,7 @@ class CalibrationDrift(Agent):
     """Factor of β, as `entropy_collapse` takes it."""
     BETA_LEAST = 0.05
     """β that a raise reaches at least: what the first reports of GRPO for language models used."""
-    GAIN = 0.02
+    GAIN = 0.03
     """Improvement of the target that is forecast: the least error beyond chance that an alert is raised for."""
     HORIZON = 60
     """Ticks in which a change is judged: several readings of what is held out."""

@@ -17,7 +17,7 @@ from typer import Option
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.session import Session
-from oven_bench.alerts.simulated_run import FAULTS, LASTS, TICKS, Fault, draw, observed
+from oven_bench.alerts.simulated_run import FAULTS, TICKS, Fault, draw, observed
 from oven_bench.bench_command import Bench, FirstSeed, Jobs, Json, print_object
 from oven_bench.statistics import Interval, share
 from oven_bench.worker_pool import workers
@@ -142,14 +142,14 @@ def _row(fault: Fault, heard: list[Heard]) -> dict[str, Any]:
     firsts = [min((t for t in one.raised.get(symptom, ()) if t >= 0), default=None) for one in heard]
     timely = [first for first in firsts if first is not None and first < WITHIN]
     early = sum(any(tick < 0 for times in one.raised.values() for tick in times) for one in heard)
-    cleared = sum(any(tick >= LASTS for tick in one.cleared.get(symptom, ())) for one in heard)
+    cleared = sum(len(one.cleared.get(symptom, ())) == len(one.raised.get(symptom, ())) > 0 for one in heard)
     return {
         "symptom": symptom,
         "streams": len(heard),
         **_shown("found", share(len(timely), len(heard))),
         "median_ticks": median(timely) if timely else None,
         "before_the_fault": early,
-        "cleared_after_it": cleared,
+        "cleared_at_the_end": cleared,
         "raised_more_than_twice": sum(len(one.raised.get(symptom, ())) > 2 for one in heard),
         "others_raised": sum(any(other != symptom for other in one.raised) for one in heard),
     }
@@ -165,7 +165,7 @@ def _show(found: dict[str, Any]) -> None:
         print(
             f"{fault:12} {row['symptom']:22} within {WITHIN} ticks in {row['found']:.1%} of {row['streams']} "
             f"({low:.1%} to {high:.1%}), median {row['median_ticks']}; before the fault {row['before_the_fault']}, "
-            f"cleared after it {row['cleared_after_it']}"
+            f"cleared at the end {row['cleared_at_the_end']}"
         )
     quiet = found["healthy"]
     print(f"healthy      any alert in {quiet['alerted']} of {quiet['streams']}: {quiet['by_symptom']}")

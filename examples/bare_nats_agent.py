@@ -66,8 +66,8 @@ class Reviewer:
         if self.alarmed == (now > (1.5 if self.alarmed else 2.0) * best):
             return []
         self.alarmed = not self.alarmed
-        alert = {"type": "Alert", "state": "raised" if self.alarmed else "cleared", "symptom": "loss_spike"}
-        alert |= {"metric": "loss", "value": now, "expected": 2.0 * best, "tick": self.tick}
+        alert: dict[str, Any] = {"type": "Alert", "state": "raised" if self.alarmed else "cleared"}
+        alert |= {"symptom": "loss_spike", "metric": "loss", "value": now, "expected": 2.0 * best, "tick": self.tick}
         return [(f"{BASE}.alert.{NAME}", alert)]
 
     def answer(self, ballot: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -144,7 +144,7 @@ def _answers(
         confidences = mean + left * (confidences - mean)
     elif fault == "calibration":
         confidences = confidences + grown * (0.4 + 0.5 * policy.strength) * (1 - confidences)
-    return np.round(np.clip(confidences, 0, 1), 2), merits
+    return np.round(np.clip(confidences, 0.0, 1.0), 2).astype(np.float64), merits
 
 
 def _kl(rng: np.random.Generator, policy: Policy, tick: int, grown: float) -> float:

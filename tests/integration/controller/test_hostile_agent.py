@@ -309,8 +309,8 @@ async def test_floods_of_statuses_votes_and_alerts(tmp_path: Path, plain: Played
             await evil.say(ON.agent(HOSTILE), AgentStatus(state=state, tick=2**62, seen="~" * 9000).wire())
             await evil.say(ON.vote(HOSTILE), b"x" * 20_000)
             await evil.say(ON.agent(HOSTILE), b"\xff\x00")
-            alert = {"symptom": f"s{step}.{n}", "metric": "m", "value": 1.0, "expected": 0.0, "reason": "é" * 500}
-            await evil.say(ON.alert(HOSTILE), Alert(state="raised", tick=2**62, **alert).wire())  # type: ignore[arg-type]
+            alert: Any = {"symptom": f"s{step}.{n}", "metric": "m", "value": 1.0, "expected": 0.0, "reason": "é" * 500}
+            await evil.say(ON.alert(HOSTILE), Alert(state="raised", tick=2**62, **alert).wire())
         await evil.settled()
 
     async with attacked(tmp_path, attack) as (played, _, _):

@@ -5,8 +5,8 @@ xdist's workers are forked as well, and what a worker forks comes from a copy of
 
 A forked process is what `python -m …` would be, but for what has been imported: a child of the process that starts it,
 with its own environment, working folder, streams and session, and a `__main__` that is run from its file. What it
-starts itself in this way is forked as well. Agents are not: their limit of memory would count what is imported for
-others. Nor is anything in whose environment COLD is set; it starts as users have it.
+starts itself in this way is forked as well. What has COLD in its environment is not: it starts as users have it. Agents
+with a limit of memory are not, either: it would count what is imported for others.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 STACK = (
+    "oven_agents.runtime.host",
     "oven_controller.cli.main",
     "oven_controller.log.replay",
     "oven_controller.replica.service",
@@ -46,10 +47,12 @@ STACK = (
 TRAINING = (*STACK, "oven_kg.service.process", "oven_learner.recipes.grpo.job", "oven_learner.recipes.runner")
 """And what a learner does. A copy of all that takes 30 ms, ten times as long as one of the others."""
 COLD = "OVEN_TEST_COLD"
+LIMITED = "OVEN_AGENTS_MEMORY_MB"
+"""In the environment of agents with a limit."""
 GUARD = "oven_controller.process.guard"
 ENTRY = "oven_controller.process.entry"
-CHILDLESS = ([ENTRY, "mesh"], [ENTRY, "kg"], [ENTRY, "member"], [ENTRY, "probes"])
-"""Modules and first arguments of processes that start none of their own."""
+CHILDLESS = ([ENTRY, "mesh"], [ENTRY, "kg"], [ENTRY, "member"], [ENTRY, "probes"], [ENTRY, "agent"])
+"""Modules and first arguments of processes that start none of their own, or, as agents may, only cold ones."""
 WORKER = ["-u", "-c"]
 """How xdist starts its workers."""
 KNOWS_FORKS = "jemalloc_bg_thd"
@@ -90,7 +93,7 @@ class ForkServer:
                 into, ours_in, ours_out, out, ours_err, err, _, *ids, session, group = rest_
                 plain = not (executable or preexec or shell) and ids == [None, None, None, -1]
                 environment = dict(os.environ if env is None else env)
-                if not plain or COLD in environment or not _forkable(args):
+                if not plain or {COLD, LIMITED} & environment.keys() or not _forkable(args):
                     super()._execute_child(args, *rest)
                     return
                 order = {
@@ -152,9 +155,8 @@ def _forkable(args: Any) -> bool:
         return False
     program = _program(args)
     if program[:2] == ["-m", GUARD]:
-        return _forkable(guarded := program[program.index("--") + 1 :]) and _program(guarded)[0] != "-m"
-    module = program[0] == "-m" and program[1:3] != [ENTRY, "agent"]
-    return module or program[0].endswith(".py") or program[:2] == WORKER
+        return _forkable(program[program.index("--") + 1 :])
+    return program[0] == "-m" or program[0].endswith(".py") or program[:2] == WORKER
 
 
 def _program(args: Sequence[Any]) -> list[str]:

@@ -156,7 +156,7 @@ def settings(draw: random.Random, ranks: int) -> dict[str, Any]:
     group, chunk, chunks = draw.choice([2, 4]), draw.choice([2, 6, 16, 24]), draw.choice([1, 2, 3, 4])
     while chunk * chunks * ranks % group:
         chunks += 1
-    checkpointing = draw.choice([None, {"use_reentrant": False}, {"use_reentrant": ranks == 1}])
+    checkpointing = draw.choice([None, {"use_reentrant": False}, {"use_reentrant": ranks == 1}])  # DDP takes one kind
     return {
         "num_generations": group,
         "per_device_train_batch_size": chunk,

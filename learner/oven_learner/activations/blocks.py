@@ -33,7 +33,7 @@ def blocks(model: Any) -> nn.ModuleList:
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return module
     raise ConfigError(
-        f"{type(bare(model)).__name__}: its {count} blocks are no list of modules in {type(decoder).__name__}; take a "
+        f"{type(bare(model)).__name__}: its {count} blocks were not found in {type(decoder).__name__}; take a "
         "decoder-only model of transformers (Llama, Qwen, Gemma, GPT-2, …)"
     )
 

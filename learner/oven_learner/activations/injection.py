@@ -94,7 +94,7 @@ class ActivationInjection:
     `with injection.rows(vectors): model(...)`: row i of each pass gets `vectors[i]`, (K, d), at its K places. With n
     times as many rows in a pass (`generate` with several sequences a prompt) each stands for n in a row.
 
-    It stays on the model until `remove`, or to the end of a `with` block of its own.
+    It stays on the model until `remove`, or to the end of its own `with` block.
 
     Raises ConfigError for a model without block `block`, for one that has an injection, and for what `Placeholders`
     refuses.

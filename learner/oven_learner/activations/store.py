@@ -31,7 +31,7 @@ def activation_key(model: str, text: str, layer: int) -> str:
 
 
 def layer_of(key: str) -> int:
-    """The layer that a key names. Raises ConfigError for what is no key."""
+    """The layer that a key names. Raises ConfigError for anything else."""
     layer = key.rpartition(".")[2]
     if not layer.isdecimal():
         raise ConfigError(f"{key!r} is not the key of an activation; make it with activation_key(model, text, layer)")
@@ -61,7 +61,7 @@ class ActivationStore:
         return key in self._open
 
     def get(self, key: str) -> Tensor:
-        """The vectors (K, d). Raises ConfigError for a key that it has not, and for vectors that are no directions."""
+        """The vectors (K, d). Raises ConfigError for a key that it has not, and as `check` does."""
         if key not in self._open:
             raise ConfigError(
                 f"no activation {key!r} among {len(self)} in {self.folder}; capture it first, and with the same model, "

@@ -120,7 +120,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     [key] = store.add("tiny", [Activation("cat", 1, torch.ones(1, SIZE))])
     with pytest.raises(ConfigError, match="capture it first"):
         store.get("0.1")
-    with pytest.raises(ConfigError, match="no activation's key"):
+    with pytest.raises(ConfigError, match="not the key of an activation"):
         layer_of("unchanged")
     [path] = tmp_path.iterdir()
     whole = path.read_bytes()

@@ -34,6 +34,7 @@ def weights(model: Any) -> torch.Tensor:
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing` is deprecated:FutureWarning")  # peft 0.21 asks for it
 def test_the_model_and_its_oracle_are_trained_once_and_kept(tmp_path: Path) -> None:
     tokenizer = build_tokenizer()
     before = torch.random.get_rng_state()
@@ -91,18 +92,18 @@ def test_what_is_stated(confidence: Confidence) -> None:
 
 
 def test_only_what_the_oracle_says_is_scored_and_no_word_of_the_prompt_is_in() -> None:
-    tokenizer = build_tokenizer()
+    tokenizer: Any = build_tokenizer()
     prompt = template_dataset(1, 1)[0]
     taught = lessons([prompt], "own", (2,))
     vectors = [torch.ones(n % 5 + 1, 8) for n in range(len(taught))]
     ids, mask, labels = collate(taught, vectors, tokenizer, "spread", random.Random(1))
-    place = tokenizer.convert_tokens_to_ids(" ?")
+    place: Any = tokenizer.convert_tokens_to_ids(" ?")
     for row, lesson in enumerate(taught):
         scored = labels[row] >= 0
         assert torch.equal(ids[row][scored], labels[row][scored]) and int(mask[row][scored].min()) == 1
         assert tokenizer.decode(labels[row][scored]).startswith("[epistemic status:")
         assert int(labels[row][scored][-1]) == tokenizer.eos_token_id
-        assert int((ids[row] == place).sum()) == len(vectors[row])
+        assert ids[row].tolist().count(place) == len(vectors[row])
         shown = tokenizer.decode(ids[row][(mask[row] == 1) & ~scored])
         assert shown.strip().endswith(lesson.question) and prompt.prompt not in shown
 

@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 import torch
+from transformers.utils import logging
 from trl.trainer.grpo_config import GRPOConfig
 
 from oven_learner.recipes.oracle.settings import OracleSettings
@@ -39,5 +40,7 @@ def grpo_arguments(settings: OracleSettings, learning_rate: float, seed: int, wo
 
 
 def quiet() -> None:
-    """TRL 1.16 still uses the old name of an option at each generation; there is nothing that a user could do."""
+    """No bars for what takes a moment. And TRL 1.16 still uses the old name of an option at each generation: there is
+    nothing that a user could do."""
+    logging.disable_progress_bar()
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)

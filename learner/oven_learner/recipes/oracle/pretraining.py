@@ -15,16 +15,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, PreTrainedModel
 
 from oven_learner.recipes.oracle.attributes import ABSENT, ATTRIBUTES
-from oven_learner.recipes.oracle.benchmark_items import YES, items
+from oven_learner.recipes.oracle.benchmark_items import items
 from oven_learner.recipes.oracle.benchmark_templates import QUESTIONS
-from oven_learner.recipes.oracle.model import SIZES, Sizes, build_model
+from oven_learner.recipes.oracle.model import EOS, SIZES, Sizes, build_model
 from oven_learner.recipes.oracle.template_prompts import TemplatePrompt, prompts
-from oven_learner.recipes.oracle.template_questions import questions
+from oven_learner.recipes.oracle.template_questions import YES, questions
 from oven_learner.recipes.weights_cache import key_of, load_weights, store_weights
 
+NOTES_FIRST = 0.5
+"""The share of rows whose list of what the text says comes before the questions: there it is found word for word, which
+is the easier way to learn to compare what is asked with what is said."""
+ORACLE_FORM = 0.3
+"""The share of rows that look like an oracle's, with the text in the activations' place: an adapter cannot teach words
+that its model has never written, and its confidences are drawn, so that they say nothing yet."""
 SHORTER = 2
 """Rows of benchmarks for one of a prompt, which is about twice as long."""
 ASKED = 4
@@ -43,7 +49,7 @@ class Schedule(NamedTuple):
     learning_rate: float
 
 
-SCHEDULE = Schedule(steps=450, rows=12, learning_rate=0.04)
+SCHEDULE = Schedule(steps=350, rows=12, learning_rate=0.04)
 """Of the model made on the spot."""
 ADAM = 0.25
 """AdamW's learning rate in Muon's."""
@@ -56,7 +62,7 @@ Piece = tuple[str, bool]
 
 def own_model(
     tokenizer: Any, seed: int, cache: Path, sizes: Sizes = SIZES, schedule: Schedule = SCHEDULE
-) -> tuple[LlamaForCausalLM, str]:
+) -> tuple[PreTrainedModel, str]:
     """The model made on the spot, and its name in the keys of activations: from the cache where it is there and sound,
     else pre-trained now. torch's global generator is left as it was."""
     decides = {"version": VERSION, "seed": seed, "words": tokenizer.get_vocab(), "sizes": sizes, "schedule": schedule}
@@ -70,7 +76,8 @@ def own_model(
         else:
             pretrain(model, tokenizer, schedule, seed)
             store_weights(_untied(model), folder)
-    return model.eval(), name
+    model.train(False)
+    return model, name
 
 
 def _untied(model: LlamaForCausalLM) -> dict[str, Tensor]:
@@ -85,16 +92,29 @@ def template_rows(rng: random.Random) -> Iterator[list[Piece]]:
 
 
 def _template_row(prompt: TemplatePrompt, rng: random.Random) -> list[Piece]:
-    pieces: list[Piece] = [(prompt.text, False)]
+    asked: list[Piece] = []
     for question in questions(prompt, rng, count=ASKED):
         assert question.answer is not None
-        pieces += [("\n" + question.text, False), (question.answer.says_what[0], True)]
-    pieces.append(("\n", False))
+        asked += [("\n" + question.text, False), (question.answer.says_what[0], True)]
+    notes = []
     for name, attribute in ATTRIBUTES.items():
         value = prompt.values.get(name, ABSENT)
         broad = attribute.values.get(value, ABSENT)
-        pieces += [(value, True), (broad, True)] if broad != value else [(value, True)]
-    return pieces
+        notes += [value, broad] if broad != value else [value]
+    return _row(prompt.text, asked, notes, rng)
+
+
+def _row(text: str, asked: list[Piece], notes: Sequence[str], rng: random.Random) -> list[Piece]:
+    row: list[Piece] = [(text, False)]
+    if rng.random() < ORACLE_FORM:
+        row.insert(0, (f"Layer: {rng.randrange(SIZES.layers)}\n", False))
+        asked = [piece for one in asked for piece in (((_status(rng), False), one) if one[1] else (one,))]
+    listed: list[Piece] = [("\n", False), *((note, True) for note in notes)] if notes else []
+    return [*row, *(listed + asked if rng.random() < NOTES_FIRST else asked + listed), (EOS, True)]
+
+
+def _status(rng: random.Random) -> str:
+    return f"[epistemic status: {rng.randrange(101)}]"
 
 
 def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
@@ -109,13 +129,11 @@ def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
         label_of, texts = rng.choice(kinds)
         text, asked = rng.choice(texts)
         rng.shuffle(asked)
-        row: list[Piece] = [(text, False)]
+        pieces: list[Piece] = []
         for question_text, answer in asked:
-            row += [("\n" + question_text, False), (answer, True)]
-        if label_of:
-            carried = [label for wording, label in label_of.items() if (wording, YES) in asked]
-            row += [("\n", False), *((label, True) for label in carried or (ABSENT,))]
-        yield row
+            pieces += [("\n" + question_text, False), (answer, True)]
+        carried = [label for wording, label in label_of.items() if (wording, YES) in asked]
+        yield _row(text, pieces, (carried or [ABSENT]) if label_of else [], rng)
 
 
 def collate(rows: Sequence[list[Piece]], tokenizer: Any) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,7 @@ class KnownAnswer(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a prompt; `answer` is None where nobody has written down the truth: then judges decide."""
+    """A question about a prompt; `answer` is None where the truth is not written down: then judges decide."""
 
     text: str
     answer: KnownAnswer | None = None

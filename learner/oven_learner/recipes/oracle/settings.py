@@ -18,8 +18,9 @@ OWN_MODEL: dict[str, Any] = {
     "lora_rank": 16,
     "prompts_per_step": 8,
     "max_completion_length": 16,
+    "sft_steps": 450,
     "sft_lr": 3e-3,
-    "sft_batch": 64,
+    "sft_batch": 32,
 }
 """What replaces a default where the model is made on the spot: a rate of 1e-6 would not move an adapter of a hundred
 thousand weights in 60 steps, and its answers are a few words."""
@@ -74,7 +75,7 @@ class OracleSettings(BaseModel):
         default=None, description="a folder or hub id of transformers; none: 8 blocks, about 1M parameters, made here"
     )
     hidden: int = Field(default=96, ge=16, multiple_of=8, description="width of the model made here")
-    pretrain_steps: int = Field(default=400, ge=0, description="of the model made here, once: it is cached")
+    pretrain_steps: int = Field(default=350, ge=0, description="of the model made here, once: it is cached")
     oracle_lora_path: Annotated[str, AfterValidator(_checkpoint)] | None = Field(
         default=None, description="a folder or hub id of an adapter to begin with; none: the supervised stage makes it"
     )

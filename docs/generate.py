@@ -113,7 +113,7 @@ def limits() -> str:
         ("any message at all (the embedded server's `max_payload`)", f"{embedded.MAX_PAYLOAD:,} bytes"),
         ("a `history` answer ends early at about", f"{REPLY_BYTES:,} bytes of events"),
         (
-            "messages of one agent on one of its two subjects",
+            "messages of one agent on one of its three subjects",
             f"{votes.max_msgs_per_subject} within {votes.max_age:g} s; more are dropped, unanswered",
         ),
         ("how long the log remembers a message id", f"{log.duplicate_window:g} s"),

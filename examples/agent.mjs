@@ -1,7 +1,8 @@
 // An agent in JavaScript, written from docs/protocol.md alone: `npm install @nats-io/transport-node`, then
 // `node examples/agent.mjs` with OVEN_URL, OVEN_RUN and OVEN_CREDS as `oven-controller creds add scout` prints them.
 //
-// It halves the learning rate when the gradient norm leaves its usual range, and answers what others propose.
+// It halves the learning rate when the gradient norm leaves its usual range, has an alert raised as long as it does, and
+// answers what others propose.
 import { readFileSync } from "node:fs";
 import { basename } from "node:path";
 import { connect, nkeyAuthenticator } from "@nats-io/transport-node";
@@ -22,6 +23,7 @@ const nc = await connect({
 const say = (subject, message) => nc.publish(`${base}.${subject}.${name}`, JSON.stringify(message));
 
 const state = { latest: [0, -1], lockstep: false, lr: null, norms: [], tick: 0, said: 0, seen: "", askedAt: -Infinity };
+state.alarmed = false; // whether its alert is raised
 const median = (values) => values.toSorted((a, b) => a - b)[values.length >> 1];
 const spiking = () => state.norms.length > 20 && state.norms.at(-1) > 5 * median(state.norms);
 
@@ -52,8 +54,21 @@ function absorb(event) {
   return true;
 }
 
+// Said when it begins and when it ends, and nothing in between.
+function alert() {
+  const now = state.norms.at(-1);
+  const usual = state.norms.length > 20 ? median(state.norms) : Infinity;
+  if (state.alarmed ? now > 2 * usual : !spiking()) return;
+  state.alarmed = !state.alarmed;
+  say("alert", {
+    type: "Alert", state: state.alarmed ? "raised" : "cleared", symptom: "grad_norm_spike", metric: "grad_norm",
+    value: now, expected: 5 * usual, tick: state.tick,
+  });
+}
+
 function react(event) {
   if (event.type === "Observation") {
+    alert();
     if (spiking() && state.lr !== null && state.tick >= state.askedAt + 20) {
       state.askedAt = state.tick;
       say("vote", {

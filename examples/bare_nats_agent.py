@@ -1,6 +1,7 @@
 """An agent without the SDK: nats-py and JSON, so that you can write one in any language that has a NATS client.
 
-It reviews what others propose: while the loss falls it says, not very loudly, to leave the run alone.
+It reviews what others propose: while the loss falls it says, not very loudly, to leave the run alone. While the loss is
+far above its best it has an alert raised.
 
 OVEN_URL, OVEN_RUN and OVEN_CREDS (an nkey seed; the file's stem is this agent's name) say where it belongs.
 """
@@ -33,6 +34,7 @@ class Reviewer:
         self.lockstep = False
         self.losses: list[float] = []
         self.tick = self.said = 0
+        self.alarmed = False
         self.seen = ""  # the newest ballot that was dealt with
 
     def hear(self, event: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -47,12 +49,26 @@ class Reviewer:
                 self.tick = event["tick"]
                 if "loss" in event["metrics"]:
                     self.losses = [*self.losses, float(event["metrics"]["loss"])][-20:]  # "NaN" comes as a string
+                said = self.alert()
                 if self.lockstep or self.tick >= self.said + HEARTBEAT_TICKS:
-                    return [self.status("done")]
+                    said.append(self.status("done"))
+                return said
             case "BallotOpened" if event["id"] > self.seen:
                 self.seen = event["id"]
                 return [self.answer(event), self.status("done")]
         return []
+
+    def alert(self) -> list[tuple[str, dict[str, Any]]]:
+        """Raised at twice the best of the last losses, cleared at one and a half times it; nothing in between."""
+        if len(self.losses) < 20 or min(self.losses) <= 0:
+            return []
+        now, best = fmean(self.losses[-3:]), min(self.losses)
+        if self.alarmed == (now > (1.5 if self.alarmed else 2.0) * best):
+            return []
+        self.alarmed = not self.alarmed
+        alert: dict[str, Any] = {"type": "Alert", "state": "raised" if self.alarmed else "cleared"}
+        alert |= {"symptom": "loss_spike", "metric": "loss", "value": now, "expected": 2.0 * best, "tick": self.tick}
+        return [(f"{BASE}.alert.{NAME}", alert)]
 
     def answer(self, ballot: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         half = len(self.losses) // 2

@@ -54,6 +54,12 @@ def paired(one: Sequence[float], other: Sequence[float]) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
+def share(hits: int, count: int) -> Interval:
+    """Of so many, the share that was hit, with Wilson's interval (Wilson 1927)."""
+    ends = stats.binomtest(hits, count).proportion_ci(LEVEL, method="wilson")
+    return Interval(hits / count, float(ends.low), float(ends.high))
+
+
 def t_quantile(freedom: int) -> float:
     """Student's t at .975."""
     return float(stats.t.ppf(0.975, freedom))

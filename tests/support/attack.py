@@ -20,6 +20,7 @@ from oven_controller.protocol.messages import (
     Vote,
 )
 from oven_controller.protocol.names import log_stream, votes_stream
+from oven_controller.protocol.subjects import UNSIGNED
 
 LOG, VOTES = log_stream(RUN), votes_stream(RUN)
 FORGED = Decision(
@@ -28,8 +29,8 @@ FORGED = Decision(
 ).wire()  # fmt: skip
 DECISION = ON.decision("000000000099-00")
 PROTECTED = [ON.run, ON.observation, ON.receipt, DECISION, ON.ballot("b"), ON.step(1), ON.outcome("o"), ON.answer("a")]
-PROTECTED += [ON.operator("operator"), ON.vote("steady"), ON.agent("steady")]
-ALLOWED = (ON.vote(HOSTILE), ON.agent(HOSTILE))
+PROTECTED += [ON.operator("operator"), ON.vote("steady"), ON.agent("steady"), ON.alert("steady")]
+ALLOWED = (ON.vote(HOSTILE), ON.agent(HOSTILE), ON.alert(HOSTILE))
 VOTE = Vote(actuator="rate", stance="propose", value=9.0, tick=1, confidence=1.0).wire()
 
 Attack = Callable[[HonestRun, Hostile, int], Awaitable[None]]
@@ -44,11 +45,7 @@ class Witness:
         """Where the learner's and the mesh's acknowledgements go: every agent sees that in the reply subjects."""
 
     async def hear(self, message: Msg) -> None:
-        if message.subject.startswith(f"{ON.base}.") and names.kind(message.subject) not in (
-            "vote",
-            "agent",
-            "history",
-        ):
+        if message.subject.startswith(f"{ON.base}.") and names.kind(message.subject) not in (*UNSIGNED, "history"):
             self.heard[message.subject] += 1
             if message.reply:
                 self.inboxes.append(message.reply)
@@ -87,7 +84,7 @@ async def attacked(folder: Path, attack: Attack, *, kg: bool = False) -> AsyncIt
 
 
 def _from_agents(event: Event) -> bool:
-    return names.kind(event.subject) in ("vote", "agent")
+    return names.kind(event.subject) in UNSIGNED
 
 
 def unchanged(played: Played, plain: Played) -> None:

@@ -19,6 +19,7 @@ from oven_controller.log.counterfactual import Divergence, OpenLoop
 from oven_controller.log.replay import refuse_another_version
 from oven_controller.mesh.outputs import Output
 from oven_controller.protocol import names
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
     AgentStatus,
@@ -105,13 +106,14 @@ class Backtest:
     def take(self, event: Event) -> None:
         """Raises ConfigError on a log of another schema version."""
         refuse_another_version(event)
-        if event.subject in (self._on.vote(self.name), self._on.agent(self.name)):
+        if event.subject in (self._on.vote(self.name), self._on.agent(self.name), self._on.alert(self.name)):
             self._note(event.body)
             return
         heard, outputs = self._loop.take(event)
         if heard is not None:
             self._look(heard)
-            self._session.absorb(heard)
+            if not isinstance(heard, Alert):  # another agent's
+                self._session.absorb(heard)
         self._hear(outputs)
         if heard is not None or outputs:
             self._react(event)
@@ -163,6 +165,9 @@ class Backtest:
             for message in spoken(said):
                 if isinstance(message, Vote):
                     self._vote(message, event)
+                    continue
+                if isinstance(message, Alert):
+                    self._notices.append((self._loop.tick, f"{message.symptom} {message.state}: {message.reason}"))
                     continue
                 if message.state == "cannot_fire":
                     self._cannot_fire = message.reason

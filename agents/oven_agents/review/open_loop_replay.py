@@ -21,6 +21,7 @@ from oven_controller.log.replay import refuse_another_version
 from oven_controller.mesh.actuator_values import direction
 from oven_controller.mesh.outputs import Output
 from oven_controller.protocol import names
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
@@ -75,7 +76,7 @@ class OpenLoopReplay:
         }
         self._loop = OpenLoop(run)
         self._on = names.Subjects(run)
-        self._own = {on(name) for name in self._sessions for on in (self._on.vote, self._on.agent)}
+        self._own = {on(name) for name in self._sessions for on in (self._on.vote, self._on.agent, self._on.alert)}
         self._waiting: dict[str, list[Said]] = {}  # ballot → proposals on it
         self._step = 0
         self._training = ""
@@ -145,6 +146,9 @@ class OpenLoopReplay:
                 for word in words:
                     if isinstance(word, Vote):
                         outputs += self._vote(name, word, event)
+                        continue
+                    if isinstance(word, Alert):
+                        self.notices.append((self._step, name, f"{word.symptom} {word.state}: {word.reason}"))
                         continue
                     if word.state == "cannot_fire":
                         self.cannot_fire[name] = word.reason

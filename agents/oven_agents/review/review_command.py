@@ -138,7 +138,7 @@ def _copy(
     """The learner's starts and observations into the file, each once, and whole parts of it to those who ask."""
     on, newest = names.Subjects(run), (0, -1)
     found = _Copied(file.index)
-    mine = {subject(name) for name in own for subject in (on.vote, on.agent)}
+    mine = {subject(name) for name in own for subject in (on.vote, on.agent, on.alert)}
     for event in events:
         refuse_another_version(event)
         body = event.body

@@ -24,9 +24,9 @@ from oven_controller.bus.nats_client import InlineMessage
 from oven_controller.cancellation import call_at_end
 from oven_controller.errors import BusError, ProcessError, UnknownNameError
 from oven_controller.protocol import names
-from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.events import UNKNOWN, Event
-from oven_controller.protocol.messages import BallotOpened, LogMessage, Observation
+from oven_controller.protocol.messages import BallotOpened, Observation
 from oven_controller.runs.log_sources import batches
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Keyring
@@ -139,7 +139,7 @@ async def host(
     async with Bus.connect(url, credentials, name=sessions[0].name, changed=news.set) as bus:
         prior = Prior(bus)
         companions = Companions(sessions, bus)
-        publishers = [Publisher(session, bus, on, prior, contexts) for session in sessions]
+        publishers = [Publisher(session, bus, run, prior, contexts) for session in sessions]
 
         def hear(message: InlineMessage) -> None:
             context = tracing.carried(message.headers)
@@ -177,7 +177,7 @@ def _read(inbox: deque[Event], keyring: Keyring, contexts: tracing.Contexts, ses
         event = keyring.verify(inbox.popleft())
         if isinstance(event.body, Observation | BallotOpened):
             contexts.keep(trace_key(event.body), event.traceparent)
-        _absorb(sessions, event.body)
+        _absorb(sessions, event)
 
 
 def _log_problems(sessions: Sequence[Session]) -> None:
@@ -196,9 +196,11 @@ async def _repeat_awaited(publishers: Sequence[Publisher], news: asyncio.Event) 
             await one.say([awaited] if (awaited := one.session.awaited) else [])
 
 
-def _absorb(sessions: Sequence[Session], body: LogMessage | Malformed) -> None:
+def _absorb(sessions: Sequence[Session], event: Event) -> None:
+    """An alert is heard by who raised it alone: one that started again knows from history what it has said."""
     for session in sessions:
-        session.absorb(body)
+        if not isinstance(event.body, Alert) or event.author == session.name:
+            session.absorb(event.body)
 
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:
@@ -220,7 +222,7 @@ async def _catch_up(
         try:
             async for batch in batches(bus, run, after, HISTORY_ANSWER_S):
                 for event in map(keyring.verify, batch):
-                    _absorb(sessions, event.body)
+                    _absorb(sessions, event)
                     after = event.seq
                 if stop.is_set():
                     break

@@ -10,6 +10,7 @@ from oven_agents.runtime.loader import load, repeatable_agents
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.session import Session
 from oven_controller.log.closed_loop import Participant
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.messages import AgentStatus, LogMessage, Vote
 
@@ -42,7 +43,7 @@ class AgentParticipant:
     def absorb(self, body: LogMessage | Malformed) -> None:
         self._session.absorb(body)
 
-    def react(self) -> Sequence[Vote | AgentStatus]:
+    def react(self) -> Sequence[Vote | AgentStatus | Alert]:
         session = self._session
         said = session.react()
         for problem in session.problems:

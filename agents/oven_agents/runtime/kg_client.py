@@ -34,6 +34,7 @@ from oven_controller.bus.streams import VOTE_BYTES
 from oven_controller.errors import BusError
 from oven_controller.mesh.change_requirements import change
 from oven_controller.protocol import names
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.messages import AgentStatus, Message, RunStarted, Vote
 from oven_controller.protocol.requests import Diagnosis, EvidencePath, Judgement, JudgeRequest, Symptom
 
@@ -48,8 +49,8 @@ ENTRIES: Final = 32
 HEADERS: Final = 1024
 """Bytes of a vote's limit that are left to its headers."""
 
-Said: TypeAlias = Vote | AgentStatus | Plan | Alternatives
-Words: TypeAlias = list[Vote | AgentStatus]
+Said: TypeAlias = Vote | AgentStatus | Alert | Plan | Alternatives
+Words: TypeAlias = list[Vote | AgentStatus | Alert]
 Ask: TypeAlias = Callable[[str, bytes], bytes | None]
 """(endpoint, request) → reply; None: no one answered."""
 Tell: TypeAlias = Callable[[str], None]
@@ -202,7 +203,7 @@ def _read(kind: type[_Answer], reply: bytes | None, tell: Tell) -> _Answer | Non
         return None
 
 
-_Word = TypeVar("_Word", Vote, AgentStatus, Vote | AgentStatus)
+_Word = TypeVar("_Word", Vote, AgentStatus, Alert, Vote | AgentStatus | Alert)
 
 
 def _fitting(word: _Word) -> _Word:

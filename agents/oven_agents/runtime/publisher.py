@@ -11,8 +11,9 @@ from oven_agents.runtime.kg_client import Prior, Said
 from oven_agents.sdk.session import Session
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.messages import AgentStatus, BallotOpened, Observation, Vote
-from oven_controller.protocol.names import Subjects
+from oven_controller.protocol.subjects import agent_subject
 from oven_controller.telemetry import tracing
 from oven_controller.telemetry.span import Attribute, Span
 
@@ -39,9 +40,9 @@ async def react(publishers: Sequence[Publisher]) -> None:
 class Publisher:
     """Publishes what one agent says. `contexts` holds, by `trace_key`, the traces that the process has heard of."""
 
-    def __init__(self, session: Session, bus: Bus, on: Subjects, prior: Prior, contexts: tracing.Contexts) -> None:
+    def __init__(self, session: Session, bus: Bus, run: str, prior: Prior, contexts: tracing.Contexts) -> None:
         self.session = session
-        self._bus, self._on, self._prior, self._contexts = bus, on, prior, contexts
+        self._bus, self._run, self._prior, self._contexts = bus, run, prior, contexts
 
     async def consider(self, messages: Sequence[Said], began_ns: int) -> None:
         """Say it with what the graph has to say about it."""
@@ -49,12 +50,12 @@ class Publisher:
         said = await self._prior.considered(messages, session.run, session.knobs, session.in_flight)
         await self.say(said, began_ns)
 
-    async def say(self, messages: Sequence[Vote | AgentStatus], began_ns: int | None = None) -> None:
+    async def say(self, messages: Sequence[Vote | AgentStatus | Alert], began_ns: int | None = None) -> None:
         """Publish, and note down the votes once they are on their way. What cannot be said is dropped: the next tick
         asks for other words."""
         name = self.session.name
         for message in messages:
-            subject = self._on.vote(name) if isinstance(message, Vote) else self._on.agent(name)
+            subject = agent_subject(self._run, name, message)
             with self._span(message, began_ns) as span:
                 try:
                     await self._bus.publish(subject, message.wire(), tracing.headers(span.traceparent))
@@ -62,14 +63,16 @@ class Publisher:
                     log.warning("%s", error)
             if isinstance(message, AgentStatus) and message.state == "notice":
                 log.info("%s: %s", name, message.reason)
+            elif isinstance(message, Alert):
+                log.info("%s: %s %s: %s", name, message.symptom, message.state, message.reason)
         votes = [message for message in messages if isinstance(message, Vote)]
         if votes:
             await asyncio.sleep(0)  # the client sends in a task of its own
         for vote in votes:
             log.info("%s: %s %s %s: %s", name, vote.stance, vote.actuator, vote.value, vote.rationale)
 
-    def _span(self, message: Vote | AgentStatus, began_ns: int | None) -> Span:
-        """A vote's, from the question to the agent on. Statuses have none."""
+    def _span(self, message: Vote | AgentStatus | Alert, began_ns: int | None) -> Span:
+        """A vote's, from the question to the agent on. Statuses and alerts have none."""
         if not isinstance(message, Vote):
             return tracing.OFF
         attributes: dict[str, Attribute] = {

@@ -9,6 +9,7 @@ from typing import ClassVar, Final, TypeAlias
 
 from oven_agents.sdk.alternative_plans import Alternatives, Plan
 from oven_agents.sdk.window import Window
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.messages import BallotOpened, RunStarted, Vote
 
 
@@ -55,6 +56,12 @@ class Agent:
     def vote(self, window: Window) -> Said:
         """Called once per tick, or once for several when ticks come faster than votes. None is an abstention."""
         raise NotImplementedError
+
+    def alerts(self, window: Window) -> Sequence[Alert]:
+        """The symptoms that are there now (`window.alert`), asked before `vote`. Each is said once when it is first
+        returned, and cleared when it is returned no more; so return it as long as it lasts, and leave a margin between
+        where it begins and where it ends (oven_agents.stats.hysteresis)."""
+        return ()
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
         """Called once for each ballot that somebody else opened. None is an abstention."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.messages import AgentStatus, NextPlan, RunStarted, Vote
 from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, EvidencePath, Phase
 
@@ -130,10 +131,10 @@ def _next_plan(plan: Plan) -> NextPlan | None:
 
 
 def spoken(
-    said: Sequence[Vote | AgentStatus | Plan | Alternatives], run: RunStarted | None = None
-) -> list[Vote | AgentStatus]:
+    said: Sequence[Vote | AgentStatus | Alert | Plan | Alternatives], run: RunStarted | None = None
+) -> list[Vote | AgentStatus | Alert]:
     """`said` as it goes out where no graph is asked."""
-    flat: list[Vote | AgentStatus] = []
+    flat: list[Vote | AgentStatus | Alert] = []
     for message in said:
         if isinstance(message, Alternatives):
             flat.extend(with_next(ordered(message, None), run).votes)

@@ -1,4 +1,4 @@
-"""One agent's part in one run, as a pure fold: events in, votes and statuses out. The host adds the bus."""
+"""One agent's part in one run, as a pure fold: events in, votes, alerts and statuses out. The host adds the bus."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 
 from oven_agents import memory_limit
 from oven_agents.sdk.agent import Agent, Notice, Said
+from oven_agents.sdk.alert_edges import AlertEdges
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, spoken
 from oven_agents.sdk.window import Knob, WindowMaker, plain_window
 from oven_controller.mesh.actuator_values import show
 from oven_controller.mesh.change_requirements import change
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.announcements import ActuatorAnnounced, with_announced
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.messages import (
@@ -67,6 +69,7 @@ class Session:
         self._answered: set[str] = set()  # decisions with a receipt
         self._changed: dict[str, Decision] = {}  # by actuator: the newest that began a cool-down
         self._turned_down: dict[str, Decision] = {}  # by actuator: the newest that left a proposal of its own undone
+        self._alerts = AlertEdges()
         self._noticed_about = ""  # what the last notice was about
         self._latest: dict[str, tuple[int, int]] = {}  # subject → (incarnation, n) of the newest learner message on it
         self._decided = ""  # id of the newest decision: one may come twice, live and from history
@@ -83,7 +86,8 @@ class Session:
         self._announce = True
 
     def absorb(self, body: LogMessage | Malformed) -> None:
-        """Take an event in. Duplicates (by incarnation and n, or by id) change nothing.
+        """Take an event in. Duplicates (by incarnation and n, or by id) change nothing. An alert is taken for its own:
+        what it said before it started again.
 
         Each subject's events come in order; between subjects they may overtake one another (each subscription has its
         own queue), so a receipt may come before its decision, and a decision before its ballot.
@@ -110,6 +114,8 @@ class Session:
             case Decision():
                 if body.id > self._decided:
                     self._take_decision(body)
+            case Alert():
+                self._alerts.recall(body)
             case _:
                 pass
 
@@ -144,10 +150,10 @@ class Session:
         elif own or any(line.agent == self.name and line.stance == "propose" for line in decision.tally):
             self._turned_down[actuator] = decision
 
-    def react(self) -> list[Vote | AgentStatus | Plan | Alternatives]:
+    def react(self) -> list[Vote | AgentStatus | Alert | Plan | Alternatives]:
         """What to say now: the status on joining, votes on a new tick, answers to new ballots, signs of life. Of
         alternatives one plan is to be published (oven_agents.runtime.kg_client)."""
-        out: list[Vote | AgentStatus | Plan | Alternatives] = []
+        out: list[Vote | AgentStatus | Alert | Plan | Alternatives] = []
         if self._announce:
             out.append(self._status("joined"))
             self._announce = False
@@ -248,6 +254,7 @@ class Session:
         self._knobs, self._in_flight, self._changed, self._turned_down = {}, {}, {}, {}
         self._commanded.clear()
         self._noticed_about, self._failures = "", 0
+        self._alerts = AlertEdges()
 
     def _apply_receipt(self, receipt: Receipt) -> None:
         if receipt.status not in ("applied", "noop") or receipt.actuator not in self._knobs:
@@ -257,7 +264,9 @@ class Session:
         value = knob.value if knob.spec.kind == "action" else receipt.after
         self._knobs[receipt.actuator] = Knob(knob.spec, value, changed)
 
-    def _votes(self, news: bool, ballots: Sequence[BallotOpened]) -> list[Vote | AgentStatus | Plan | Alternatives]:
+    def _votes(
+        self, news: bool, ballots: Sequence[BallotOpened]
+    ) -> list[Vote | AgentStatus | Alert | Plan | Alternatives]:
         if self._reason:
             return []
         assert self._run is not None
@@ -265,6 +274,7 @@ class Session:
             self._run, self._observations, self._knobs, self._receipts, self._ballots, self._commanded
         )
         try:
+            alerts = self._alerts.changed(self.agent.alerts(window), window) if news else []
             said = self.agent.vote(window) if news else None
             plans, proposals, told = self._sorted(said, window.tick)
             answers = [self.agent.review(b, window) for b in ballots if b.opened_by != self.name]
@@ -284,7 +294,8 @@ class Session:
             self._reason = f"raised on {PATIENCE} windows in a row, last {type(error).__name__}: {error}"
             return [self._status("cannot_fire", self._reason[:2000])]
         self._failures = 0
-        return [*self._noticed(told), *plans, *votes]
+        self._alerts.take(alerts)
+        return [*alerts, *self._noticed(told), *plans, *votes]
 
     def _sorted(self, said: Said, tick: int) -> tuple[list[Plan | Alternatives], list[Vote], Notice | None]:
         """Plans and proposals that may be cast now, and what is to be told: a notice, or why they may not."""

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from oven_controller.protocol.actions import ROLLBACK, UNDO
+from oven_controller.protocol.alerts import REASON_LENGTH, Alert
 from oven_controller.protocol.messages import ActuatorSpec, BallotOpened, Observation, Receipt, RunStarted, Value, Vote
 
 
@@ -169,6 +170,18 @@ class Window:
             confidence=confidence,
             rationale=why,
             evidence=tuple(evidence),
+        )
+
+    def alert(self, symptom: str, metric: str, *, value: float, expected: float, why: str = "") -> Alert:
+        """That the symptom is there now, for `Agent.alerts`. `expected`: the bound that `value` is beyond."""
+        return Alert(
+            state="raised",
+            symptom=symptom,
+            metric=metric,
+            value=value,
+            expected=expected,
+            tick=self.tick,
+            reason=why[:REASON_LENGTH],
         )
 
     def answer(self, ballot: BallotOpened, stance: str, *, confidence: float, why: str) -> Vote:

@@ -1,15 +1,19 @@
-"""Sees a policy that moves away from what a frontier model writes, and further at every reading, for no gain."""
+"""Sees a policy that moves away: from what a frontier model writes, or from its reference ever faster."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
-from oven_agents.sdk.agent import Agent
+from oven_agents.sdk.agent import Agent, unmeasured
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import needs_second
 from oven_agents.stats.objective import held_out, objective, readings, signed
-from oven_controller.protocol.messages import Vote
+from oven_agents.stats.symptoms import KL as REFERENCE_KL
+from oven_agents.stats.symptoms import LENGTH, kl_sighting, length_sighting, sighted
+from oven_controller.protocol.alerts import Alert
+from oven_controller.protocol.messages import RunStarted, Vote
 
 BITS, KL = "frontier/bits_per_byte", "frontier/kl"
 BETA, SCALE, ROLLBACK = "grpo.beta", "optimizer.lr_scale", "run.rollback"
@@ -19,11 +23,14 @@ class Drift(Agent):
     """Signals: the frontier calibrator's change against step 0 (docs/judging.md). Bits per byte of a frontier model's
     answers, or the divergence from it, has grown by more than LARGE or FAR, and grew at each of the newest READINGS.
     The texts are fixed and are never trained on, so that a reading has no noise: what grows is the policy's distance.
+    And without a frontier model: a KL to the reference that triples within 15 ticks, and answers that shrink to less
+    than .6 of what they were (oven_agents.stats.symptoms).
 
-    Actions: while held-out readings do not rise it proposes to hold the policy closer, β up by half; where there is no
-    β above 0, a rate lower by a third. It is never sure enough to stand alone: a policy that is trained for one task
-    loses others without harm to the one (the alignment tax, Ouyang et al. 2022, arXiv 2203.02155, §4.2), and whether
-    that matters is for the user to say.
+    Actions: both of the latter it says in an alert as long as they last. While the KL runs away or a frontier model's
+    readings grow, and the run's own held-out readings do not rise, it proposes to hold the policy closer, β up by half;
+    where there is no β above 0, a rate lower by a third. It is never sure enough to stand alone: a policy that is
+    trained for one task loses others without harm to the one (the alignment tax, Ouyang et al. 2022, arXiv 2203.02155,
+    §4.2), and whether that matters is for the user to say.
 
     False alarms: training for a form that the frontier model does not write (digits alone, another language) moves the
     policy away for as long as it learns. Where a held-out metric says that it learns, the agent is silent; without one
@@ -33,7 +40,6 @@ class Drift(Agent):
     is not growing any more when the readings are enough. No outcomes of its votes were measured yet.
     """
 
-    needs = (BITS,)
     moves = (BETA, SCALE)
 
     READINGS = 4
@@ -57,6 +63,19 @@ class Drift(Agent):
     HORIZON = 60
     """Ticks in which the forecast is judged: a reading and more."""
 
+    WAIT = 20
+    """Ticks after its change, and ticks back, that a KL which runs away is looked at for: its growth is measured over
+    15 and a level over 5."""
+
+    def cannot_fire(self, run: RunStarted) -> str | None:
+        published = {metric.name for metric in run.metrics}
+        if not published & {BITS, REFERENCE_KL, LENGTH}:
+            return f"the run publishes none of {BITS}, {REFERENCE_KL} and {LENGTH}{unmeasured(run, BITS)}"
+        return super().cannot_fire(run) if published & {BITS, REFERENCE_KL} else None
+
+    def alerts(self, window: Window) -> Sequence[Alert]:
+        return sighted(window, length_sighting(window), kl_sighting(window))
+
     def vote(self, window: Window) -> Vote | None:
         since = window.last_change_tick(BETA, SCALE, ROLLBACK)
         for metric, large, unit in ((BITS, self.LARGE, "bits per byte"), (KL, self.FAR, "nats per place")):
@@ -71,8 +90,15 @@ class Drift(Agent):
                     f"{metric} is {values[-1]:.3g} {unit} above step 0 and grew at each of {count} readings (from "
                     f"{values[0]:.3g}) while nothing improved"
                 )
-                return self._closer(window, why)
-        return None
+                return self._closer(window, why, "symptom:frontier_drift")
+        return self._from_reference(window, since)
+
+    def _from_reference(self, window: Window, since: int) -> Vote | None:
+        ran, began = kl_sighting(window), window.tick - int(self.WAIT)
+        if ran is None or (since >= 0 and since > began):
+            return None
+        gains = self._learns(window, began) if readings(window) else self._rises(window, began)
+        return None if gains else self._closer(window, ran.why, "symptom:kl_runaway")
 
     def _learns(self, window: Window, since: int) -> bool:
         """Whether it is better now than when the growing began, by held-out readings or else by the objective."""
@@ -80,22 +106,25 @@ class Drift(Agent):
             seen = readings(window)
             before, after = [v for tick, v in seen if tick <= since], [v for tick, v in seen if tick > since]
             return not before or not after or max(after) > max(before)
+        return self._rises(window, since)
+
+    def _rises(self, window: Window, since: int) -> bool:
         target = objective(window.run)
         values = [signed(target, 1) * v for tick, v in window.surviving_series(target.name) if tick >= since]
         half = len(values) // 2
         return half < 1 or sum(values[half:]) / (len(values) - half) > sum(values[:half]) / half
 
-    def _closer(self, window: Window, why: str) -> Vote | None:
+    def _closer(self, window: Window, why: str, symptom: str) -> Vote | None:
         beta, scale = window.knobs.get(BETA), window.knobs.get(SCALE)
         if beta is not None and beta.number > 0 and (raised := beta.bounded(beta.number * self.CLOSER)) > beta.number:
-            return self._say(window, BETA, raised, f"{why}: {BETA} {beta.number:.3g} → {raised:.3g}")
+            return self._say(window, BETA, raised, f"{why}: {BETA} {beta.number:.3g} → {raised:.3g}", symptom)
         if scale is not None and (lowered := scale.bounded(scale.number * self.SLOWER)) < scale.number / 1.2:
-            return self._say(window, SCALE, lowered, f"{why}: {SCALE} {scale.number:.3g} → {lowered:.3g}")
+            return self._say(window, SCALE, lowered, f"{why}: {SCALE} {scale.number:.3g} → {lowered:.3g}", symptom)
         return None
 
-    def _say(self, window: Window, actuator: str, value: float, why: str) -> Vote:
+    def _say(self, window: Window, actuator: str, value: float, why: str, symptom: str) -> Vote:
         target = held_out(window.run) or objective(window.run)
         return window.propose(
             actuator, value, confidence=needs_second(window.run), why=why, target=target.name,
-            expected_change=signed(target, self.GAIN), horizon=int(self.HORIZON), evidence=("symptom:frontier_drift",),
+            expected_change=signed(target, self.GAIN), horizon=int(self.HORIZON), evidence=(symptom,),
         )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
 from oven_agents.sdk.agent import SHARE, Agent, Notice
@@ -11,9 +12,12 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import NEEDS_SECOND, STANDS_ALONE
 from oven_agents.stats.level_shift import rise
 from oven_agents.stats.objective import held_out, objective, signed
+from oven_agents.stats.symptoms import ADVANTAGE, advantage_sighting, confidence_sighting, sighted
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.messages import RunStarted, Value
 
 SCALE, BETA, ROLLBACK = "optimizer.lr_scale", "grpo.beta", "run.rollback"
+LAMBDA = "reward.calibration"
 ENTROPY, CONFIDENCE, SPREAD, ALIKE = "entropy", "confidence/std", "reward_std", "frac_reward_zero_std"
 LEVELS = "reward/"
 
@@ -25,9 +29,11 @@ class EntropyCollapse(Agent):
     below chance: if the completions of a level were right or wrong by chance, each with the level's own rate p, their
     rewards would have a standard deviation of √(p(1 − p)) within groups. What is measured falls below that by as much
     as completions of one prompt are alike; below QUIET of it, and at less than half of what it was, groups are nearly
-    constant.
+    constant. And confidences that are all alike from the start, or advantages that are (oven_agents.stats.symptoms).
 
-    Actions: with both signs it is sure enough to stand alone. It offers to go back to before the spread was lost at
+    Actions: it says the last two in alerts as long as they last. Against a confidence that is constant, from the start
+    or since, it offers more weight of the calibration term in the reward (λ), which pays for telling the sure from the
+    unsure. With both signs it is sure enough to stand alone. It offers to go back to before the spread was lost at
     half of the rate; more weight of the reference model, which has entropy left; or a rollback alone. Where no group
     has had any spread for EQUAL ticks it says so in a notice.
 
@@ -38,8 +44,8 @@ class EntropyCollapse(Agent):
     is silent. What empties the entropy continues after the rollback unless it was the rate.
     """
 
-    moves = (ROLLBACK, SCALE, BETA)
-    speciality = (ROLLBACK, SCALE, BETA)
+    moves = (ROLLBACK, SCALE, BETA, LAMBDA)
+    speciality = (ROLLBACK, SCALE, BETA, LAMBDA)
     options = dict.fromkeys(("collapsed", "quiet", "certain", "both", "one"), SHARE)
 
     EQUAL = 20
@@ -61,6 +67,8 @@ class EntropyCollapse(Agent):
     silent."""
     BOTH = STANDS_ALONE
     """Confidence with both signs: just enough to stand alone by default."""
+    LEAST_LAMBDA = 0.1
+    """λ that a raise reaches at least, 0 to 1: from 0 no factor leads anywhere."""
     ONE = NEEDS_SECOND
     """Confidence with a collapsed spread alone: that of a rule of thumb, for which a second voice is needed."""
 
@@ -68,14 +76,17 @@ class EntropyCollapse(Agent):
         if reason := super().cannot_fire(run):
             return reason
         published = {metric.name for metric in run.metrics}
-        if not published & {ENTROPY, CONFIDENCE}:
-            return f"the run publishes neither {ENTROPY} nor {CONFIDENCE}"
+        if not published & {ENTROPY, CONFIDENCE, ADVANTAGE}:
+            return f"the run publishes none of {ENTROPY}, {CONFIDENCE} and {ADVANTAGE}"
         if "reward" not in published:
             return "the run publishes no reward: an entropy that falls is what learning looks like"
         return None
 
     def vote(self, window: Window) -> Alternatives | Notice | None:
-        return self._equal(window) or self._collapsed(window)
+        return self._collapsed(window) or self._constant(window) or self._equal(window)
+
+    def alerts(self, window: Window) -> Sequence[Alert]:
+        return sighted(window, confidence_sighting(window), advantage_sighting(window))
 
     def _equal(self, window: Window) -> Notice | None:
         """Rewards that tell no completion from another leave the gradient of an advantage 0: nothing is learnt."""
@@ -89,6 +100,19 @@ class EntropyCollapse(Agent):
             f"nothing is learnt: all rewards were equal within their groups for {self.EQUAL} ticks{level}, so that no "
             "advantage differs from 0. Look at what the reward function returns for a few completions, at whether they "
             "are cut before their answer (completions/clipped_ratio), and at whether prompts are too easy or too hard",
+        )
+
+    def _constant(self, window: Window) -> Alternatives | None:
+        """Stated confidences that tell nothing apart, without a fall that a rollback could undo."""
+        knob, since = window.knobs.get(LAMBDA), window.last_change_tick(ROLLBACK, SCALE, BETA, LAMBDA)
+        if knob is None or held_out(window.run) is None or (since >= 0 and window.tick < since + self.BEFORE):
+            return None
+        found = confidence_sighting(window)
+        raised = knob.bounded(max(2 * knob.number, self.LEAST_LAMBDA))
+        if found is None or raised <= knob.number:
+            return None
+        return self._offered(
+            window, found.why, self.BOTH, {"confidence_collapse": 0.8}, [("raise_calibration", {LAMBDA: raised})]
         )
 
     def _collapsed(self, window: Window) -> Alternatives | None:
@@ -120,7 +144,7 @@ class EntropyCollapse(Agent):
             why += (
                 f"; within groups rewards vary {share[1]:.0%} as much as chance would have them, {share[0]:.0%} before"
             )
-        return self._offer(window, why, self.BOTH if quiet else self.ONE, quiet)
+        return self._offer(window, why, self.BOTH if quiet else self.ONE, gauge, quiet)
 
     def _fell(self, window: Window, gauge: str, since: int) -> tuple[float, float] | None:
         values = [v for _, v in window.surviving_series(gauge, after=since, last=self.NOW + self.BEFORE)]
@@ -142,11 +166,10 @@ class EntropyCollapse(Agent):
             return None
         return median(shares[: self.NOW]), median(shares[-self.NOW :])
 
-    def _offer(self, window: Window, why: str, confidence: float, quiet: bool) -> Alternatives | None:
-        target = held_out(window.run) or objective(window.run)
+    def _offer(self, window: Window, why: str, confidence: float, gauge: str, quiet: bool) -> Alternatives | None:
         knobs = window.knobs
         back = float(max(0, window.tick - self.BEFORE))
-        plans = []
+        plans: list[tuple[str, dict[str, float]]] = []
         if ROLLBACK in knobs and SCALE in knobs:
             halved = knobs[SCALE].bounded(knobs[SCALE].number / 2)
             plans.append(("rollback_and_cut", {ROLLBACK: back, SCALE: halved}))
@@ -155,6 +178,20 @@ class EntropyCollapse(Agent):
             plans.append(("raise_beta", {BETA: raised}))
         if ROLLBACK in knobs:
             plans.append(("rollback", {ROLLBACK: back}))
+        symptoms = {"confidence_collapse" if gauge == CONFIDENCE else "entropy_collapse": 0.8}
+        return self._offered(
+            window, why, confidence, symptoms | ({"zero_advantage_groups": 0.5} if quiet else {}), plans
+        )
+
+    def _offered(
+        self,
+        window: Window,
+        why: str,
+        confidence: float,
+        symptoms: Mapping[str, float],
+        plans: Sequence[tuple[str, Mapping[str, float]]],
+    ) -> Alternatives | None:
+        target = held_out(window.run) or objective(window.run)
 
         def cast(name: str, value: Value) -> str:
             return f"{why}; {name} → {value:.3g}" if isinstance(value, float) else why
@@ -172,5 +209,4 @@ class EntropyCollapse(Agent):
             )
             for remedy, changes in plans
         ]  # fmt: skip
-        symptoms = {"entropy_collapse": 0.8} | ({"zero_advantage_groups": 0.5} if quiet else {})
         return offer(offered, symptoms)

@@ -114,6 +114,7 @@ def _show(found: dict[str, Any]) -> None:
         say(f"held: {found['held']}")
     if found["ended_with"]:
         say(f"end: {found['ended_with']}")
+    _show_alerts(found["alerts"])
     _show_voices(found)
 
 
@@ -128,6 +129,14 @@ def _show_voices(found: dict[str, Any]) -> None:
         why = f"; shadow: {agent['shadow']}" if agent["shadow"] else ""
         why += f"; cannot fire: {agent['cannot_fire']}" if agent["cannot_fire"] else ""
         say(f"  agent {name}: {life}, {agent['proposals']} proposals, in {agent['in_adopted']} adopted{why}")
+
+
+def _show_alerts(alerts: list[dict[str, Any]]) -> None:
+    from oven_controller.terminal_text import say
+
+    for one in alerts:
+        said = f"{one['metric']} {float(one['value']):.3g}, expected bound {float(one['expected']):.3g}"
+        say(f"! {one['agent']}: {one['symptom']} since tick {one['tick']} ({said})")
 
 
 def _show_decisions(decisions: dict[str, Any], trials: dict[str, Any], prompts: dict[str, int]) -> None:

@@ -13,6 +13,7 @@ from typing import Protocol
 from oven_controller.errors import ConfigError, OvenError
 from oven_controller.mesh.state_machine import Mesh
 from oven_controller.protocol import names
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import UNKNOWN, Event
 from oven_controller.protocol.messages import (
@@ -24,7 +25,7 @@ from oven_controller.protocol.messages import (
     StepClosed,
     Vote,
 )
-from oven_controller.protocol.subjects import learner_subject
+from oven_controller.protocol.subjects import agent_subject, learner_subject
 from oven_controller.protocol.trial_messages import TrialStarted
 
 ROUNDS = 100
@@ -65,7 +66,7 @@ class Participant(Protocol):
     def absorb(self, body: LogMessage | Malformed) -> None:
         """Hear what the learner or the mesh said."""
 
-    def react(self) -> Sequence[Vote | AgentStatus]:
+    def react(self) -> Sequence[Vote | AgentStatus | Alert]:
         """What to say to all that was heard since the last time; nothing to nothing new."""
 
 
@@ -106,13 +107,12 @@ class ClosedLoop:
             "a participant's react() must return nothing when it has heard nothing new"
         )
 
-    def _enter(self, name: str, word: Vote | AgentStatus) -> list[Event]:
-        on = self.log.on
-        return self.log.append(on.vote(name) if isinstance(word, Vote) else on.agent(name), word)
+    def _enter(self, name: str, word: Vote | AgentStatus | Alert) -> list[Event]:
+        return self.log.append(agent_subject(self.log.mesh.run, name, word), word)
 
     def _tell(self, entered: Iterable[Event]) -> None:
         for event in entered:
-            if isinstance(event.body, Vote | AgentStatus):
+            if isinstance(event.body, Vote | AgentStatus | Alert):
                 continue  # agents hear of one another by ballots and decisions only
             for one in self._participants:
                 one.absorb(event.body)

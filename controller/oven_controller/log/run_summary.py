@@ -6,8 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from oven_controller.log.standing_alerts import StandingAlerts
 from oven_controller.log.trial_findings import Trials
 from oven_controller.protocol.actions import BEST
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected, with_announced
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
@@ -78,6 +80,9 @@ class RunSummary:
     not_kept: int = 0
     """Those that a trial was made of, and that were not carried out."""
     trials: Trials = field(default_factory=Trials)
+    alerts: StandingAlerts = field(default_factory=StandingAlerts)
+    alert: Alert | None = None
+    """What the last event raised or cleared; None where it did neither."""
     advised: dict[str, Decision] = field(default_factory=dict)
     """By actuator: what a person may still approve, if it has not lapsed."""
     autonomy: dict[str, Autonomy] = field(default_factory=dict)
@@ -106,6 +111,7 @@ class RunSummary:
     def feed(self, event: Event) -> None:
         self.seq = event.seq
         self.last_time = event.time
+        self.alert = self.alerts.feed(event)
         match event.body:
             case RunStarted() as body:
                 self._start(body)

@@ -9,11 +9,13 @@ from typing import Final
 
 from oven_controller.log.open_advice import Reminders, remaining, waiting
 from oven_controller.log.run_summary import RunSummary, text
+from oven_controller.log.standing_alerts import alert_text
 from oven_controller.mesh.guardrails import SPENT
 from oven_controller.notify.member_states import MemberStates
 from oven_controller.notify.message import Notice
 from oven_controller.notify.wording import because, change_of, cut, harmless, origin, proposers, short
 from oven_controller.protocol.actions import ROLLBACK, UNDO
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
     AgentStatus,
@@ -72,6 +74,8 @@ class Triggers:
                 found = [self._ended(event, body)]
             case AgentStatus(state="notice") as body if _CALLS_SPENT.match(body.reason):
                 found = self._budget(event, event.author, f"{event.author}: {body.reason}")
+            case Alert() as body if self.view.alert is not None:
+                found = [self._alert(event, body)]
             case _:
                 found = []
         if self.view.held and self.view.held != held:
@@ -207,6 +211,12 @@ class Triggers:
         said = f"The run {'is completed' if body.reason == 'completed' else 'was stopped'} at step {body.step}{detail}."
         title = f"{body.reason} at step {body.step}"
         return self._about(event.seq, event.time, "ended", "info", key, title, said + what)
+
+    def _alert(self, event: Event, body: Alert) -> Notice:
+        title = f"{'alert' if body.state == 'raised' else 'cleared'}: {short(body.symptom)}"
+        said = f"At step {self.view.step} {event.author} says: {short(alert_text(body))}."
+        severity: Severity = "warning" if body.state == "raised" else "info"
+        return self._about(event.seq, event.time, "alert", severity, f"alert-{event.seq}", title, said)
 
     def _judges(self, event: Event, body: Observation) -> list[Notice]:
         found = []

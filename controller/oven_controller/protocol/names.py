@@ -46,6 +46,10 @@ class Subjects:
         """Where an agent votes."""
         return f"{self.base}.vote.{name}"
 
+    def alert(self, name: str) -> str:
+        """Where an agent says which symptoms it sees."""
+        return f"{self.base}.alert.{name}"
+
     def ballot(self, ballot_id: str) -> str:
         """Where the ballot of this id is opened."""
         return f"{self.base}.ballot.{ballot_id}"

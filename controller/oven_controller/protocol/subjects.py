@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_controller.protocol.completion_messages import CompletionsBatch, CompletionsRequest, SampledGroup
 from oven_controller.protocol.messages import (
@@ -95,6 +96,7 @@ SUBJECTS: Final = (
     Subject("observation", (Observation,), "learner", agents=True),
     Subject("agent", (AgentStatus,), "agent", last="agent", agents=True),
     Subject("vote", (Vote,), "agent", last="agent"),
+    Subject("alert", (Alert,), "agent", last="agent", agents=True),
     Subject("ballot", (BallotOpened,), "mesh", last="id", agents=True),
     Subject("decision", (Decision,), "mesh", last="id", agents=True),
     Subject("receipt", (Receipt,), "learner", agents=True),
@@ -118,6 +120,11 @@ _KIND_OF: Final = {model: subject.kind for subject in SUBJECTS for model in subj
 def learner_subject(run: str, message: LearnerMessage) -> str:
     """Where what the learner says stands in the log."""
     return BY_KIND[_KIND_OF[type(message)]].pattern(run)
+
+
+def agent_subject(run: str, name: str, message: LogMessage) -> str:
+    """Where what an agent of that name says stands in the log."""
+    return BY_KIND[_KIND_OF[type(message)]].address(run, name)
 
 
 def kinds_by(*writers: Writer) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_valid
 from oven_controller.errors import UnknownNameError
 from oven_controller.settings.variable_name import Variable
 
-Kind: TypeAlias = Literal["advice", "applied", "rollback", "held", "died", "ended", "budget", "judge"]
+Kind: TypeAlias = Literal["advice", "applied", "rollback", "held", "died", "ended", "budget", "judge", "alert"]
 """What a message is about."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 Severity: TypeAlias = Literal["info", "warning", "error"]
@@ -132,7 +132,7 @@ class NotifySettings(BaseModel):
         default=KINDS,
         description="advice: it waits for a person (again before it lapses); applied: a change took effect, or failed "
         "to; rollback; held; died: the learner failed, or said nothing more; ended; budget: one is spent; judge: one "
-        "is away",
+        "is away; alert: an agent sees a symptom, or sees it no more",
     )
     severity: Severity = Field(default="info", description="the least severe that is sent")
     plain: bool = Field(default=False, description="also to other machines without TLS, where others can read along")

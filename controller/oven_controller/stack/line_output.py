@@ -9,7 +9,9 @@ from oven_controller.log.announcement_text import announced, injected
 from oven_controller.log.message_gaps import Numbering
 from oven_controller.log.open_advice import Reminders, remaining
 from oven_controller.log.run_summary import RunSummary, text, training_signal
+from oven_controller.log.standing_alerts import alert_text
 from oven_controller.log.trial_findings import changes
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import (
@@ -125,13 +127,15 @@ class Headless:
             case TrialStarted() | TrialEnded() as body:
                 self._trial(event, body)
             case _:
-                self._learner(event)
+                self._beside(event)
 
-    def _learner(self, event: Event) -> None:
-        """What the learner says beside its steps, and at its end."""
+    def _beside(self, event: Event) -> None:
+        """What the learner says beside its steps and at its end, and agents beside their votes."""
         match event.body:
             case ActuatorAnnounced() as body:
                 self._say(event, f"learner  {announced(body)}")
+            case Alert() as body if self.view.alert is not None:
+                self._say(event, f"alert    {event.author}: {alert_text(body)}")
             case PromptsInjected() as body:
                 self._say(event, f"prompts  {injected(body)}")
             case RunEnded() as body:
@@ -224,6 +228,7 @@ class Headless:
                 continue
             did = f"{agent.proposals} proposals, {agent.against} against, in {agent.backed} adopted decisions"
             lines.append(f"agent {name}: {did}{fate}")
+        lines += [f"alert of {name}, not cleared: {alert_text(alert)}" for name, alert in view.alerts.standing()]
         if silent:
             lines.append(f"neither proposed nor objected: {', '.join(silent)}")
         if view.malformed:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import AgentStatus, Observation, Vote
 
@@ -32,7 +33,7 @@ class Floods:
     def hear(self, event: Event) -> None:
         if isinstance(event.body, Observation):
             self._tick = max(self._tick, event.body.tick)
-        elif isinstance(event.body, Vote | AgentStatus) and event.author not in self._told:
+        elif isinstance(event.body, Vote | AgentStatus | Alert) and event.author not in self._told:
             ahead, tick = self._ahead.get(event.author, (0, self._tick))
             ahead = max(0, ahead - PER_TICK * (self._tick - tick)) + 1
             self._ahead[event.author] = ahead, self._tick

@@ -81,6 +81,18 @@ class AgentState(_Part):
     in_adopted: int = Field(description="adopted decisions that it was for")
 
 
+class AlertState(_Part):
+    """A symptom that an agent raised and did not clear."""
+
+    agent: str
+    symptom: str
+    metric: str
+    value: Real
+    expected: Real = Field(description="the bound that the value was beyond")
+    tick: int = Field(description="when it was raised")
+    reason: str
+
+
 class RunStatus(_Part):
     """All of it."""
 
@@ -108,6 +120,7 @@ class RunStatus(_Part):
     autonomy: dict[str, str] = Field(description='actuator → observe, advise or auto; "" for every other one')
     receipts: dict[str, int] = Field(description="status → how many")
     agents: dict[str, AgentState]
+    alerts: tuple[AlertState, ...] = Field(description="symptoms that agents see")
     judges: dict[str, JudgeState]
     events: int
     log_unread: str = Field(description="why the log could not be read; empty: it was")
@@ -154,6 +167,7 @@ async def run_status(access: RunAccess, hear: Callable[[Event], object] = lambda
         autonomy=_autonomy(view),
         receipts=view.receipts,
         agents=_agents(view, running),
+        alerts=_alerts(view),
         judges=beside.judges,
         events=view.seq,
         log_unread=unread,
@@ -199,6 +213,11 @@ def _agents(view: RunSummary, running: bool) -> dict[str, AgentState]:
         )
         for name, agent in sorted(view.agents.items())
     }
+
+
+def _alerts(view: RunSummary) -> tuple[AlertState, ...]:
+    shown = {"symptom", "metric", "value", "expected", "tick", "reason"}
+    return tuple(AlertState(agent=agent, **alert.model_dump(include=shown)) for agent, alert in view.alerts.standing())
 
 
 def _autonomy(view: RunSummary) -> dict[str, str]:

@@ -32,6 +32,7 @@ from tests.support.honest_run import HOSTILE, ON, RUN, TICKS, HonestRun, Hostile
 from tests.support.learner_side import until
 
 from oven_controller.bus.streams import VOTE_BYTES
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.messages import AgentStatus, Observation, Vote
 from oven_controller.protocol.requests import (
     DiagnoseRequest,
@@ -275,15 +276,18 @@ async def test_headers_that_mean_something_to_a_server(tmp_path: Path, plain: Pl
         unchanged(played, plain)
 
 
-async def test_floods_of_statuses_and_votes(tmp_path: Path, plain: Played) -> None:
-    """Without joining: done, left, cannot fire; thousands of knobs that nobody has; rationales as long as they get."""
+async def test_floods_of_statuses_votes_and_alerts(tmp_path: Path, plain: Played) -> None:
+    """Without joining: done, left, cannot fire; thousands of knobs that nobody has; rationales as long as they get; an
+    alert of another symptom each time."""
 
     async def one_of_each(run: HonestRun, evil: Hostile) -> None:
         """Until they are in the log. Of a flood the server keeps some for a second, which may be too short for any."""
+        alert = Alert(state="raised", symptom="s", metric="m", value=1.0, expected=0.0, tick=1)
         said = [
             (ON.vote(HOSTILE), VOTE),
             (ON.agent(HOSTILE), AgentStatus(state="done").wire()),
             (ON.agent(HOSTILE), b"x"),
+            (ON.alert(HOSTILE), alert.wire()),
         ]
         async with run.bus() as admin:
             async with contextlib.aclosing(admin.read(RUN, subjects=[ON.run])) as log:
@@ -305,11 +309,13 @@ async def test_floods_of_statuses_and_votes(tmp_path: Path, plain: Played) -> No
             await evil.say(ON.agent(HOSTILE), AgentStatus(state=state, tick=2**62, seen="~" * 9000).wire())
             await evil.say(ON.vote(HOSTILE), b"x" * 20_000)
             await evil.say(ON.agent(HOSTILE), b"\xff\x00")
+            alert: Any = {"symptom": f"s{step}.{n}", "metric": "m", "value": 1.0, "expected": 0.0, "reason": "é" * 500}
+            await evil.say(ON.alert(HOSTILE), Alert(state="raised", tick=2**62, **alert).wire())
         await evil.settled()
 
     async with attacked(tmp_path, attack) as (played, _, _):
         unchanged(played, plain)
-        assert len(played.events) < 100 + 50 * 8, "the server lets a bounded number in"
+        assert len(played.events) < 100 + 50 * 12, "the server lets a bounded number in"
         counted = played.report.counters
         wanted = ("refused.not_joined", "agent.not_joined", "malformed.agent")
         assert [name for name in wanted if not counted[name]] == [], counted

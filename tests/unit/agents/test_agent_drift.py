@@ -79,6 +79,7 @@ def test_it_is_silent(case: str) -> None:
 
 
 def test_without_the_metric_or_a_knob_it_says_that_it_cannot_fire() -> None:
-    assert "publishes no frontier/bits_per_byte" in str(Drift().cannot_fire(run(metrics=())))
+    bare = run(metrics=()).model_copy(update={"metrics": (MetricSpec(name="reward"),)})
+    assert "publishes none of frontier/bits_per_byte" in str(Drift().cannot_fire(bare))
     assert "announces none of" in str(Drift().cannot_fire(run(None, scale=False)))
     assert Drift().cannot_fire(run()) is None

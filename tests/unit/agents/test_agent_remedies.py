@@ -16,6 +16,7 @@ from oven_agents.sdk.alternative_plans import chosen, enquiry, offer
 from oven_agents.sdk.session import Session
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.messages import AgentStatus, BallotOpened, RunStarted, Value, Vote
 from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, EvidencePath, Judgement, JudgeRequest, Remedy
 from oven_controller.protocol.rules import Rules
@@ -135,7 +136,7 @@ def trying(**rules: object) -> RunStarted:
     )
 
 
-def nexts(said: Sequence[AgentStatus | Vote]) -> list[list[tuple[str, dict[str, Value], float]]]:
+def nexts(said: Sequence[AgentStatus | Vote | Alert]) -> list[list[tuple[str, dict[str, Value], float]]]:
     votes = [word for word in said if isinstance(word, Vote)]
     return [[(plan.remedy, plan.changes, plan.confidence) for plan in vote.otherwise] for vote in votes]
 
@@ -225,7 +226,7 @@ def test_over_the_bus_the_same_is_said_as_in_process() -> None:
     run = runs.pretraining()
     said: list[Said] = [alternatives(), AgentStatus(state="done")]
 
-    async def over_the_bus() -> list[Vote | AgentStatus]:
+    async def over_the_bus() -> list[Vote | AgentStatus | Alert]:
         return await Prior(Away()).considered(said, run, knobs(run), ())
 
     assert asyncio.run(over_the_bus()) == consider(said, run, knobs(run), (), lambda endpoint, request: None)

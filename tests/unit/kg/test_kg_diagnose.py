@@ -97,6 +97,8 @@ GOLDEN: list[tuple[str, Phase, str, str]] = [
     ("judges_apart reward_up_heldout_down", "grpo", "proxy_overoptimised", "grpo.beta:down"),
     ("judge_flat", "grpo", "judge_saturated", UP),
     ("length_shrinks judges_apart", "grpo", "judge_fooled", "grpo.beta:down"),
+    ("confidence_collapse", "grpo", "confidence_untaught", UP),
+    ("calibration_drift", "grpo", "calibration_unpaid", "reward.calibration:down"),
     ("sampling_mismatch", "grpo", "engine_mismatch", UP),
     ("slow_steps", "", "straggler", UP),
 ]

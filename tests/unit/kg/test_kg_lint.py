@@ -42,9 +42,10 @@ def test_its_metrics_are_what_learners_publish() -> None:
     from oven_learner.optim import gauges
     from oven_learner.recipes.grpo.job import gauges as recipe
     from oven_learner.recipes.grpo.settings import GrpoSettings
+    from oven_learner.rewards import calibrated
 
     specs = (*step_metrics.ANY_TRAINER, *step_metrics.GRPO, *step_metrics.SFT, *recipe(GrpoSettings()))
-    specs += frontier_calibration.METRICS
+    specs += (*frontier_calibration.METRICS, *calibrated.METRICS)
     specs += (gauges.ALIGNMENT, gauges.WEIGHT_NORM, gauges.UPDATE_RATIO, repeated_rows.REPEATED)
     levels = re.compile(r"^(reward|eval/accuracy)/.+")
     published = {levels.sub(r"\1/*", spec.name) for spec in specs}

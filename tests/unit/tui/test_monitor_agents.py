@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.mesh_log import LR, Log
+from tests.support.mesh_log import LR, RUN, Log, event
 
+from oven_controller.protocol.alerts import Alert
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.agents import MANY, Agents
 
@@ -15,8 +16,8 @@ def shown(width: int, height: int, *agents: str) -> list[str]:
     log = Log.running(*agents, "zoe")
     log.propose("zoe", 2.0, LR)
     view = MonitorView()
-    for event in log.events:
-        view.feed(event)
+    for one in log.events:
+        view.feed(one)
     return ["".join(text for text, _ in row) for row in Agents(view).rows(width, height)]
 
 
@@ -37,3 +38,19 @@ def test_where_there_is_no_room_who_has_spoken_comes_first_and_the_rest_is_count
     rows = shown(80, height, *QUIET)
     assert len(rows) == height and "zoe" in rows[0]
     assert rows[-1].startswith(f"and {12 - 3 * (height - 1)} more")
+
+
+def test_an_agent_that_sees_a_symptom_has_a_row_that_says_so() -> None:
+    log = Log.running(*QUIET, "zoe")
+    alert = Alert(state="raised", symptom="kl_runaway", metric="kl", value=3.0, expected=0.6, tick=1)
+    view = MonitorView()
+    for one in [*log.events, event(log.events[-1].seq + 1, f"oven.{RUN}.alert.zoe", alert)]:
+        view.feed(one)
+    rows = Agents(view).rows(110, 12)
+    row = next(row for row in rows if any("zoe" in text for text, _ in row))
+    assert ("! kl_runaway ", "bad") in row and any(text.startswith("alert") for text, _ in row)
+    assert "kl_runaway: kl 3 is above 0.6" in str(view.entries[-1])
+    before = view.frozen()
+    cleared = alert.model_copy(update={"state": "cleared", "value": 0.2})
+    view.feed(event(log.events[-1].seq + 2, f"oven.{RUN}.alert.zoe", cleared))
+    assert not view.run.alerts.by_agent and before.run.alerts.by_agent, "a copy stays as it is"

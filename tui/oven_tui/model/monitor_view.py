@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 from oven_controller.log.announcement_text import announced, injected
 from oven_controller.log.run_summary import RunSummary, training_signal
+from oven_controller.log.standing_alerts import alert_text
+from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_controller.protocol.codec import Malformed
 from oven_controller.protocol.events import Event
@@ -133,6 +135,8 @@ class MonitorView:
                 detail = f": {body.detail}" if body.detail else ""
                 self._measure(max(self.run.tick, body.tick), body.metrics)
                 self._enter(Note(event.seq, body.step, "learner", f"{body.reason} at step {body.step}{detail}"))
+            case Alert() as body if self.run.alert is not None:
+                self._enter(Note(event.seq, step, event.author, alert_text(body)))
             case AgentStatus(state="notice") as body:
                 self._enter(Note(event.seq, step, event.author, body.reason))
             case OperatorCommand() as body:
@@ -361,7 +365,8 @@ class MonitorView:
             "trying",
         ):
             setattr(made.run, field, dict(getattr(self.run, field)))
-        made.run.trials, made.fans = self.run.trials.copy(), self.fans.copy()
+        made.run.trials, made.run.alerts = self.run.trials.copy(), self.run.alerts.copy()
+        made.fans = self.fans.copy()
         made.series = {name: series.copy() for name, series in self.series.items()}
         made.steps = self.steps.copy()
         made.entries, made.open, made.marks = list(self.entries), dict(self.open), dict(self.marks)

@@ -1,6 +1,6 @@
 """The panel of agents: a row for each, with its state, counts, reputation and last vote.
 
-Of many agents those that proposed or objected have a row; the others share rows.
+Of many agents those that proposed, objected or see a symptom have a row; the others share rows.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ class Agents(Lines, Panel):
         if len(every) <= MANY:
             return every, []
         agents = self.view.run.agents
-        own = [(place, name) for place, name in every if agents[name].proposals or agents[name].against]
+        alerting = self.view.run.alerts.by_agent
+        own = [
+            (place, name) for place, name in every if agents[name].proposals or agents[name].against or name in alerting
+        ]
         return own, sorted((one for one in every if one not in own), key=lambda one: bool(agents[one[1]].cannot_fire))
 
     def _closely(self, width: int, height: int, agents: Sequence[tuple[int, str]]) -> list[list[Run]]:
@@ -70,8 +73,8 @@ class Agents(Lines, Panel):
         for start in range(0, len(agents), across):
             cells: list[Run] = []
             for place, name in agents[start : start + across]:
-                agent, standing = self.view.run.agents[name], self.view.standing(name)
-                state, kind = _state(agent, standing)
+                agent = self.view.run.agents[name]
+                state, kind = self._state(name, agent)
                 sign, colour = glyph(place)
                 cells += [(f"{sign} ", colour), (fit(name, cell - 11) + " ", "text"), (fit(state, 8), kind)]
             made.append(row(width, cells))
@@ -82,20 +85,30 @@ class Agents(Lines, Panel):
 
     def _agent(self, width: int, place: int, name: str, agent: AgentView) -> list[Run]:
         sign, colour = glyph(place)
-        standing = self.view.standing(name)
         left: list[Run] = [(f"{sign} ", colour), (fit(name, NAME - 1) + " ", "text")]
-        state, kind = _state(agent, standing)
+        state, kind = self._state(name, agent)
         left.append((fit(state, 9), kind))
         counts = (f"{agent.proposals:>4}", f"{agent.against:>4}", f"{agent.backed:>6}")
         if self.view.preview:  # they are of a few samples
             counts = ("   …", "   …", "     …")
         left.append(("  ".join(counts) + "  ", "text"))
         left.append(self._reputation(name))
+        if alerts := self.view.run.alerts.by_agent.get(name):
+            left.append(("! " + ", ".join(sorted(alerts)) + " ", "bad"))
         if agent.cannot_fire:
             left.append((f"cannot fire: {agent.cannot_fire}", "warn"))
         elif agent.last_vote is not None:
             left.append((said(agent.last_vote), "dim"))
         return row(width, left)
+
+    def _state(self, name: str, agent: AgentView) -> Run:
+        """An alert that stands comes before all else."""
+        standing = self.view.standing(name)
+        if name in self.view.run.alerts.by_agent and standing != "left":
+            return "alert", "bad"
+        if standing == "live" and (agent.cannot_fire or agent.newcomer):
+            return ("no fire", "warn") if agent.cannot_fire else ("newcomer", "warn")
+        return standing, STANDINGS[standing]
 
     def _reputation(self, name: str) -> Run:
         """1 at the start; below the run's least it counts for no quorum and is not a veto."""
@@ -109,12 +122,6 @@ class Agents(Lines, Panel):
 def _rows_for(agents: int, width: int) -> int:
     """Of agents that share rows."""
     return -(-agents // max(1, width // CELL))
-
-
-def _state(agent: AgentView, standing: Standing) -> Run:
-    if standing == "live" and (agent.cannot_fire or agent.newcomer):
-        return ("no fire", "warn") if agent.cannot_fire else ("newcomer", "warn")
-    return standing, STANDINGS[standing]
 
 
 def said(vote: Vote) -> str:

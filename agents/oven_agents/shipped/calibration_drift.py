@@ -1,0 +1,125 @@
+"""Sees a stated confidence that no longer says how often the policy is right, beyond what chance alone would show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oven_agents.sdk.agent import Agent, unmeasured
+from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
+from oven_agents.sdk.window import Window
+from oven_agents.stats.confidence import needs_second, stands_alone
+from oven_agents.stats.objective import held_out, objective, signed
+from oven_agents.stats.symptoms import ECE, NULL, NULL99, calibration_drift, calibration_readings, sighted
+from oven_controller.protocol.alerts import Alert
+from oven_controller.protocol.messages import MetricSpec, RunStarted
+
+LAMBDA, BETA, SCALE, ROLLBACK = "reward.calibration", "grpo.beta", "optimizer.lr_scale", "run.rollback"
+JUDGES = ("eval/brier", "eval/ece")
+"""Held-out metrics that a change for calibration is judged by, the better one first: the Brier score is proper, and an
+error by bins is not."""
+
+
+class CalibrationDrift(Agent):
+    """Signals: the expected calibration error of the newest answers lies beyond what a perfect forecaster who states
+    the same confidences would show once in a hundred, at two readings that share half of their answers at most, and is
+    not falling. The null is drawn from the confidences themselves: at 250 answers it is .06 where they are spread and
+    .02 where they are all alike, so that no fixed bound would do (Roelofs et al. 2022, arXiv 2012.08668, on the bias of
+    binned errors).
+
+    Actions: it says so in an alert as long as it lasts. It offers more weight of the calibration term in the reward, λ
+    up; where calibration was good before, to go back to there at half of the rate; more weight of the reference, which
+    is calibrated if its training made it so; and a lower rate. With λ or a rollback it is sure enough to stand alone:
+    that the error is there is certain, and both undo it directly.
+
+    False alarms: beyond the null's 99 % twice and by ECE_LEAST: below 1 % of simulated healthy runs of 240 ticks
+    (`oven-controller bench alerts`). A policy that begins badly calibrated and gets better is in alert, and left alone.
+
+    Limits: needs an error and its null from the learner. It cannot tell why: judges that changed look the same as a
+    policy that did. Where only the null's mean is published the bound is 3.3 times that, and small drifts pass.
+    """
+
+    needs = (ECE,)
+    moves = (LAMBDA, ROLLBACK, SCALE, BETA)
+    speciality = (LAMBDA, ROLLBACK, SCALE, BETA)
+
+    WAIT = 20
+    """Ticks after any change of what it moves in which it votes for nothing: until the newest 1,000 answers are all of
+    after the change where a step has 64, and a few more."""
+    FALLING = 0.01
+    """Fall of the error within WAIT / 2 ticks by which it is getting better by itself, 0 to 1: a third of the error of
+    a reading of 1,000 answers."""
+    RAISED = 2.0
+    """Factor of λ: the least that shows in a few dozen steps. The term is bounded by λ, which is bounded by 1."""
+    LEAST = 0.1
+    """λ that a raise reaches at least, 0 to 1: from 0 no factor leads anywhere."""
+    HALF = 0.5
+    """Factor of the rate that goes with a rollback, and of a lower rate alone."""
+    CLOSER = 2.0
+    """Factor of β, as `entropy_collapse` takes it."""
+    BETA_LEAST = 0.05
+    """β that a raise reaches at least: what the first reports of GRPO for language models used."""
+    GAIN = 0.03
+    """Improvement of the target that is forecast: the least error beyond chance that an alert is raised for."""
+    HORIZON = 60
+    """Ticks in which a change is judged: several readings of what is held out."""
+
+    def cannot_fire(self, run: RunStarted) -> str | None:
+        published = {metric.name for metric in run.metrics}
+        if ECE not in published or not published & {NULL, NULL99}:
+            return f"the run publishes no {ECE} with {NULL99} or {NULL}{unmeasured(run, ECE)}"
+        return None  # without a knob it still says what it sees
+
+    def alerts(self, window: Window) -> Sequence[Alert]:
+        return sighted(window, calibration_drift(calibration_readings(window)))
+
+    def vote(self, window: Window) -> Alternatives | None:
+        since = window.last_change_tick(LAMBDA, ROLLBACK, SCALE, BETA)
+        if since >= 0 and window.tick < since + self.WAIT:
+            return None
+        readings = calibration_readings(window)
+        found = calibration_drift(readings)
+        apart = int(self.WAIT / 2)
+        if found is None or len(readings) <= apart or readings[-1][1] < readings[-1 - apart][1] - self.FALLING:
+            return None
+        well = [tick for tick, error, null in readings if error <= null]
+        return self._offer(window, found.why, well[-1] if well else None)
+
+    def _offer(self, window: Window, why: str, well: int | None) -> Alternatives | None:
+        knobs, target = window.knobs, _target(window.run)
+        sure, unsure = stands_alone(window.run), needs_second(window.run)
+        plans = []
+        if (weight := knobs.get(LAMBDA)) is not None and held_out(window.run) is not None:
+            raised = weight.bounded(max(self.RAISED * weight.number, self.LEAST))
+            if raised > weight.number:
+                plans.append(("raise_calibration", {LAMBDA: raised}, sure))
+        if well is not None and ROLLBACK in knobs and SCALE in knobs:
+            back: dict[str, float] = {
+                ROLLBACK: float(well),
+                SCALE: knobs[SCALE].bounded(self.HALF * knobs[SCALE].number),
+            }
+            plans.append(("rollback_and_cut", back, sure))
+        if (beta := knobs.get(BETA)) is not None:
+            closer = beta.bounded(max(self.CLOSER * beta.number, self.BETA_LEAST))
+            if closer > beta.number:
+                plans.append(("raise_beta", {BETA: closer}, unsure))
+        if (rate := knobs.get(SCALE)) is not None and (lowered := rate.bounded(self.HALF * rate.number)) < rate.number:
+            plans.append(("lower_lr", {SCALE: lowered}, unsure))
+        offered = [
+            Plan(
+                remedy,
+                tuple(
+                    window.propose(
+                        name, value, confidence=confidence, why=f"{why}; {name} → {value:.3g}", target=target.name,
+                        expected_change=signed(target, self.GAIN), horizon=int(self.HORIZON),
+                    )
+                    for name, value in changes.items()
+                ),
+            )
+            for remedy, changes, confidence in plans
+        ]  # fmt: skip
+        return offer(offered, {"calibration_drift": 0.8})
+
+
+def _target(run: RunStarted) -> MetricSpec:
+    announced = {spec.name: spec for spec in run.metrics if spec.held_out and spec.better != "neither"}
+    return next((announced[name] for name in JUDGES if name in announced), held_out(run) or objective(run))

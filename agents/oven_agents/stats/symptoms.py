@@ -1,0 +1,222 @@
+"""Symptoms of a policy that is trained by its own completions, each a pure function of the series that show it.
+
+Each finds what is so at the newest value, with a margin between where it begins and where it ends
+(oven_agents.stats.hysteresis). Bounds are relative to the run's own start where a gauge has no scale of its own: that
+is the oldest of what a window holds, 512 ticks at most. How often they are right and wrong on simulated runs:
+`oven-controller bench alerts`, docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Final
+
+from oven_agents.sdk.window import Window
+from oven_agents.stats.hysteresis import NOW, below, level, stands
+from oven_agents.stats.objective import objective
+from oven_controller.protocol.alerts import Alert
+
+CONFIDENCE, INFORMATIVENESS, LENGTH, KL = "confidence/std", "informativeness/mean", "completions/mean_length", "kl"
+ADVANTAGE = "advantage/std"
+ECE, NULL, NULL99 = "calibration/ece", "calibration/ece_null", "calibration/ece_null_99"
+
+RECENT: Final = 40
+"""Newest values that a symptom is looked for in: one that lies between its bounds for longer has ended. The KL needs
+25, and noise leaves none between its bounds for the other 15."""
+START: Final = 10
+"""First values whose median is a gauge's own start."""
+CONSTANT: Final = 0.1
+"""Standard deviation of stated confidences, of a scale of 0 to 1, below which they say next to nothing: nine of ten
+lie within a third of the scale. Confidences that are spread evenly have 0.29."""
+FALLEN: Final = 0.4
+"""Share of its own start below which the spread of confidences has fallen: batches of 64 know a standard deviation to
+9 %, and a policy that learns calibration may narrow a spread to half."""
+CERTAIN: Final = 0.9
+"""Mean objective, or informativeness, above which little spread is right: nearly everything is right, and says so."""
+ALIKE: Final = 0.02
+"""Standard deviation of advantages, in the reward's unit, below which no completion is told from another. Rewards
+between 0 and 1 have 0.2 and more while there is something to learn; a gradient is smaller by as much."""
+SHRUNK: Final = 0.6
+"""Share of their own start below which answers have shrunk. Means of a batch vary by 1 to 5 %, and a policy may learn
+to be a quarter shorter for good reasons."""
+RUNAWAY: Final = 3.0
+"""Factor by which the KL grows within two dozen values when it runs away. A policy that learns moves off like the
+square root of the steps or slower; and of a small GRPO run one step's KL varies by 47 %, a median of five by 26 %."""
+BACK: Final = 10
+"""Values between the level of now and the end of those it is held against."""
+BEFORE: Final = 10
+"""Values of which the median is the KL of before."""
+KL_LEAST: Final = 0.6
+"""Nats per token below which growth of the KL is how training begins: from nothing, each value is many times the one
+before. A small GRPO run at β 0.05 stays at 0.2 to 0.3 (docs/benchmarks.md)."""
+KL_ENDS: Final = 1.5
+"""Factor of growth below which it does not run any more."""
+TWICE: Final = 5
+"""Values between the two readings that have to lie beyond the null: a third of the newest 1,000 answers are others by
+then where a step has 64, and an alert is wanted within twenty."""
+ECE_LEAST: Final = 0.03
+"""Calibration error beyond its null's 99 % that matters: three points of a hundred. Confidences that wander by up to
+three points and mean no harm keep below it; with two points 2 of 100 simulated healthy runs had an alert."""
+NULL_FACTOR: Final = 3.3
+"""99 % of the null over its mean where only the mean is published: 3.2 where all say the same (the half-normal law's
+2.58 over 0.80), 1.5 where confidences fill ten bins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A symptom that is there now: `value` is beyond `expected`."""
+
+    symptom: str
+    metric: str
+    value: float
+    expected: float
+    why: str
+
+
+def confidence_collapse(
+    deviations: Sequence[float], start: float | None = None, informativeness: Sequence[float] = ()
+) -> Sighting | None:
+    """Stated confidences that are all alike, or far more so than at the start."""
+    if len(deviations) < NOW or _solved(informativeness):
+        return None
+    bound = max(CONSTANT, FALLEN * (start or 0.0))
+    if not below(deviations, bound, 1.3 * bound):
+        return None
+    now = median(deviations[-NOW:])
+    before = f" ({start:.3g} at the start)" if start is not None else ""
+    why = f"confidences have a standard deviation of {now:.3g}{before}: they tell nothing apart"
+    return Sighting("confidence_collapse", CONFIDENCE, now, bound, why)
+
+
+def advantages_alike(
+    deviations: Sequence[float], objectives: Sequence[float] = (), metric: str = ADVANTAGE
+) -> Sighting | None:
+    """Completions of a group that all get the same reward, so that no gradient is left."""
+    if len(deviations) < NOW or _solved(objectives) or not below(deviations, ALIKE, 2 * ALIKE):
+        return None
+    now = median(deviations[-NOW:])
+    why = f"advantages have a standard deviation of {now:.3g}: rewards tell no completion from another"
+    return Sighting("zero_advantage_groups", metric, now, ALIKE, why)
+
+
+def answers_shrink(lengths: Sequence[float], start: float | None) -> Sighting | None:
+    """Completions far shorter than at the start."""
+    if start is None or not below(lengths, SHRUNK * start, 1.25 * SHRUNK * start):
+        return None
+    now = median(lengths[-NOW:])
+    return Sighting(
+        "length_shrinks", LENGTH, now, SHRUNK * start, f"answers shrank from {start:.3g} to {now:.3g} tokens"
+    )
+
+
+def kl_runaway(values: Sequence[float]) -> Sighting | None:
+    """A KL to the reference that grows ever faster."""
+
+    def bounds(place: int, factor: float) -> tuple[float, float] | None:
+        now, end = level(values, place), place + 1 - BACK
+        if now is None or end < BEFORE:
+            return None
+        return now, max(KL_LEAST, factor * median(values[end - BEFORE : end]))
+
+    def begins(place: int) -> bool:
+        return (found := bounds(place, RUNAWAY)) is not None and found[0] > found[1]
+
+    def ends(place: int) -> bool:
+        return (found := bounds(place, KL_ENDS)) is not None and found[0] < found[1]
+
+    if not stands(len(values), begins, ends):
+        return None
+    now, bound = bounds(len(values) - 1, RUNAWAY) or (values[-1], KL_LEAST)
+    why = f"the KL to the reference is {now:.3g} nats per token, and was {bound / RUNAWAY:.3g} or less a while before"
+    return Sighting("kl_runaway", KL, now, min(bound, now), why)
+
+
+def calibration_drift(readings: Sequence[tuple[int, float, float]]) -> Sighting | None:
+    """A calibration error beyond what chance alone gives a perfect forecaster, twice. `readings`: (tick, error, the
+    null's 99 %)."""
+
+    def beyond(place: int, least: float) -> bool:
+        return place >= 0 and readings[place][1] > readings[place][2] + least
+
+    if not stands(
+        len(readings),
+        lambda place: beyond(place, ECE_LEAST) and beyond(place - TWICE, ECE_LEAST),
+        lambda place: not beyond(place, 0.0),
+    ):
+        return None
+    _, error, null = readings[-1]
+    why = f"the calibration error is {error:.3g} at two readings; chance alone exceeds {null:.3g} once in a hundred"
+    return Sighting("calibration_drift", ECE, error, null, why)
+
+
+def sighted(window: Window, *found: Sighting | None) -> list[Alert]:
+    """The same as alerts of an agent."""
+    return [
+        window.alert(one.symptom, one.metric, value=one.value, expected=one.expected, why=one.why)
+        for one in found
+        if one is not None
+    ]
+
+
+def recent(window: Window, metric: str, last: int = RECENT) -> list[float]:
+    """The metric's newest values on the way to the present weights, NaN left out."""
+    return [value for _, value in window.surviving_series(metric, last=last) if not math.isnan(value)]
+
+
+def start(window: Window, metric: str) -> float | None:
+    """The median of the first START values that the window holds; None where there are fewer."""
+    first: list[float] = []
+    for observation in window.observations:
+        value = observation.metrics.get(metric)
+        if value is not None and math.isfinite(value):
+            first.append(value)
+            if len(first) == START:
+                return median(first)
+    return None
+
+
+def calibration_readings(window: Window) -> list[tuple[int, float, float]]:
+    """(tick, calibration error, its null's 99 %) of the newest ticks that have both. Where that is not published, from
+    the null's mean."""
+    published = {spec.name for spec in window.run.metrics}
+    name, factor = (NULL99, 1.0) if NULL99 in published else (NULL, NULL_FACTOR)
+    nulls = dict(window.surviving_series(name, last=RECENT))
+    found = window.surviving_series(ECE, last=RECENT)
+    readings = [(tick, error, factor * nulls[tick]) for tick, error in found if tick in nulls]
+    return [reading for reading in readings if all(map(math.isfinite, reading))]
+
+
+def confidence_sighting(window: Window) -> Sighting | None:
+    """Of stated confidences that are all alike, where the run has any."""
+    if not _publishes(window, CONFIDENCE):
+        return None
+    solved = recent(window, INFORMATIVENESS, NOW)
+    return confidence_collapse(recent(window, CONFIDENCE), start(window, CONFIDENCE), solved)
+
+
+def advantage_sighting(window: Window) -> Sighting | None:
+    """Of advantages that are all alike, where the run publishes their deviation."""
+    if not _publishes(window, ADVANTAGE):
+        return None
+    return advantages_alike(recent(window, ADVANTAGE), recent(window, objective(window.run).name, NOW))
+
+
+def length_sighting(window: Window) -> Sighting | None:
+    """Of answers that shrink."""
+    return answers_shrink(recent(window, LENGTH), start(window, LENGTH)) if _publishes(window, LENGTH) else None
+
+
+def kl_sighting(window: Window) -> Sighting | None:
+    """Of a KL that runs away."""
+    return kl_runaway(recent(window, KL)) if _publishes(window, KL) else None
+
+
+def _publishes(window: Window, metric: str) -> bool:
+    return any(spec.name == metric for spec in window.run.metrics)
+
+
+def _solved(values: Sequence[float]) -> bool:
+    return bool(values) and fmean(values[-NOW:]) > CERTAIN

@@ -1,0 +1,224 @@
+"""Symptoms: where each begins and ends, what is no symptom, and that an alert is said once and cleared once."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import runs
+
+from oven_agents.sdk.agent import Agent
+from oven_agents.sdk.alert_edges import STANDING
+from oven_agents.sdk.alternative_plans import Alternatives
+from oven_agents.sdk.session import Session
+from oven_agents.sdk.window import Window
+from oven_agents.shipped.calibration_drift import CalibrationDrift
+from oven_agents.shipped.drift import Drift
+from oven_agents.shipped.entropy_collapse import EntropyCollapse
+from oven_agents.stats.hysteresis import below, stands
+from oven_agents.stats.symptoms import (
+    BACK,
+    BEFORE,
+    advantages_alike,
+    answers_shrink,
+    calibration_drift,
+    confidence_collapse,
+    kl_runaway,
+)
+from oven_controller.protocol.alerts import Alert
+from oven_controller.protocol.messages import ActuatorSpec, MetricSpec, RunStarted, Vote
+
+ECE, NULL, HIGH = "calibration/ece", "calibration/ece_null", "calibration/ece_null_99"
+
+
+@given(st.lists(st.floats(0, 1), max_size=60))
+def test_what_ended_last_has_ended(values: list[float]) -> None:
+    found = below(values, 0.3, 0.5)
+    levels = [sorted(values[at - 4 : at + 1])[2] for at in range(4, len(values))]
+    state = False
+    for level in levels:  # the same, forwards
+        state = True if level < 0.3 else False if level >= 0.5 else state
+    assert found == state
+
+
+def test_nothing_stands_where_nothing_began() -> None:
+    assert not stands(5, lambda _: False, lambda _: False)
+
+
+def test_constant_confidences_are_a_collapse_and_right_ones_are_not() -> None:
+    found = confidence_collapse([0.02] * 5)
+    assert found is not None and (found.symptom, found.expected) == ("confidence_collapse", 0.1)
+    assert confidence_collapse([0.02] * 4) is None, "four values are no level"
+    assert confidence_collapse([0.2] * 20, 0.25) is None
+    assert confidence_collapse([0.15] * 20, 0.45) is not None, "a fall to a third"
+    assert confidence_collapse([0.02] * 9, 0.25, [0.97] * 5) is None, "nearly all is right, and says so"
+
+
+def test_advantages_alike_are_one_except_at_the_ceiling() -> None:
+    assert advantages_alike([0.3] * 10 + [0.001] * 5, [0.5] * 5) is not None
+    assert advantages_alike([0.001] * 9, [0.95] * 5) is None
+    assert advantages_alike([0.05] * 9, [0.5] * 5) is None
+
+
+def test_answers_shrink_when_they_fall_to_half_and_not_to_four_fifths() -> None:
+    assert answers_shrink([20.0] * 10 + [9.0] * 5, 20.0) is not None
+    assert answers_shrink([20.0] * 10 + [16.0] * 20, 20.0) is None
+    assert answers_shrink([9.0] * 5, None) is None
+
+
+def test_a_kl_runs_away_when_it_triples_beyond_where_training_begins() -> None:
+    calm = [0.2] * (BACK + BEFORE)
+    assert kl_runaway([*calm, *(0.2 * 1.3**step for step in range(15))]) is not None
+    assert kl_runaway([*calm, *([math.inf] * 5)]) is not None
+    assert kl_runaway([0.001 * step for step in range(60)]) is None, "from nothing"
+    assert kl_runaway(calm * 2) is None
+    assert kl_runaway([*calm, *([3.0] * 40)]) is None, "far, and no further"
+
+
+def test_calibration_drifts_at_the_second_reading_beyond_chance() -> None:
+    def readings(*errors: float) -> list[tuple[int, float, float]]:
+        return [(tick, error, 0.05) for tick, error in enumerate(errors)]
+
+    well = [0.03] * 8
+    assert calibration_drift(readings(*well, 0.3)) is None, "once"
+    assert calibration_drift(readings(*well, *[0.3] * 6)) is not None
+    assert calibration_drift(readings(*well, *[0.06] * 20)) is None, "beyond chance, and too little to matter"
+    assert calibration_drift(readings(*well, *[0.3] * 6, 0.06, 0.06)) is not None, "not back within chance yet"
+    assert calibration_drift(readings(*well, *[0.3] * 6, 0.04)) is None
+    assert calibration_drift([]) is None
+
+
+def oracle(*knobs: str) -> RunStarted:
+    names = ("reward", "confidence/std", "informativeness/mean", "advantage/std", "kl", "completions/mean_length")
+    specs = {
+        "optimizer.lr_scale": ActuatorSpec(name="optimizer.lr_scale", kind="scalar", low=0.05, high=4.0, value=1.0),
+        "reward.calibration": ActuatorSpec(
+            name="reward.calibration", kind="scalar", low=0.0, high=1.0, value=0.2, moves_own_metric=True
+        ),
+        "run.rollback": ActuatorSpec(name="run.rollback", kind="action", effect="moves_weights"),
+    }
+    metrics = [MetricSpec(name=name) for name in (*names, ECE, NULL, HIGH)]
+    metrics.append(MetricSpec(name="eval/brier", better="down", held_out=True))
+    made = runs.grpo()
+    return made.model_copy(
+        update={"actuators": tuple(specs[name] for name in knobs or specs), "metrics": tuple(metrics)}
+    )
+
+
+HEALTHY = {
+    "reward": 0.5, "confidence/std": 0.25, "informativeness/mean": 0.6, "advantage/std": 0.3, "kl": 0.1,
+    "completions/mean_length": 20.0, ECE: 0.03, NULL: 0.03, HIGH: 0.05,
+}  # fmt: skip
+
+
+def said(agent: Agent, phases: Sequence[tuple[int, dict[str, float]]], run: RunStarted | None = None) -> list[object]:
+    """All that it says; each phase is a number of ticks and what differs from HEALTHY."""
+    session, tick, found = Session(agent, "amy"), 0, list[object]()
+    session.absorb(run or oracle())
+    for ticks, other in phases:
+        for _ in range(ticks):
+            tick += 1
+            session.absorb(runs.seen(tick, HEALTHY | other))
+            found += session.react()
+            assert not session.problems
+    return found
+
+
+CASES: list[tuple[type[Agent], str, dict[str, float]]] = [
+    (EntropyCollapse, "confidence_collapse", {"confidence/std": 0.01}),
+    (EntropyCollapse, "zero_advantage_groups", {"advantage/std": 0.001}),
+    (Drift, "length_shrinks", {"completions/mean_length": 5.0}),
+    (CalibrationDrift, "calibration_drift", {ECE: 0.3}),
+]
+
+
+@pytest.mark.parametrize(("agent", "symptom", "fault"), CASES, ids=[case[1] for case in CASES])
+def test_an_alert_is_said_once_and_cleared_once(agent: type[Agent], symptom: str, fault: dict[str, float]) -> None:
+    alerts = [word for word in said(agent(), [(30, {}), (30, fault), (30, {})]) if isinstance(word, Alert)]
+    assert [(one.symptom, one.state) for one in alerts] == [(symptom, "raised"), (symptom, "cleared")]
+    assert 30 < alerts[0].tick <= 40 and alerts[0].reason and 60 < alerts[1].tick <= 66
+    (metric,) = fault
+    assert alerts[0].metric == alerts[1].metric == metric
+    assert alerts[1].value == HEALTHY[metric], "what it is now"
+
+
+def test_a_kl_that_runs_away_is_said_and_beta_or_the_rate_is_proposed() -> None:
+    phases = [(30, {}), *((1, {"kl": 0.1 * 1.3**step}) for step in range(20))]
+    words = said(Drift(), phases)
+    assert [one.symptom for one in words if isinstance(one, Alert)] == ["kl_runaway"]
+    votes = [one for one in words if isinstance(one, Vote)]
+    assert votes and votes[0].evidence == ("symptom:kl_runaway",) and votes[0].actuator == "optimizer.lr_scale"
+
+
+def plans(words: Sequence[object]) -> list[tuple[str, dict[str, object]]]:
+    first = next(word for word in words if isinstance(word, Alternatives))
+    return [(plan.remedy, {vote.actuator: vote.value for vote in plan.votes}) for plan in first.plans]
+
+
+def test_overconfidence_from_the_start_raises_the_weight_of_calibration() -> None:
+    found = plans(said(CalibrationDrift(), [(30, {ECE: 0.3})]))
+    assert found == [("raise_calibration", {"reward.calibration": 0.4}), ("lower_lr", {"optimizer.lr_scale": 0.5})]
+
+
+def test_calibration_that_was_good_may_also_be_gone_back_to() -> None:
+    found = dict(plans(said(CalibrationDrift(), [(30, {}), (30, {ECE: 0.3})])))
+    assert found["rollback_and_cut"] == {"run.rollback": 30.0, "optimizer.lr_scale": 0.5}
+
+
+def test_calibration_that_gets_better_is_left_alone() -> None:
+    falling = [(1, {ECE: 0.5 - 0.01 * step}) for step in range(30)]
+    assert not [word for word in said(CalibrationDrift(), falling) if isinstance(word, Alternatives)]
+
+
+def test_one_confidence_from_the_start_raises_the_weight_of_calibration() -> None:
+    assert plans(said(EntropyCollapse(), [(30, {"confidence/std": 0.0})]))[0][0] == "raise_calibration"
+
+
+def test_without_a_knob_it_still_says_what_it_sees() -> None:
+    bare = oracle().model_copy(update={"actuators": ()})
+    words = said(CalibrationDrift(), [(30, {ECE: 0.3})], bare)
+    assert [word.symptom for word in words if isinstance(word, Alert)] == ["calibration_drift"]
+    assert "publishes no calibration/ece" in str(CalibrationDrift().cannot_fire(runs.grpo()))
+
+
+class Many(Agent):
+    """More symptoms than an agent may have."""
+
+    def vote(self, window: Window) -> None:
+        return None
+
+    def alerts(self, window: Window) -> list[Alert]:
+        made = [window.alert(f"s{n}", "reward", value=math.nan, expected=0.0, why="x" * 9999) for n in range(40)]
+        return made if window.tick < 5 else []
+
+
+def test_an_agent_has_so_many_symptoms_and_no_more() -> None:
+    alerts = [word for word in said(Many(), [(10, {})]) if isinstance(word, Alert)]
+    assert [one.state for one in alerts] == ["raised"] * STANDING + ["cleared"] * STANDING
+    assert all(len(one.wire()) < 2000 for one in alerts)
+
+
+def test_who_starts_again_knows_what_it_raised() -> None:
+    session = Session(CalibrationDrift(), "amy")
+    session.absorb(oracle())
+    for tick in range(1, 31):
+        session.absorb(runs.seen(tick, HEALTHY | {ECE: 0.3}))
+    raised = Window(oracle(), [runs.seen(20, HEALTHY)], {}, [], {}).alert(
+        "calibration_drift", ECE, value=0.3, expected=0.05
+    )
+    session.absorb(raised)  # from history
+    assert not [word for word in session.react() if isinstance(word, Alert)]
+    session.absorb(runs.seen(31, HEALTHY))
+    assert [word.state for word in session.react() if isinstance(word, Alert)] == ["cleared"]
+
+
+def test_the_new_agent_brings_neither_numpy_nor_torch() -> None:
+    code = (
+        "import sys, oven_agents.shipped.calibration_drift as _; sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

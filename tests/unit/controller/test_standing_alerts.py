@@ -1,0 +1,134 @@
+"""Alerts as readers fold them: news once, each agent in its own bounds, and gone with the training or the agent."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import pytest
+from pydantic import ValidationError
+from tests.support.mesh_log import RUN, Log, event
+
+from oven_controller.bus.streams import VOTE_BYTES
+from oven_controller.log.run_summary import RunSummary
+from oven_controller.log.standing_alerts import EACH, NEWS, StandingAlerts, alert_text
+from oven_controller.mesh.state_machine import Mesh
+from oven_controller.notify.triggers import Triggers
+from oven_controller.protocol.alerts import REASON_LENGTH, Alert
+from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import AgentStatus, LogMessage, Observation
+from oven_controller.stack.line_output import Headless
+
+
+def alert(symptom: str = "confidence_collapse", state: str = "raised", value: float = 0.02) -> Alert:
+    return Alert.model_validate(
+        {"state": state, "symptom": symptom, "metric": "confidence/std", "value": value, "expected": 0.1, "tick": 3}
+    )
+
+
+class Told:
+    def __init__(self) -> None:
+        self.alerts, self.seq = StandingAlerts(), 0
+
+    def hear(self, agent: str, body: LogMessage) -> Alert | None:
+        self.seq += 1
+        kind = {Alert: "alert", AgentStatus: "agent"}.get(type(body), "observation")
+        return self.alerts.feed(event(self.seq, f"oven.{RUN}.{kind}" + (f".{agent}" if agent else ""), body))
+
+    def tick(self, tick: int) -> None:
+        self.hear("", Observation(incarnation=1, n=self.seq, tick=tick, step=tick, progress=0.0, metrics={}))
+
+
+def test_an_alert_is_news_once() -> None:
+    told = Told()
+    assert told.hear("amy", alert()) is not None
+    assert told.hear("amy", alert()) is None
+    assert told.hear("bob", alert()) is not None, "his own"
+    assert told.hear("amy", alert(state="cleared")) is not None
+    assert told.hear("amy", alert(state="cleared")) is None
+    assert [agent for agent, _ in told.alerts.standing()] == ["bob"]
+
+
+def test_a_flood_of_alerts_costs_its_agent_alone() -> None:
+    told = Told()
+    heard = [told.hear("eve", alert(f"s{n}")) for n in range(500)]
+    assert sum(one is not None for one in heard) == NEWS
+    assert told.hear("amy", alert()) is not None
+    for tick in range(1, 20):
+        told.tick(tick)
+        for n in range(20):
+            told.hear("eve", alert(f"t{tick}-{n}"))
+    assert len(told.alerts.by_agent["eve"]) == EACH and len(told.alerts.by_agent["amy"]) == 1
+    told.hear("eve", AgentStatus(state="left"))
+    assert "eve" not in told.alerts.by_agent
+
+
+def test_no_alert_fills_a_vote() -> None:
+    longest = Alert(
+        state="raised", symptom="s" * 64, metric="m" * 120, value=-1.23456789e-300, expected=float("-inf"),
+        tick=2**60, reason="\u2028" * REASON_LENGTH,
+    )  # fmt: skip
+    assert len(longest.wire()) < VOTE_BYTES / 5
+    for wrong in (
+        {"symptom": ""},
+        {"symptom": "a b"},
+        {"symptom": "x" * 65},
+        {"state": "maybe"},
+        {"metric": "m" * 121},
+    ):
+        with pytest.raises(ValidationError):
+            Alert.model_validate(alert().model_dump() | wrong)
+
+
+def test_it_stands_on_its_own_subject_alone() -> None:
+    good = Event.read(1, f"oven.{RUN}.alert.amy", alert().wire(), datetime.now(UTC))
+    assert good.body == alert() and good.author == "amy"
+    for kind in ("agent", "vote", "decision"):
+        assert isinstance(Event.read(1, f"oven.{RUN}.{kind}.amy", alert().wire(), datetime.now(UTC)).body, Malformed)
+
+
+def with_alerts(log: Log) -> list[Event]:
+    """The log with alerts between all of its events, counted anew."""
+    found: list[Event] = []
+    for number, one in enumerate(log.events):
+        state = "cleared" if number % 2 else "raised"
+        for subject, body in ((one.subject, one.body), (f"oven.{RUN}.alert.eve", alert(f"s{number % 7}", state))):
+            assert not isinstance(body, Malformed)
+            found.append(event(len(found) + 1, subject, body))
+    return found
+
+
+def test_the_mesh_passes_alerts_by() -> None:
+    log = Log.running("amy", "bob")
+    log.propose("amy", 0.5)
+    log.tick(2)
+    plain, flooded = Mesh(RUN), Mesh(RUN)
+    for one in log.events:
+        plain.step(one)
+    for one in with_alerts(log):
+        flooded.step(one)
+    assert dict(plain.state.counters) == dict(flooded.state.counters)
+    assert {n: str(s) for n, s in plain.state.agents.items()} == {n: str(s) for n, s in flooded.state.agents.items()}
+
+
+def test_headless_notifications_and_the_summary_say_it_once() -> None:
+    log, lines = Log.running("amy"), list[str]()
+    headless, triggers, summary = Headless(lines.append, log.events[0].time), Triggers(RUN), RunSummary()
+    seq, notices = len(log.events), []
+    for one in [*log.events, *(event(seq + n, f"oven.{RUN}.alert.amy", alert()) for n in (1, 2, 3))]:
+        headless.event(one)
+        notices += triggers.feed(one)
+        summary.feed(one)
+    said = [line for line in lines if "alert" in line]
+    assert len(said) == 1 and re.search(r"alert {4}amy: confidence_collapse: confidence/std 0.02 is below 0.1", said[0])
+    assert [(one.kind, one.severity, one.title) for one in notices] == [
+        ("alert", "warning", "alert: confidence_collapse")
+    ]
+    assert [(agent, one.symptom) for agent, one in summary.alerts.standing()] == [("amy", "confidence_collapse")]
+    assert any("alert of amy, not cleared" in line for line in headless.summary())
+
+
+def test_words_of_an_alert() -> None:
+    assert alert_text(alert(state="cleared", value=0.3)) == "confidence_collapse cleared: confidence/std is 0.3"
+    assert alert_text(alert(value=float("inf"))).startswith("confidence_collapse: confidence/std inf is above 0.1")

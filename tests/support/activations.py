@@ -26,9 +26,9 @@ from transformers import (
 from trl.trainer.grpo_config import GRPOConfig
 
 from oven_learner.activations.capture import capture
+from oven_learner.activations.grpo_trainer import ActivationGRPOTrainer
 from oven_learner.activations.placeholders import oracle_prompt
 from oven_learner.activations.store import ActivationStore
-from oven_learner.activations.trainer import ActivationGRPOTrainer
 
 ASKED = ["is", "it", "so", "what", "why", "red", "blue", "yes", "no"]
 TOLD = ["cat", "dog", "ran", "sat", "tree", "sea", "sun", "moon"]

@@ -67,8 +67,8 @@ def _arms(folder: Path, steps: int, options: dict[str, Any]) -> dict[str, Any]:
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     from oven_learner.activations.blocks import layer_at
+    from oven_learner.activations.grpo_trainer import ActivationGRPOTrainer
     from oven_learner.activations.store import ActivationStore
-    from oven_learner.activations.trainer import ActivationGRPOTrainer
     from oven_learner.recipes.oracle.activation_rows import captured, training_rows
     from oven_learner.recipes.oracle.given_model import fresh_adapter
     from oven_learner.recipes.oracle.grpo_arguments import grpo_arguments, quiet

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from oven_learner.activations.capture import capture
+from oven_learner.activations.grpo_trainer import COLUMN
 from oven_learner.activations.placeholders import oracle_prompt
 from oven_learner.activations.store import ActivationStore, activation_key
-from oven_learner.activations.trainer import COLUMN
 from oven_learner.recipes.oracle.questions import QuestionedPrompt
 
 

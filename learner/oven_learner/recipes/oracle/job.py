@@ -19,8 +19,8 @@ from datasets import Dataset
 
 from oven_controller.errors import ConfigError
 from oven_learner.activations.blocks import layer_at
+from oven_learner.activations.grpo_trainer import ActivationGRPOTrainer
 from oven_learner.activations.store import ActivationStore
-from oven_learner.activations.trainer import ActivationGRPOTrainer
 from oven_learner.recipes.oracle.activation_rows import captured, training_rows
 from oven_learner.recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
 from oven_learner.recipes.oracle.evaluation_files import EvaluationFiles

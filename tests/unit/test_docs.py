@@ -150,7 +150,9 @@ def test_settings_named_in_the_docs_exist() -> None:
     for page in PAGES:
         text = page.read_text().split("<!-- tested: bad input -->")[0]
         for name in re.findall(r"--set ([a-z_.]+)=", text) + re.findall(r"`(rules\.[a-z_]+_[a-z_]+)`", text):
-            assert name in known or name.startswith(("rules.autonomy_of.", "agent_options.")), f"{named(page)}: {name}"
+            assert name in known or name.startswith(("rules.autonomy_of.", "agent_options.", "recipe_options.")), (
+                f"{named(page)}: {name}"
+            )
             seen += 1
     assert seen > 20
 
@@ -226,9 +228,10 @@ def test_the_example_agent_is_against_a_rise(norm_jump: Session) -> None:
 
 
 def test_the_session_example_prints_a_vote(capsys: pytest.CaptureFixture[str]) -> None:
-    agent, options, session, *_ = blocks("agents.md", "python")
+    agent, alerts, options, session, *_ = blocks("agents.md", "python")
     exec(compile(agent + session, "agents.md", "exec"), {"__name__": "docs"})
-    exec(compile(options, "agents.md", "exec"), {"__name__": "docs"})
+    for part in (alerts, options):
+        exec(compile("from __future__ import annotations\n" + part, "agents.md", "exec"), {"__name__": "docs"})
     assert "stance='propose'" in capsys.readouterr().out
 
 

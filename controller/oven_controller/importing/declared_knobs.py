@@ -38,6 +38,7 @@ _VALUES = {
     "rloo.epsilon": 0.2,
     "dpo.beta": 0.1,
     "distillation.beta": 0.5,
+    "reward.calibration": 0.5,
 }
 """What a scalar is where no value is given. Those of the others have to be given."""
 _COMPONENTS = {"reward.weights": "rewards/*/mean", "data.mixture": "reward/*"}
@@ -78,6 +79,8 @@ class Knob:
         bounds: dict[str, str | float]
         if self.name == "optimizer.weight_decay":
             bounds = {"scale": "linear", "low": 0.0, "high": max(DECAY * value, MOST_DECAY)}
+        elif self.name == "reward.calibration":
+            bounds = {"scale": "linear", "low": 0.0, "high": 1.0}
         elif self.name == "distillation.beta":
             bounds = {"scale": "linear", "low": LOW * value, "high": min(HIGH * value, 1 - (1 - value) * LOW)}
         else:

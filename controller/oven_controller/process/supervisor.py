@@ -22,9 +22,9 @@ class Backoff:
 
     first_s: float = 0.25
     factor: float = 2.0
-    cap_s: float = 10.0
+    cap_s: float = 4.0
     well_s: float = 30.0
-    most: int = 8
+    most: int = 10
     """Deaths in a row after which it is given up."""
 
     def delay_s(self, failures: int) -> float | None:

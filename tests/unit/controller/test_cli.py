@@ -41,6 +41,8 @@ COMMANDS = [
     ["config", "show"],
     ["notify"],
     *(["notify", name] for name in ("test", "watch")),
+    ["oracle"],
+    *(["oracle", name] for name in ("evaluate", "ask")),
 ]
 
 

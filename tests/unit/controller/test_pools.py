@@ -52,7 +52,8 @@ def test_an_agent_cannot_have_the_name_of_a_key() -> None:
 def test_a_shared_key_speaks_for_its_agents_and_for_nobody_else() -> None:
     allowed = permissions("agent", "agents-1", "r", ("a", "b"))
     assert allowed["publish"]["allow"] == [
-        "oven.r.agent.a", "oven.r.agent.b", "oven.r.vote.a", "oven.r.vote.b", "oven.r.history", "oven.kg.*",
+        "oven.r.agent.a", "oven.r.agent.b", "oven.r.vote.a", "oven.r.vote.b", "oven.r.alert.a", "oven.r.alert.b",
+        "oven.r.history", "oven.kg.*",
     ]  # fmt: skip
     assert "_INBOX_.agents-1.>" in allowed["subscribe"]["allow"]
     with pytest.raises(ConfigError, match=r"agent 'a\.>' is not a usable name"):

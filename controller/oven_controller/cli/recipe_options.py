@@ -67,7 +67,8 @@ def layers_given(ctx: typer.Context) -> list[Layer]:
 
 
 def _recipe_meant(own: Mapping[str, Any], *, asked_for_help: bool) -> tuple[str, type[BaseModel]] | None:
-    """The recipe's name and its settings; None for a script of the user's own. Raises OvenError, unless help was asked for: that is shown without them."""
+    """The recipe's name and its settings; None for a script of the user's own. Raises OvenError, unless help was asked
+    for: that is shown without them."""
     from oven_controller.errors import OvenError
     from oven_controller.runs.folder import Home
     from oven_controller.settings.resolution import named_recipe

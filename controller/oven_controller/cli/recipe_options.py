@@ -67,14 +67,12 @@ def layers_given(ctx: typer.Context) -> list[Layer]:
 
 
 def _recipe_meant(own: Mapping[str, Any], *, asked_for_help: bool) -> tuple[str, type[BaseModel]] | None:
-    """The recipe's name and its settings; None for a script of the user's own. Raises OvenError, unless help was asked
-    for: that is shown without them."""
+    """The recipe's name and its settings. Raises OvenError, unless help was asked for, which is shown without them, or
+    the script is the user's own, and needs none."""
     from oven_controller.errors import OvenError
     from oven_controller.runs.folder import Home
     from oven_controller.settings.resolution import named_recipe
 
-    if own.get("no_learner"):
-        return None
     try:
         earlier = Home().find(own.get("run")).earlier_settings() if own.get("resume") else None
         return named_recipe(
@@ -85,7 +83,7 @@ def _recipe_meant(own: Mapping[str, Any], *, asked_for_help: bool) -> tuple[str,
             earlier=earlier,
         )
     except OvenError:
-        if asked_for_help:
+        if asked_for_help or own.get("no_learner"):
             return None
         raise
 

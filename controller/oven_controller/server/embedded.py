@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import secrets
 import shutil
@@ -34,7 +33,7 @@ READY_S = 10.0
 MAX_PAYLOAD = 1024 * 1024
 MAX_FILE = 8 << 30
 _PORTS = range(15_000, 32_000)
-_ports = itertools.islice(itertools.cycle(_PORTS), secrets.randbelow(len(_PORTS)), None)
+_given: set[int] = set()  # ports that this process was told
 SUBSCRIPTIONS = 1024
 """Of one connection. The learner has one per group that a remote judge scores just now, agents a handful."""
 
@@ -240,9 +239,14 @@ def binary() -> str:
 
 def free_port() -> int:
     """One that nothing listens on, and another at every call. Not of those that the system gives to outgoing
-    connections (32768 and up): one of them may take the port before its server does, or while that is down."""
-    for port in itertools.islice(_ports, 2 * len(_PORTS)):
-        if is_free(port):
+    connections (32768 and up): one of them may take the port before its server does, or while that is down.
+
+    Drawn each time, and not counted up from a first one: processes that were forked of one would count alike.
+    """
+    for _ in range(2 * len(_PORTS)):
+        port = secrets.choice(_PORTS)
+        if port not in _given and is_free(port):
+            _given.add(port)
             return port
     raise ConfigError(
         f"none of the ports {_PORTS.start} to {_PORTS.stop - 1} on 127.0.0.1 is free; name one with --port"

@@ -71,12 +71,13 @@ def _arms(folder: Path, steps: int, options: dict[str, Any]) -> dict[str, Any]:
     from oven_learner.activations.store import ActivationStore
     from oven_learner.recipes.oracle.activation_rows import captured, training_rows
     from oven_learner.recipes.oracle.given_model import fresh_adapter
-    from oven_learner.recipes.oracle.grpo_arguments import grpo_arguments, quiet
+    from oven_learner.recipes.oracle.grpo_arguments import grpo_arguments
     from oven_learner.recipes.oracle.model import Sizes, build_model, build_tokenizer
     from oven_learner.recipes.oracle.settings import OracleSettings
     from oven_learner.recipes.oracle.template_questions import template_dataset
+    from oven_learner.recipes.quiet_libraries import quiet_libraries
 
-    quiet()
+    quiet_libraries()
     settings = OracleSettings.model_validate({**options, "max_steps": steps})
     tokenizer = build_tokenizer()
     store = ActivationStore(folder / "activations")

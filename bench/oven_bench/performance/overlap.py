@@ -16,7 +16,6 @@ import asyncio
 import os
 import tempfile
 import time
-import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -78,10 +77,11 @@ def train(judge: SlowJudge, steps: int, ahead: int, folder: Path) -> list[float]
 
     from oven_learner.hf.attach import attach
     from oven_learner.recipes.grpo.model import build_tokenizer
+    from oven_learner.recipes.quiet_libraries import quiet_libraries
     from oven_learner.rewards import Committee
     from oven_learner.testing import FakeLink
 
-    warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
+    quiet_libraries()
     set_seed(1)
     tokenizer: Any = build_tokenizer()
     ends: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": tokenizer.pad_token_id}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import random
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -85,9 +84,10 @@ def _trainer(order: Order) -> Any:
     from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS, exact_match
     from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
     from oven_learner.recipes.grpo.task import pool
+    from oven_learner.recipes.quiet_libraries import quiet_libraries
     from oven_learner.rewards import Committee
 
-    warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
+    quiet_libraries()
     settings, tokenizer = GrpoSettings(), build_tokenizer()
     prompts = random.Random("prompts of bench step")
     rows = [row for length in settings.lengths for row in pool(length, settings.train_prompts, prompts)]

@@ -33,6 +33,8 @@ from oven_controller.errors import ConfigError
 
 SMALLEST = {"accuracy": 0.02, "brier": 0.01, "ece": 0.02}
 """The smallest difference of each figure that is of interest: of 0 to 1."""
+SILENT: Final = {"verdict": "INCONCLUSIVE", "why": "a run has no answer that parses"}
+"""Of a comparison with such a run: all of its answers are wrong, and two that say nothing would be alike."""
 _ROW: Final = TypeAdapter(Row)
 
 
@@ -60,8 +62,8 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
     own, shuffled, zero = ([getattr(r, name) for r in grpo] for name in ("accuracy", "shuffled", "zero"))
     return {
         "seeds": seeds,
-        "true_against_shuffled": {"accuracy": _compared(own, shuffled, SMALLEST["accuracy"])},
-        "true_against_zero": {"accuracy": _compared(own, zero, SMALLEST["accuracy"])},
+        "true_against_shuffled": {"accuracy": _accuracy(grpo, own, shuffled)},
+        "true_against_zero": {"accuracy": _accuracy(grpo, own, zero)},
         "grpo_against_sft": _arms(grpo, of["sft"]),
         "agents_in_constant_confidence": _arms(of["constant-on"], of["constant-off"]),
         "agents_in_overconfident": _arms(of["overconfident-on"], of["overconfident-off"]),
@@ -71,18 +73,20 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _arms(one: Sequence[Row], other: Sequence[Row]) -> dict[str, Any]:
-    """Accuracy, Brier score and ECE of two arms. A figure that a run lacks, since none of its answers parses, is not
-    compared."""
+    """Accuracy, Brier score and ECE of two arms."""
+    if any(r.unparsed == 1 for r in (*one, *other)):
+        return dict.fromkeys(SMALLEST, SILENT)
     found: dict[str, Any] = {}
     for name, smallest in SMALLEST.items():
         first, second = ([getattr(r, name) for r in rows] for rows in (one, other))
-        if any(value is None for value in (*first, *second)):
-            found[name] = {"verdict": "INCONCLUSIVE", "why": "a run has no answer that parses"}
-        elif name == "accuracy":
-            found[name] = _compared(first, second, smallest)
-        else:
-            found[name] = _compared(second, first, smallest)  # less is better
+        better, worse = (first, second) if name == "accuracy" else (second, first)  # of errors less is better
+        found[name] = _compared(better, worse, smallest)
     return found
+
+
+def _accuracy(rows: Sequence[Row], one: Sequence[float], other: Sequence[float]) -> dict[str, Any]:
+    """Two accuracies of the same runs."""
+    return SILENT if any(r.unparsed == 1 for r in rows) else _compared(one, other, SMALLEST["accuracy"])
 
 
 def _compared(one: Sequence[float], other: Sequence[float], smallest: float) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from oven_controller.protocol.alerts import Alert
@@ -17,15 +18,16 @@ NEWS: Final = 4
 until the next tick, and takes no one else's place."""
 
 
+@dataclass
 class StandingAlerts:
     """Feed it the log's events in order; `feed` returns an alert that says something new, else None."""
 
-    def __init__(self) -> None:
-        self.by_agent: dict[str, dict[str, Alert]] = {}
-        """Agent → symptom → the alert that raised it. An agent without any is absent."""
-        self._training = ""
-        self._ended = False
-        self._said: dict[str, int] = {}  # agent → changes since the last observation
+    by_agent: dict[str, dict[str, Alert]] = field(default_factory=dict)
+    """Agent → symptom → the alert that raised it. An agent without any is absent."""
+    _training: str = ""
+    _ended: bool = False
+    _said: dict[str, int] = field(default_factory=dict)
+    """Agent → changes since the last observation."""
 
     def feed(self, event: Event) -> Alert | None:
         match event.body:
@@ -51,15 +53,8 @@ class StandingAlerts:
 
     def copy(self) -> StandingAlerts:
         """One that stays as it is while this one continues."""
-        made = StandingAlerts()
-        made.by_agent = {agent: dict(own) for agent, own in self.by_agent.items()}
-        made._training, made._ended, made._said = self._training, self._ended, dict(self._said)
-        return made
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StandingAlerts) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]  # it changes
+        by_agent = {agent: dict(own) for agent, own in self.by_agent.items()}
+        return replace(self, by_agent=by_agent, _said=dict(self._said))
 
     def _take(self, author: str, alert: Alert) -> bool:
         own = self.by_agent.get(author, {})

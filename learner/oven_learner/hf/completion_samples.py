@@ -106,4 +106,4 @@ def _functions(prompt: Any, completions: Sequence[Any], columns: Sequence[Sequen
 def _judged(evidence: Evidence, rewards: Sequence[float | None], place: int, size: int) -> Sample:
     group = evidence.groups[place]
     given = rewards[place * size : (place + 1) * size]
-    return Sample(group.prompt, group.written or group.completions, given, group_verdicts(evidence, place))
+    return Sample(group.prompt, group.as_written, given, group_verdicts(evidence, place))

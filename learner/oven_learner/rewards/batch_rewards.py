@@ -75,6 +75,6 @@ def _of_group(
     merits = weighted_mean(scores, weighing.shares, quorum=weighing.quorum)
     if merits is None:
         return None
-    given = shape.rewards(group.written, merits)
-    shaped.append((group.written, merits, given))
+    given = shape.rewards(group.as_written, merits)
+    shaped.append((group.as_written, merits, given))
     return given

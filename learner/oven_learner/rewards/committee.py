@@ -259,7 +259,13 @@ class Committee:
         lacking = self.reference_columns
         cells = {name: score_rows(name, rule, asked, len(prompts), lacking) for name, rule in self.rules.items()}
         texts = [as_text(completion) for completion in completions]
-        mine = ([as_text(prompt) for prompt in prompts], texts, cells, self._references(texts, cells, columns), written)
+        mine = (
+            [as_text(prompt) for prompt in prompts],
+            texts,
+            cells,
+            self._references(texts, cells, columns),
+            [] if self.shape is None else written,
+        )
         step = int(getattr(trainer_state, "global_step", 0))
         several = "torch" in sys.modules and ranks.world() > 1
         rows, parts = ranks.gather_rows(mine, len(prompts)) if several else (range(len(prompts)), [mine])

@@ -22,7 +22,12 @@ class Group:
     reference: str = ""
     """An answer known to be right; empty: none is."""
     written: tuple[str, ...] = ()
-    """What the policy wrote, where `completions` is what members are shown of it."""
+    """What the policy wrote, where that is not what members are shown; see `as_written`."""
+
+    @property
+    def as_written(self) -> tuple[str, ...]:
+        """What the policy wrote."""
+        return self.written or self.completions
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class Evidence:
 
 Part: TypeAlias = tuple[list[str], list[str], dict[str, list[Cell]], list[str], list[str]]
 """A rank's rows: prompts, completions, each rule's cells, an answer known to be right for each, and what the policy
-wrote."""
+wrote; empty where members are shown just that."""
 
 
 def groups_of(parts: Sequence[Part], rules: Iterable[str], group_size: int) -> list[Group]:

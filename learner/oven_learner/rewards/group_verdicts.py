@@ -13,7 +13,7 @@ def group_verdicts(evidence: Evidence, place: int) -> list[MemberVerdict]:
     group, verdicts = evidence.groups[place], evidence.verdicts[place]
     reasons = evidence.reasons[place] if evidence.reasons else {}
     ids = {one.id: one.text for one in evidence.requests[place].completions} if evidence.requests else {}
-    texts = list(zip(group.completions, group.written or group.completions, strict=True))
+    texts = list(zip(group.completions, group.as_written, strict=True))
     found = []
     for name, verdict in verdicts.items():
         weight = evidence.weights.get(name)

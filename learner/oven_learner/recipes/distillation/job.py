@@ -6,7 +6,6 @@ import os
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-import warnings
 from pathlib import Path
 
 from datasets import Dataset
@@ -20,14 +19,14 @@ from oven_learner.recipes.grpo.model import build_tokenizer
 from oven_learner.recipes.grpo.supervised_warmup import warm_policy
 from oven_learner.recipes.grpo.task import training_pools
 from oven_learner.recipes.grpo.teachers import build_teachers
+from oven_learner.recipes.quiet_libraries import quiet_libraries
 from oven_learner.recipes.runner import TRAINER_ARGUMENTS, Job
 from oven_learner.recipes.sorting_settings import LR_BOUNDS, accuracies
 
 
 def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
     """The job for one start: `workdir` gets the trainer's files, `cache` keeps warm policies between runs."""
-    # TRL 1.16 still uses the old name of this option, at each generation; there is nothing that a user could do.
-    warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
+    quiet_libraries()
     tokenizer = build_tokenizer()
     pools = training_pools(settings.lengths, settings.train_prompts, seed)
     trainer = DistillationTrainer(

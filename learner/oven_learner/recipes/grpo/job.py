@@ -6,7 +6,6 @@ import os
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-import warnings
 from pathlib import Path
 
 from datasets import Dataset
@@ -23,6 +22,7 @@ from oven_learner.recipes.grpo.settings import GrpoSettings, Start
 from oven_learner.recipes.grpo.supervised_warmup import warm_policy
 from oven_learner.recipes.grpo.task import training_pools
 from oven_learner.recipes.grpo.teachers import build_teachers
+from oven_learner.recipes.quiet_libraries import quiet_libraries
 from oven_learner.recipes.runner import TRAINER_ARGUMENTS, Job
 from oven_learner.recipes.sorting_settings import LR_BOUNDS, accuracies
 from oven_learner.rewards import Committee, ModelDescription, convene
@@ -37,8 +37,7 @@ def build(
     `committee` the recipe's rules judge alone."""
     committee = committee or Committee(RULES, weights=WEIGHTS, seed=seed)
     committee.group_size = settings.group_size
-    # TRL 1.16 still uses the old name of this option, at each generation; there is nothing that a user could do.
-    warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
+    quiet_libraries()
     tokenizer = build_tokenizer()
     model = warm_policy(settings, tokenizer, seed, cache)
     committee.description = describe(model, tokenizer)

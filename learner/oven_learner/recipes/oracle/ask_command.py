@@ -15,7 +15,7 @@ from oven_learner.recipes.oracle.benchmarks import BENCHMARKS
 from oven_learner.recipes.oracle.benchmarks.benchmark import FALSE
 from oven_learner.recipes.oracle.evaluation import check_text
 from oven_learner.recipes.oracle.generated_answers import generated_answers
-from oven_learner.recipes.oracle.quiet_libraries import quiet_libraries
+from oven_learner.recipes.quiet_libraries import quiet_libraries
 from oven_learner.rewards.stated_confidence import parse_oracle_output
 
 ABOUT_PAIRS = "snli"

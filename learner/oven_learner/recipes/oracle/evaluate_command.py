@@ -14,8 +14,8 @@ from oven_controller.terminal_text import say
 from oven_learner.activations.injection import ActivationInjection
 from oven_learner.recipes.oracle.evaluation import OracleEvaluation, benchmark_items
 from oven_learner.recipes.oracle.evaluation_report import EvaluationReport
-from oven_learner.recipes.oracle.quiet_libraries import quiet_libraries
 from oven_learner.recipes.oracle.reliability_diagram import write_diagram
+from oven_learner.recipes.quiet_libraries import quiet_libraries
 
 REPORT, DIAGRAM = "evaluation.json", "reliability.png"
 

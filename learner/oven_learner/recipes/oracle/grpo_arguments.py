@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import torch
-from transformers.utils import logging
 from trl.trainer.grpo_config import GRPOConfig
 
 from oven_learner.recipes.oracle.settings import OracleSettings
@@ -37,10 +35,3 @@ def grpo_arguments(settings: OracleSettings, learning_rate: float, seed: int, wo
         use_cpu=not torch.cuda.is_available(),
         **TRAINER_ARGUMENTS,
     )
-
-
-def quiet() -> None:
-    """No bars for what takes a moment. And TRL 1.16 still uses the old name of an option at each generation: there is
-    nothing that a user could do."""
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)

@@ -25,7 +25,7 @@ from oven_learner.recipes.oracle.activation_rows import captured, training_rows
 from oven_learner.recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
 from oven_learner.recipes.oracle.evaluation_files import EvaluationFiles
 from oven_learner.recipes.oracle.given_model import fresh_adapter, load_adapter, load_model
-from oven_learner.recipes.oracle.grpo_arguments import grpo_arguments, quiet
+from oven_learner.recipes.oracle.grpo_arguments import grpo_arguments
 from oven_learner.recipes.oracle.model import SIZES, Sizes, build_tokenizer
 from oven_learner.recipes.oracle.pretraining import SCHEDULE, own_model
 from oven_learner.recipes.oracle.questions import QuestionedPrompt
@@ -35,6 +35,7 @@ from oven_learner.recipes.oracle.settings import OracleSettings, Start
 from oven_learner.recipes.oracle.supervised import benchmark_prompts, lessons, supervised
 from oven_learner.recipes.oracle.supervised_trainer import LessonData, SupervisedTrainer
 from oven_learner.recipes.oracle.template_questions import template_dataset
+from oven_learner.recipes.quiet_libraries import quiet_libraries
 from oven_learner.recipes.runner import Job
 from oven_learner.recipes.sorting_settings import LR_BOUNDS
 from oven_learner.rewards import Committee, ModelDescription, convene
@@ -70,7 +71,7 @@ def build(
 
     Raises ConfigError for models, adapters and data that cannot be used.
     """
-    quiet()
+    quiet_libraries()
     subject = load_subject(settings, seed, cache)
     if settings.stage == "sft":
         return _supervised_job(settings, start, seed, workdir, subject)

@@ -6,6 +6,7 @@ of the prompts and of the benchmarks' templates, are never among them.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -24,6 +25,8 @@ from oven_learner.recipes.oracle.model import EOS, SIZES, Sizes, build_model
 from oven_learner.recipes.oracle.template_prompts import TemplatePrompt, prompts
 from oven_learner.recipes.oracle.template_questions import YES, questions
 from oven_learner.recipes.weights_cache import key_of, load_weights, store_weights
+
+log = logging.getLogger("oven.learner")
 
 NOTES_FIRST = 0.5
 """The share of rows whose list of what the text says comes before the questions: there it is found word for word, which
@@ -53,6 +56,8 @@ SCHEDULE = Schedule(steps=350, rows=12, learning_rate=0.04)
 """Of the model made on the spot."""
 ADAM = 0.25
 """AdamW's learning rate in Muon's."""
+SAID = 50
+"""Steps between two lines in the learner's log: 20 seconds or so."""
 VERSION = 1
 """Raise it when the code changes what the pre-training makes."""
 
@@ -180,7 +185,9 @@ def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
         for optimizer in optimizers
     ]
     model.train()
-    for _ in range(schedule.steps):
+    for step in range(schedule.steps):
+        if step % SAID == 0:
+            log.info("the model is made here, once: step %d of %d", step, schedule.steps)
         for source, count in ((ours, schedule.rows), (theirs, schedule.rows * SHORTER)):
             rows = [next(source) for _ in range(count)]
             loss_of(model, *collate(rows, tokenizer)).backward()  # type: ignore[no-untyped-call]

@@ -6,6 +6,7 @@ it is high and more often where it is low: GRPO has something to calibrate, and 
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
@@ -26,6 +27,8 @@ from oven_learner.recipes.oracle.questions import KnownAnswer, Question, Questio
 from oven_learner.recipes.oracle.settings import CONSTANT, CONSTANT_SHARE, OVERCONFIDENT, Confidence, OracleSettings
 from oven_learner.recipes.weights_cache import key_of, load_weights, store_weights
 
+log = logging.getLogger("oven.learner")
+
 RIGHT = (0.5, 0.95)
 """The share of answers that are right at a confidence of 0 and of 100."""
 RIGHT_ANYWAY = 0.725
@@ -38,6 +41,8 @@ STEP = 5
 """Confidences are multiples of it, as people state them."""
 DECIDING = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")
 """The settings that the stage depends on, beside its data."""
+SAID = 50
+"""Steps between two lines in the learner's log."""
 VERSION = 1
 """Raise it when the code changes what the stage makes."""
 ALIKE = 8
@@ -172,6 +177,8 @@ def train(
     try:
         batches = islice(_batches(taught, settings.sft_batch, store, rng), settings.sft_steps)
         for step, batch in enumerate(batches):
+            if step % SAID == 0:
+                log.info("the supervised stage: step %d of %d", step, settings.sft_steps)
             clean = step < CLEAN * settings.sft_steps
             vectors = [store.get(lesson.key) for lesson in batch]
             ids, mask, labels = collate(batch, vectors, tokenizer, confidence, rng, clean=clean)

@@ -22,6 +22,10 @@ def read_graph(path: Path | None) -> Records:
     ConfigError for what cannot be read."""
     if path is None:
         return read()
+    if path.is_dir():
+        raise ConfigError(
+            f"{path} is not a file: a large graph, in a folder, answers query, curriculum and token-prior alone"
+        )
     if path.suffix.lower() in YAML:
         return read(bounded(path, WHOLE))
     loader = plugins.load("kg_loaders", "loader for files of the kind", path.suffix.lower().removeprefix("."))
@@ -49,4 +53,13 @@ def _checked(records: Records, name: str) -> Knowledge:
     if faults:
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
         raise ConfigError(f"{name} has faults: {'; '.join(faults[:5])}{more}; `oven-controller kg lint` lists all")
+    return Knowledge(records)
+
+
+def described(path: Path | None) -> Knowledge:
+    """A graph that no one will ask for remedies may have faults, but for edges that lead nowhere."""
+    records = read_graph(path)
+    nodes = {node.id for node in records.nodes}
+    if loose := [edge for edge in records.edges if not {edge.src, edge.dst} <= nodes]:
+        raise ConfigError(f"edge {loose[0].id} of {path} dangles; `oven-controller kg lint {path}` lists all faults")
     return Knowledge(records)

@@ -158,8 +158,8 @@ def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
 def reading_rows(
     model: Any, tokenizer: Any, count: int, benchmarks: Sequence[QuestionedPrompt], rng: random.Random
 ) -> tuple[list[Lesson], list[Tensor]]:
-    """`count` questions, each about the model's activations, as it is now, of another text at a layer that is drawn, and
-    the activations: data, with no gradient to where they come from."""
+    """`count` questions, each about the activations that the model, as it is now, has of another text at a layer that
+    is drawn, and those activations: data, with no gradient to where they come from."""
     made = [QuestionedPrompt(one.text, "english", questions(one, rng)) for one in prompts(count - count // 2, rng)]
     asked = [*made, *rng.sample(benchmarks, count // 2)]
     counts = [rng.randint(1, MOST_TOKENS) for _ in asked]

@@ -33,8 +33,8 @@ class WordIndex:
 
     def __init__(self, arrays: Arrays) -> None:
         offsets = arrays.name_offsets
-        cuts = np.searchsorted(offsets, np.arange(0, int(offsets[-1]), PIECE)) if arrays.nodes else []
-        edges = np.unique(np.concatenate([np.asarray(cuts, np.int64), [0, arrays.nodes]])).tolist()
+        cuts = np.searchsorted(offsets, np.arange(0, int(offsets[-1]) + 1, PIECE))
+        edges = np.unique(np.concatenate([cuts, [0, arrays.nodes]])).tolist()
         hashes, nodes = [np.empty(0, np.uint64)], [np.empty(0, np.int32)]
         for first, last in pairwise(edges):
             held = np.asarray(arrays.name_bytes[offsets[first] : offsets[last]])

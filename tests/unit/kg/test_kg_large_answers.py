@@ -37,7 +37,7 @@ def large(triples: Sequence[Triple]) -> LargeAnswers:
 
 def small(triples: Sequence[Triple]) -> Knowledge:
     edges = [Edge(f"e{at}", *triple, 1.0, "D", "s") for at, triple in enumerate(dict.fromkeys(triples))]
-    return Knowledge(Records([Node(id=name, kind="thing") for name in NAMES], edges, []))
+    return Knowledge(Records(tuple(Node(name, "thing") for name in NAMES), tuple(edges), ()))
 
 
 def asked(answers: LargeAnswers, **values: Any) -> QueryAnswer:

@@ -51,7 +51,9 @@ def write(folder: Path, arrays: Arrays) -> None:
         partial.mkdir()
         for name in COLUMNS:
             with (partial / f"{name}.npy").open("wb") as file:
-                np.lib.format.write_array(file, getattr(arrays, name), allow_pickle=False)
+                held = getattr(arrays, name)
+                np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(held))
+                file.write(held.data.cast("B") if len(held) else b"")  # numpy's own write forgets why it failed
                 _synced(file)
         with (partial / INDEX).open("wb") as file:
             file.write(json.dumps(index, indent=1).encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -48,7 +48,7 @@ def _import(
         relations=relations,
         languages=languages,
         least_weight=least_weight,
-        cut_cycles=cut_cycles,
+        cycles="cut" if cut_cycles else "refuse",
         licence=licence,
     )
     folder.write(to, found.arrays)
@@ -74,7 +74,7 @@ def read_files(
     relations: Path | None = None,
     languages: str = "",
     least_weight: float = 0.0,
-    cut_cycles: bool = False,
+    cycles: Literal["refuse", "cut", "keep"] = "keep",
     licence: str = "",
 ) -> Imported:
     """Raises ConfigError, and UnknownNameError for a format that there is not."""
@@ -91,10 +91,19 @@ def read_files(
     wanted = Wanted(
         relations=read_map(relations) if relations else RelationMap(),
         least_weight=least_weight,
-        cut_cycles=cut_cycles,
+        cycles=cycles,
         licence=licence,
     )
     return import_graph(inputs(files, format_), Options(languages=spoken), wanted)
+
+
+def large_graph(path: Path) -> Arrays:
+    """A folder that `kg import` wrote, or the graph in a file of another format. Raises ConfigError."""
+    try:
+        from oven_kg.large import folder
+    except ImportError as error:
+        raise ConfigError(f"reading {path} {NEEDS}") from error
+    return folder.open_folder(path) if folder.is_folder(path) else read_files([path]).arrays
 
 
 def about_graph(arrays: Arrays) -> dict[str, object]:

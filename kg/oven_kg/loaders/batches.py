@@ -72,7 +72,14 @@ class LeftOut:
     count: int
 
 
-Batch: TypeAlias = Nodes | Edges | LeftOut
+@dataclass(frozen=True, slots=True)
+class Licence:
+    """What all files of this format may be used under, as an SPDX identifier."""
+
+    name: str
+
+
+Batch: TypeAlias = Nodes | Edges | LeftOut | Licence
 
 
 @dataclass(frozen=True, slots=True)

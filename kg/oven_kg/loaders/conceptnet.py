@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from oven_controller.errors import ConfigError
 from oven_kg.loaders.arrow_columns import texts
-from oven_kg.loaders.batches import Batch, Edges, LeftOut, Options, Where
+from oven_kg.loaders.batches import Batch, Edges, LeftOut, Licence, Options, Where
 from oven_kg.loaders.separated_values import Layout, batches
 from oven_kg.loaders.source import Input
 
@@ -35,6 +35,7 @@ def assertions(held: Input, options: Options) -> Iterator[Batch]:
     concept = _words if len(options.languages) == 1 else _uri
     wanted = tuple(f"/c/{language}/" for language in options.languages)
     left_out = 0
+    yield Licence(LICENCE)
     for batch, where in batches(held, LAYOUT, LAYOUT.names[1:]):
         rows = np.flatnonzero(_of(batch.column("start"), wanted) & _of(batch.column("end"), wanted))
         left_out += len(batch) - len(rows)

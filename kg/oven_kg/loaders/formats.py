@@ -57,7 +57,7 @@ def told(held: Input) -> str:
         if graphrag.is_folder(held.path):
             return "graphrag"
         raise ConfigError(
-            f"{held.path} is a folder without `entities.parquet` and `relationships.parquet`; name the files of the graph"
+            f"{held.path} is a folder without GraphRAG's `entities.parquet` and `relationships.parquet`; name files"
         )
     head = held.head
     for magic, what in NO_GRAPH:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from oven_controller.errors import ConfigError
 from oven_kg.large.arrays import Arrays
 from oven_kg.large.builder import Builder, RowError
-from oven_kg.loaders.batches import Batch, Column, Edges, LeftOut, Nodes, Options
+from oven_kg.large.faults import circle
+from oven_kg.large.requirements import cycle, without_cycles
+from oven_kg.loaders.batches import Batch, Column, Edges, LeftOut, Licence, Nodes, Options
 from oven_kg.loaders.relation_map import RelationMap
-from oven_kg.loaders.requirements import cycle, without_cycles
 from oven_kg.loaders.source import Input
 
 Loader: TypeAlias = Callable[[Input, Options], Iterator[Batch]]
@@ -27,9 +28,10 @@ class Wanted:
 
     relations: RelationMap = field(default_factory=RelationMap)
     least_weight: float = 0.0
-    cut_cycles: bool = False
-    """Leave out the requirements that lie on a cycle, instead of refusing the graph."""
+    cycles: Literal["refuse", "cut", "keep"] = "refuse"
+    """What is done about requirements that go in a circle."""
     licence: str = ""
+    """What the graph may be used under; empty for what the files' format says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +47,25 @@ class Imported:
 
 def import_graph(files: Sequence[tuple[Input, Loader]], options: Options, wanted: Wanted) -> Imported:
     """Raises ConfigError with file, place and remedy for what is not usable."""
-    builder, left_out = Builder(), Counter[str]()
+    builder, left_out, licences = Builder(), Counter[str](), dict[str, None]()
     for held, loader in files:
         for batch in loader(held, options):
             if isinstance(batch, LeftOut):
                 left_out[batch.what] += batch.count
                 continue
+            if isinstance(batch, Licence):
+                licences[batch.name] = None
+                continue
             try:
                 _add(builder, batch, wanted, left_out)
             except _Unusable as error:
                 raise ConfigError(f"{held.path}, {batch.where(error.row)}: {error}") from error
-    arrays = builder.finish(licence=wanted.licence)
+    arrays = builder.finish(licence=wanted.licence or " AND ".join(licences))
     if not arrays.edges:
         names = ", ".join(str(held.path) for held, _ in files)
         raise ConfigError(f"{names}: no edge is left of {left_out.total() or 'no'} rows; ask for less")
-    if found := cycle(arrays):
-        if not wanted.cut_cycles:
+    if wanted.cycles != "keep" and (found := cycle(arrays)):
+        if wanted.cycles == "refuse":
             raise _circular(files, options, wanted, arrays, found)
         arrays, cut = without_cycles(arrays)
         left_out["requirements on a cycle"] += cut
@@ -95,19 +100,29 @@ def _add(builder: Builder, batch: Nodes | Edges, wanted: Wanted, left_out: Count
     if not len(rows):
         return
     whole = len(rows) == len(mapped)
-    columns = [column if whole else column.of_rows(rows) for column in (batch.sources, relations, batch.targets)]
-    numbers = []
-    for column, numbered in zip(
-        columns, (builder.node_numbers, builder.relation_numbers, builder.node_numbers), strict=True
-    ):
-        try:
-            numbers.append(numbered(column.texts)[column.codes])
-        except RowError as error:
-            raise _Unusable(int(rows[column.row_of(error.row)]), str(error)) from error
+    sources, named, targets = (
+        column if whole else column.of_rows(rows) for column in (batch.sources, relations, batch.targets)
+    )
+    weights = None if batch.weights is None else batch.weights[rows]
     try:
-        builder.numbered_edges(*numbers, None if batch.weights is None else batch.weights[rows])
+        builder.numbered_edges(
+            _numbers(sources, builder.node_numbers, rows),
+            _numbers(named, builder.relation_numbers, rows),
+            _numbers(targets, builder.node_numbers, rows),
+            weights,
+        )
     except RowError as error:
         raise _Unusable(int(rows[error.row]), str(error)) from error
+
+
+def _numbers(
+    column: Column, numbered: Callable[[Sequence[str]], NDArray[np.int32]], rows: NDArray[np.intp]
+) -> NDArray[np.int32]:
+    """The builder's numbers of a column's rows, each text looked up once. `rows`: their positions in the batch."""
+    try:
+        return numbered(column.texts)[column.codes]
+    except RowError as error:
+        raise _Unusable(int(rows[column.row_of(error.row)]), str(error)) from error
 
 
 def _mapped(column: Column, relations: RelationMap) -> tuple[Column, NDArray[np.bool_]]:
@@ -129,12 +144,11 @@ def _circular(
     files: Sequence[tuple[Input, Loader]], options: Options, wanted: Wanted, arrays: Arrays, nodes: list[int]
 ) -> ConfigError:
     """The circle, and where its first edge stands: the files are read again for that."""
-    names = arrays.names(nodes)
+    names = arrays.names(nodes[:2])
     place = next(_places(files, Options(options.languages), wanted, names[0], names[1]), "")
-    shown = " → ".join(names[:6]) + (" → …" if len(names) > 6 else "")
     return ConfigError(
-        f"{place}: REQUIRES goes in a circle, {shown}, so that nothing of it could come first; take an edge out, map "
-        "the relation to another name with --relations, or leave out all such edges with --cut-cycles"
+        f"{place}: REQUIRES goes in a circle, {circle(arrays, nodes)}, so that nothing of it could come first; take an "
+        "edge out, map the relation to another name with --relations, or leave out all such edges with --cut-cycles"
     )
 
 

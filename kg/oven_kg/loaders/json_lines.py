@@ -37,7 +37,7 @@ def objects(held: Input) -> Iterator[tuple[int, dict[str, Any]]]:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(
-                f"{held.path}, {place} is not JSON: {reason(error)}; is the file cut short? Mend the line, or leave it out"
+                f"{held.path}, {place} is not JSON: {reason(error)}; is the file cut short? Mend the line"
             ) from error
         if not isinstance(found, dict):
             raise ConfigError(

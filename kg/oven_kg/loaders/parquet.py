@@ -70,8 +70,8 @@ def _contents(held: Input, wanted: Sequence[str] = ()) -> Any:
         raise _unreadable(held, error) from error
     if not 0 <= contents.num_rows <= ROWS or largest > GROUP:
         raise ConfigError(
-            f"{held.path} claims {contents.num_rows:,} rows, and {largest:,} bytes in a row group; at most {ROWS:,} and "
-            f"{GROUP:,} are read, so give a part of it, or write it with smaller groups"
+            f"{held.path} claims {contents.num_rows:,} rows, and {largest:,} bytes in a row group; at most "
+            f"{ROWS:,} and {GROUP:,} are read, so give a part of it, or write it with smaller groups"
         )
     return contents
 

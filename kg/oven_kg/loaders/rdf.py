@@ -84,7 +84,7 @@ def _statements(held: Input, options: Options, form: str) -> Iterator[Batch]:
 
     number = left_out = 0
     with held.open() as file:
-        watched = _Watched(held, file, form, lambda: number)
+        watched: Any = _Watched(held, file, form, lambda: number)
         try:
             for subject, predicate, target, _ in pyoxigraph.parse(watched, getattr(pyoxigraph.RdfFormat, form)):
                 number += 1

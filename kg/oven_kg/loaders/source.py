@@ -7,12 +7,12 @@ import gzip
 import io
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from oven_controller.errors import ConfigError, reason
 
@@ -72,19 +72,16 @@ class _Bounded(io.RawIOBase):
 
     def __init__(self, path: Path, raw: BinaryIO, packed: bytes) -> None:
         self._path, self._raw, self._packed = path, raw, packed
-        opened: dict[bytes, Callable[[], BinaryIO]] = {
-            GZIP: lambda: gzip.GzipFile(fileobj=raw),
-            BZIP2: lambda: bz2.BZ2File(raw),
-            b"": lambda: raw,
-        }
-        self._file = opened[packed]()
+        self._file: BinaryIO | gzip.GzipFile | bz2.BZ2File = raw
+        if packed:
+            self._file = gzip.GzipFile(fileobj=raw) if packed == GZIP else bz2.BZ2File(raw)
         self._given = 0
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: object) -> int:
-        into = memoryview(buffer)  # type: ignore[call-overload]
+    def readinto(self, buffer: Any) -> int:
+        into = memoryview(buffer)
         try:
             piece = self._file.read(len(into))
         except EOFError:

@@ -20,7 +20,7 @@ Where: TypeAlias = Callable[[int], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Texts by number: each distinct one at least once, and which of them each row has."""
+    """Texts by number: all that the rows have, and which of them each row has."""
 
     texts: Sequence[str]
     codes: NDArray[np.int32]
@@ -30,6 +30,11 @@ class Column:
         known: dict[str, int] = {}
         codes = np.fromiter((known.setdefault(text, len(known)) for text in rows), np.int32, len(rows))
         return cls(list(known), codes)
+
+    @classmethod
+    def distinct(cls, rows: Sequence[str]) -> Column:
+        """Rows of which many differ: looking each up once more would cost more than it saves."""
+        return cls(rows, np.arange(len(rows), dtype=np.int32))
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -111,8 +116,9 @@ class Node:
     place: int
 
 
-def batched(rows: Iterable[Node | Edge], unit: str) -> Iterator[Batch]:
-    """Rows in batches of one sort, in their order. `unit`: what a row's `place` counts, e.g. "line"."""
+def batched(rows: Iterable[Node | Edge], unit: str = "") -> Iterator[Batch]:
+    """Rows in batches of one sort, in their order. `unit`: what a row's `place` counts, e.g. "line"; by default nodes
+    and edges each have numbers of their own."""
     nodes: list[Node] = []
     edges: list[Edge] = []
     for row in rows:
@@ -139,14 +145,14 @@ def batched(rows: Iterable[Node | Edge], unit: str) -> Iterator[Batch]:
 
 
 def _nodes(rows: list[Node], unit: str) -> Nodes:
-    return Nodes([row.name for row in rows], [row.kind for row in rows], lambda n: f"{unit} {rows[n].place}")
+    return Nodes([row.name for row in rows], [row.kind for row in rows], lambda n: f"{unit or 'node'} {rows[n].place}")
 
 
 def _edges(rows: list[Edge], unit: str) -> Edges:
     return Edges(
-        Column.of([row.source for row in rows]),
+        Column.distinct([row.source for row in rows]),
         Column.of([row.relation for row in rows]),
-        Column.of([row.target for row in rows]),
+        Column.distinct([row.target for row in rows]),
         np.array([row.weight for row in rows], np.float64),
-        lambda n: f"{unit} {rows[n].place}",
+        lambda n: f"{unit or 'edge'} {rows[n].place}",
     )

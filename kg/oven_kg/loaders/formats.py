@@ -46,6 +46,8 @@ def inputs(paths: Sequence[Path], format_: str = "") -> list[tuple[Input, Loader
     """Each file with its loader, in the order in which they have to be read. `format_` is that of all. Raises
     ConfigError for a file whose format cannot be told, and UnknownNameError for a format that no loader has."""
     found = [(held, format_ or told(held)) for held in map(Input, paths)]
+    for held, _ in found:
+        refuse_other_files(held)
     # A stable sort: relationships refer to nodes that other files hold.
     found.sort(key=lambda pair: pair[1] == "neo4j-csv" and neo4j_csv.has_relationships(pair[0]))
     return [(held, plugins.load("kg_loaders", "format of graphs", name)) for held, name in found]
@@ -59,12 +61,8 @@ def told(held: Input) -> str:
         raise ConfigError(
             f"{held.path} is a folder without GraphRAG's `entities.parquet` and `relationships.parquet`; name files"
         )
+    refuse_other_files(held)
     head = held.head
-    for magic, what in NO_GRAPH:
-        if head.startswith(magic):
-            raise ConfigError(
-                f"{held.path} is {what}, which is not read; write the graph as text, e.g. as CSV, in UTF-8"
-            )
     if head.startswith(b"PAR1"):
         return "parquet"
     head = head.removeprefix(b"\xef\xbb\xbf")
@@ -73,6 +71,17 @@ def told(held: Input) -> str:
         return found
     known = ", ".join(plugins.points("kg_loaders"))
     raise ConfigError(f"the format of {held.path} cannot be told; give it with --format, one of {known}")
+
+
+def refuse_other_files(held: Input) -> None:
+    """Raises ConfigError for a file that is known to be something else than a graph."""
+    if held.path.is_dir():
+        return
+    for magic, what in NO_GRAPH:
+        if held.head.startswith(magic):
+            raise ConfigError(
+                f"{held.path} is {what}, which is not read; write the graph as text, e.g. as CSV, in UTF-8"
+            )
 
 
 def _suffix(path: Path) -> str:

@@ -89,9 +89,12 @@ class _Reader:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._at)
             except (JSONDecodeError, RecursionError) as error:
-                problem = "it is nested too deeply" if isinstance(error, RecursionError) else error.msg
-                if isinstance(error, RecursionError) or len(self._text) - self._at > ELEMENT or not self._more():
-                    raise self._wrong(problem) from None
+                if isinstance(error, RecursionError):
+                    raise self._wrong("it is nested too deeply") from None
+                if len(self._text) - self._at > ELEMENT:
+                    raise self._wrong(f"a value of more than {ELEMENT:,} letters, or {error.msg}") from None
+                if not self._more():
+                    raise self._wrong(error.msg) from None
                 continue
             # A number may go on in what is not read yet.
             if end < len(self._text) or not self._more():

@@ -22,7 +22,7 @@ LISTS: Final = frozenset({"nodes", "edges", "links"})
 
 def rows(held: Input, options: Options) -> Iterator[Batch]:
     """An edge of an undirected graph goes both ways. Raises ConfigError with the place."""
-    return batched(_rows(held), "element")
+    return batched(_rows(held))
 
 
 def _rows(held: Input) -> Iterator[Node | Edge]:

@@ -92,7 +92,7 @@ def _short(held: Input, batch: Any, names: Sequence[str]) -> None:
     for name in names:
         column = batch.column(name)
         values = column.dictionary if isinstance(column, pa.DictionaryArray) else column
-        if not pa.types.is_integer(values.type):
+        if pa.types.is_string(values.type) or pa.types.is_large_string(values.type) or pa.types.is_binary(values.type):
             longest = pc.max(pc.binary_length(values)).as_py() or 0
             if longest > 4 * TEXT:
                 raise ConfigError(f"{held.path} holds a name of {longest:,} bytes; at most {TEXT} characters are read")

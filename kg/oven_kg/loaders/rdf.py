@@ -100,7 +100,7 @@ def _statements(held: Input, options: Options, form: str) -> Iterator[Batch]:
                 if len(numbers) >= BATCH:
                     yield _batch(held, form, sources, relations, targets, numbers)
                     sources, relations, targets, numbers = [], [], [], []
-        except (SyntaxError, ValueError, OSError) as error:
+        except (SyntaxError, ValueError, OSError, MemoryError) as error:  # the last is said of a long token
             if isinstance(error, ConfigError):
                 raise
             raise _explained(held, error) from error
@@ -119,7 +119,7 @@ def _batch(
             return f"line {next(line for count, line in enumerate(told, 1) if count == numbers[row])}"
         return f"statement {numbers[row]}"
 
-    return Edges(Column.of(sources), Column.of(relations), Column.of(targets), None, where)
+    return Edges(Column.distinct(sources), Column.of(relations), Column.distinct(targets), None, where)
 
 
 def _explained(held: Input, error: Exception) -> ConfigError:

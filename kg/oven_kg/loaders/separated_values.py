@@ -14,9 +14,9 @@ import pyarrow.csv as arrow_csv
 
 from oven_controller.errors import ConfigError
 from oven_kg.loaders.batches import Where
-from oven_kg.loaders.source import Input, lines
+from oven_kg.loaders.source import HEAD, Input, lines
 
-BLOCK: Final = 2**20
+BLOCK: Final = 2**21
 """Bytes that are parsed at a time; no row may be longer."""
 
 
@@ -43,6 +43,8 @@ TSV: Final = Layout("\t", quoted=False)
 def header(held: Input, layout: Layout) -> list[str]:
     """The names in the first line. Raises ConfigError."""
     first = held.head.removeprefix(b"\xef\xbb\xbf").splitlines()[:1]
+    if first and len(first[0]) >= HEAD:
+        raise ConfigError(f"{held.path}, line 1 has more than {HEAD:,} bytes; write the names of the columns there")
     try:
         text = first[0].decode() if first else ""
     except UnicodeDecodeError as error:

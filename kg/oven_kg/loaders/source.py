@@ -56,13 +56,14 @@ class Input:
     @contextmanager
     def _raw(self) -> Iterator[BinaryIO]:
         try:
-            if not stat.S_ISREG(self.path.stat().st_mode):
-                raise ConfigError(f"cannot read the graph {self.path}: it is not a regular file; give the graph's file")
-            file = self.path.open("rb")
+            regular = stat.S_ISREG(self.path.stat().st_mode)  # opening a pipe may wait for ever
+            file = self.path.open("rb") if regular else None
         except OSError as error:
             raise ConfigError(f"cannot read the graph {self.path}: {error.strerror}") from error
         except ValueError as error:  # a null byte in the name
             raise ConfigError(f"cannot read the graph {str(self.path)!r}: {error}") from error
+        if file is None:
+            raise ConfigError(f"cannot read the graph {self.path}: it is not a regular file; give the graph's file")
         with file:
             yield file
 

@@ -1,4 +1,4 @@
-"""What became of a block of code: how it ended, what it printed, what it answered."""
+"""The outcome of a block of code: how it ended, what it printed, what it answered."""
 
 from __future__ import annotations
 

@@ -29,13 +29,13 @@ NUMBER_AT, CONVENTION_AT, ARGUMENTS_AT = 0, 4, 16
 LONGEST: Final = 4096
 """BPF_MAXINSNS: the kernel takes no longer program."""
 
-Test = Literal["one_of", "none_of", "without", "with"]
+Test = Literal["one_of", "none_of", "without", "with", "not_all"]
 
 
 @dataclass(frozen=True)
 class Argument:
-    """A condition on an argument: its 64 bits are `one_of` or `none_of` some values (`none_of` looks at the low 32,
-    as the kernel does for descriptors), or its low 32 bits are `without` any, or `with` all, of the bits of a mask."""
+    """A condition on an argument: its 64 bits are `one_of` some values, or its low 32 (where the kernel has descriptors
+    and flags) are `none_of` some, `without` any, `with` all, or `not_all` of a mask's bits."""
 
     index: int
     test: Test
@@ -95,8 +95,12 @@ def _condition(condition: Argument, refuse: Instruction) -> list[Instruction]:
     if condition.test == "with":
         (mask,) = condition.values
         return [load, (AND, 0, 0, mask), (EQUAL, 1, 0, mask), refuse]
+    if condition.test == "not_all":
+        (mask,) = condition.values
+        return [load, (AND, 0, 0, mask), (EQUAL, 0, 1, mask), refuse]
     last = len(condition.values)
     if condition.test == "none_of":
-        return [load, *((EQUAL, last - n - 1, 0 if n < last - 1 else 1, value) for n, value in enumerate(condition.values)), refuse]  # fmt: skip
+        jumps = [(EQUAL, last - n - 1, int(n == last - 1), value) for n, value in enumerate(condition.values)]
+        return [load, *jumps, refuse]
     high: list[Instruction] = [(LOAD, 0, 0, low + 4), (EQUAL, 1, 0, 0), refuse]
     return [*high, load, *((EQUAL, last - n, 0, value) for n, value in enumerate(condition.values)), refuse]

@@ -1,6 +1,6 @@
 """Frames between host and child: one byte for the kind, four for the length, then so many bytes. JSON, never pickle.
 
-What the child sends is written by code that nobody trusts: lengths are checked before anything is kept, and values
+What the child sends is written by code that is not trusted: lengths are checked before anything is kept, and values
 before anything is believed. The child imports this module, too.
 """
 
@@ -17,7 +17,7 @@ FRAME_BYTES: Final = 64_000_000
 """Of a frame at most, either way: a context of 50 MB fits."""
 
 SETUP, TEXT, VALUE, RUN, RETURNED, FAILED = range(1, 7)
-"""To the child: walls and limits; a variable as text or as JSON; a block of code; what a call returned, or its error."""
+"""To the child: walls and limits; a variable as text or as JSON; a block of code; a call's result, or its error."""
 READY, OUT, ERR, CALL, FINAL, REFUSED, DONE = range(16, 23)
 """To the host: the walls are up; output; a call of a host's function; an answer, or why it is none; the end of it."""
 

@@ -1,4 +1,4 @@
-"""Limits of a sandbox: time, memory, output, calls. Each is held by the kernel or by the host, none by the child alone."""
+"""Limits of a sandbox: time, memory, output, calls. The kernel or the host holds each, none the child alone."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from oven_controller.errors import ProcessError, reason
 from oven_controller.sandbox import frames
 from oven_controller.sandbox.allow_list import Channel, repl_rules, tests_rules
 from oven_controller.sandbox.bpf import program
+from oven_controller.sandbox.conversation import DeadlineError, GoneError
 from oven_controller.sandbox.frames import FRAME_BYTES, FrameError, Frames, frame
 from oven_controller.sandbox.landlock_rights import ruleset
 from oven_controller.sandbox.limits import Limits
@@ -39,14 +40,6 @@ F_SETPIPE_SZ: Final = 1031
 OPEN_FILES: Final = {"repl": 16, "tests": 256}
 SLACK: Final = 4096
 """Bytes of a report or an error line."""
-
-
-class DeadlineError(Exception):
-    """The child did not answer, or did not read, in time."""
-
-
-class GoneError(Exception):
-    """The child ended by itself; the message says how."""
 
 
 class LockedChild:
@@ -76,9 +69,7 @@ class LockedChild:
             self.kill()
             raise
 
-    def _start(
-        self, machine: Machine, landlock: int, profile: Profile, functions: Mapping[str, object]
-    ) -> None:
+    def _start(self, machine: Machine, landlock: int, profile: Profile, functions: Mapping[str, object]) -> None:
         requests, self._to = os.pipe()
         self._from, replies = os.pipe()
         lifeline, held = os.pipe()
@@ -109,7 +100,10 @@ class LockedChild:
         self._can_receive.register(self._from, select.POLLIN)
         deadline = time.monotonic() + self._limits.start_s
         try:
-            self.send(frame(frames.SETUP, frames.encode(self._setup(machine, landlock, profile, channel, functions))), deadline)
+            self.send(
+                frame(frames.SETUP, frames.encode(self._setup(machine, landlock, profile, channel, functions))),
+                deadline,
+            )
             kind, why = self.receive(deadline)
         except DeadlineError:
             raise ProcessError(f"the sandbox did not start within {self._limits.start_s:g} s") from None

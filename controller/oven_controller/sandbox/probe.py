@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import platform
+import shutil
 import struct
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 from oven_controller.errors import ConfigError
@@ -39,7 +42,7 @@ class Walls:
 
 
 def probe() -> Walls:
-    monty = importlib.util.find_spec("pydantic_monty") is not None
+    monty = importlib.util.find_spec("pydantic_monty") is not None and _has_binary()
     machine = MACHINES.get(platform.machine()) if sys.platform == "linux" and sys.byteorder == "little" else None
     if machine is None or struct.calcsize("P") != 8:
         return Walls(None, 0, False, monty)
@@ -51,6 +54,12 @@ def probe() -> Walls:
     none, length = ctypes.c_void_p(None), ctypes.c_size_t(0)
     version = syscall(number["landlock_create_ruleset"], none, length, LANDLOCK_CREATE_RULESET_VERSION)
     return Walls(machine, max(0, int(version)), seccomp, monty)
+
+
+def _has_binary() -> bool:
+    """Where the package looks for its worker's program."""
+    beside = Path(sys.executable).with_name("monty")
+    return "MONTY_BIN" in os.environ or beside.exists() or shutil.which("monty") is not None
 
 
 def choose(walls: Walls, wanted: str | None, profile: str) -> Backend:
@@ -71,6 +80,6 @@ def choose(walls: Walls, wanted: str | None, profile: str) -> Backend:
         if name == wanted:
             return name
     raise ConfigError(
-        f"the sandbox does not start: this machine has no {wanted or 'seccomp'}, and code of a model's is not run without "
-        f'walls; use Linux on x86_64 or aarch64, or pip install "oven-controller[{EXTRA}]"'
+        f"the sandbox does not start: this machine has no {wanted or 'seccomp'}, and code of a model's is not run "
+        f'without walls; use Linux on x86_64 or aarch64, or pip install "oven-controller[{EXTRA}]"'
     )

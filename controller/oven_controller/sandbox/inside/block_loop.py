@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import io
+import json
 import linecache
 import sys
 import traceback
@@ -18,7 +19,7 @@ from oven_controller.sandbox.inside.channel import Channel, redirect_standard_st
 from oven_controller.sandbox.inside.host_functions import Answered, final_function, host_function
 
 OWN = __file__.rpartition("/")[0]
-"""Where frames of a traceback are ours, and say nothing to whoever wrote the code."""
+"""Where frames of a traceback are ours, and tell the code's author nothing."""
 
 
 class NoMoreModules:
@@ -53,7 +54,7 @@ class Blocks:
         name, rest = payload[:end].decode(), memoryview(payload)[end + 1 :]
         try:
             text = str(rest, "utf-8", "surrogatepass")
-            self._namespace[name] = text if kind == frames.TEXT else frames.json.loads(text)
+            self._namespace[name] = text if kind == frames.TEXT else json.loads(text)
         except MemoryError:
             return {"ended": "error", "error": "MemoryError", "dropped": 0}
         return {"ended": "completed", "dropped": 0}
@@ -78,8 +79,7 @@ class Blocks:
         return compile(code, name, "exec", dont_inherit=True)
 
     def _told(self, error: BaseException, code: str, name: str) -> str:
-        """Writes the traceback to standard error. Returns its last line, such as "ZeroDivisionError: division by zero".
-        """
+        """Writes the traceback to standard error. Returns its last line, e.g. "ZeroDivisionError: division by zero"."""
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         try:
             told = traceback.TracebackException.from_exception(error)
@@ -96,14 +96,14 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
     """Never returns: ends with the process."""
     channel = Channel(requests, replies)
     _, payload = channel.receive()
-    setup = frames.json.loads(payload)
+    setup = json.loads(payload)
     lockdown.die_with_host(lifeline)
     for name in setup["modules"]:
         importlib.import_module(name)
     sys.path[:] = setup["path"]
     if not setup["path"]:
         sys.meta_path[:] = [one for one in sys.meta_path if one is not importlib.machinery.PathFinder]
-        sys.meta_path.append(NoMoreModules())  # type: ignore[arg-type]
+        sys.meta_path.append(NoMoreModules())
     blocks = Blocks(channel, setup)
     gc.collect()
     gc.freeze()  # what was imported is not looked at again
@@ -125,4 +125,3 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
         else:
             done = blocks.assign(kind, payload)
         channel.send(frames.DONE, frames.encode(done))
-

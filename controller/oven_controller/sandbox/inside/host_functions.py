@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -33,7 +34,7 @@ def host_function(channel: Channel, name: str, longest: int) -> Callable[..., An
         kind, reply = channel.receive()
         if kind == frames.FAILED:
             raise HostError(reply.decode())
-        return frames.json.loads(reply)
+        return json.loads(reply)
 
     call.__name__ = call.__qualname__ = name
     return call
@@ -43,7 +44,7 @@ def final_function(channel: Channel, longest: int) -> Callable[[object], NoRetur
     """FINAL: sends the answer, then raises Answered. It raises TypeError, which the host counts, for an answer that
     JSON cannot hold, and ValueError for one above `longest` bytes."""
 
-    def FINAL(answer: object) -> NoReturn:  # noqa: N802
+    def FINAL(answer: object) -> NoReturn:
         """Give the answer, and end."""
         try:
             data = frames.encode(answer)

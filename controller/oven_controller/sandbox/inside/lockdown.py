@@ -102,7 +102,7 @@ def _restrict_paths(kernel: Kernel, ruleset: bytes, grants: list[tuple[str, int]
 
 
 def prove(kernel: Kernel) -> None:
-    """Tries what must not work any more. Raises LockdownError where it does: some kernels take a filter and ignore it."""
+    """Tries what must not work any more. Raises LockdownError where it does: a kernel may ignore a filter."""
     attempts: tuple[tuple[str, tuple[Any, ...]], ...] = (
         ("openat", (AT_FDCWD, b"/etc", os.O_RDONLY, 0)),
         ("openat", (AT_FDCWD, b"/proc/self/mem", os.O_RDWR, 0)),

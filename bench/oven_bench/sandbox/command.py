@@ -2,8 +2,8 @@
 
 An attack counts if it reaches its goal against the control, a plain child that runs code by `exec` (control.py), on
 this machine and in this run; `not_shown` names the others. It is stopped if it does not reach its goal, the block is
-over in time and the next block works. `tests` is the profile with two folders, attacked from inside; `within_rights` names
-what it allows on purpose. Times are medians: `start_ms` until code can run; `block_ms` and `worker_ms` of a block and a
+over in time and the next block works. `tests` is the profile with two folders, attacked from inside; `within_rights`
+names what it allows on purpose. Times are medians: `start_ms` until code can run; `block_ms` and `worker_ms` of a block and a
 call that do nothing; `context_s` until 50 MB of text are a variable inside.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -31,7 +30,7 @@ from oven_controller.errors import ConfigError, OvenError
 from oven_controller.sandbox import frames
 from oven_controller.sandbox.limits import Limits
 from oven_controller.sandbox.probe import probe
-from oven_controller.sandbox.profiles import REPL, Profile, tests
+from oven_controller.sandbox.profiles import REPL, Profile, for_tests
 from oven_controller.sandbox.session import Sandbox, open_sandbox
 
 DEADLINE_S = 0.5
@@ -177,7 +176,7 @@ def main(
     rows = [measured(name, REPL, name, attacks, starts, blocks) for name in walls.backends]
     if "landlock+seccomp" in walls.backends:
         with tempfile.TemporaryDirectory() as read, tempfile.TemporaryDirectory() as write:
-            profile = replace(tests(Path(read), Path(write)))
+            profile = for_tests(Path(read), Path(write))
             rows.append(measured("landlock+seccomp, tests", profile, "landlock+seccomp", attacks, starts, blocks))
     names = {attack.name for attack in attacks}
     found = {

@@ -76,7 +76,7 @@ def repl_rules(channel: Channel) -> tuple[Rule, ...]:
     )
 
 
-def tests_rules(channel: Channel) -> tuple[Rule, ...]:
+def folder_rules(channel: Channel) -> tuple[Rule, ...]:
     """Files as far as Landlock lets them, threads and socket pairs; no processes, no network, no signals to others."""
     not_the_channel = Argument(0, "none_of", channel.all)
     not_onto_the_channel = Argument(1, "none_of", channel.all)

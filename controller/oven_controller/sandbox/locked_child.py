@@ -18,10 +18,10 @@ from typing import Any, Final
 import oven_controller
 from oven_controller.errors import ProcessError, reason
 from oven_controller.sandbox import frames
-from oven_controller.sandbox.allow_list import Channel, repl_rules, tests_rules
+from oven_controller.sandbox.allow_list import Channel, repl_rules, folder_rules
 from oven_controller.sandbox.bpf import program
 from oven_controller.sandbox.conversation import DeadlineError, GoneError
-from oven_controller.sandbox.frames import FRAME_BYTES, FrameError, Frames, frame
+from oven_controller.sandbox.frames import FrameError, Frames, frame
 from oven_controller.sandbox.landlock_rights import ruleset
 from oven_controller.sandbox.limits import Limits
 from oven_controller.sandbox.profiles import Profile
@@ -53,8 +53,8 @@ class LockedChild:
         self._reader = Frames(
             {
                 frames.READY: SLACK,
-                frames.OUT: FRAME_BYTES,
-                frames.ERR: FRAME_BYTES,
+                frames.OUT: limits.output_bytes,
+                frames.ERR: limits.output_bytes,
                 frames.CALL: limits.call_bytes,
                 frames.FINAL: limits.answer_bytes,
                 frames.REFUSED: SLACK,
@@ -125,7 +125,7 @@ class LockedChild:
     ) -> dict[str, Any]:
         limits = self._limits
         walls = {"ruleset": ruleset(landlock).hex(), "grants": profile.grants(landlock)} if landlock else None
-        rules = repl_rules(channel) if profile.name == "repl" else tests_rules(channel)
+        rules = repl_rules(channel) if profile.name == "repl" else folder_rules(channel)
         return {
             "modules": profile.modules,
             "path": [str(profile.read.resolve()), *profile.packages] if profile.read is not None else [],
@@ -191,13 +191,23 @@ class LockedChild:
         said = (self._process.stderr.read() or b"").decode(errors="replace").strip()
         return said.splitlines()[-1] if said else ""
 
+    def pause(self) -> None:
+        """Between blocks nothing runs in it, though it may have said that it is done while it was not."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
     def kill(self) -> None:
         """At once, with all that may belong to it. May be called twice."""
         process = getattr(self, "_process", None)
         if process is not None:
             if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                self._signal(signal.SIGKILL)
             process.wait()
             if process.stderr is not None:
                 process.stderr.close()

@@ -63,6 +63,6 @@ class Profile:
 REPL: Final = Profile()
 
 
-def tests(read: Path, write: Path) -> Profile:
+def for_tests(read: Path, write: Path) -> Profile:
     """For running someone's tests: code from `read`, results in `write`. Raises ConfigError."""
     return Profile("tests", read=read, write=write)

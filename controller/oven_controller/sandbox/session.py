@@ -106,12 +106,15 @@ class LockedSandbox:
         except FrameError as error:
             raise ConfigError(f"the block has {error}; shorten it") from None
         try:
+            child.resume()
             block = conversation.hold(child, request)
         except BaseException:
             self.close()
             raise
         if block.namespace_lost:
             self.close()
+        else:
+            child.pause()
         return block
 
     def _running(self) -> LockedChild:
@@ -123,6 +126,7 @@ class LockedSandbox:
         return self._child
 
     def _put(self, child: LockedChild, name: str, data: bytes) -> None:
+        child.resume()
         block = Conversation({}, self._limits).hold(child, data)
         if block.ended != "completed":
             child.kill()
@@ -131,6 +135,7 @@ class LockedSandbox:
                 f"{name} of {len(data) / 1e6:.1f} MB did not get into the sandbox ({block.error}); it has "
                 f"{self._limits.memory_bytes / 1e6:g} MB (memory_bytes): cut it, or allow more"
             )
+        child.pause()
 
 
 def assigned(name: str, value: object) -> bytes:

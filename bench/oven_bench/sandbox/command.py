@@ -3,8 +3,8 @@
 An attack counts if it reaches its goal against the control, a plain child that runs code by `exec` (control.py), on
 this machine and in this run; `not_shown` names the others. It is stopped if it does not reach its goal, the block is
 over in time and the next block works. `tests` is the profile with two folders, attacked from inside; `within_rights`
-names what it allows on purpose. Times are medians: `start_ms` until code can run; `block_ms` and `worker_ms` of a block and a
-call that do nothing; `context_s` until 50 MB of text are a variable inside.
+names what it allows on purpose. Times are medians: `start_ms` until code can run; `block_ms` and `worker_ms` of a block
+and a call that do nothing; `context_s` until 50 MB of text are a variable inside.
 """
 
 from __future__ import annotations

@@ -56,6 +56,7 @@ def run_control(attack: Attack, targets: Targets, limit_s: float) -> Seen:
     _kill_session(process.pid)
     process.wait()
     reader.join(5)
+    out.close()
     text = b"".join(kept).decode(errors="replace")
     output, mark, report = text.rpartition(SERVING)
     said: dict[str, Any] = {}

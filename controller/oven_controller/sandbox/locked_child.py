@@ -18,7 +18,7 @@ from typing import Any, Final
 import oven_controller
 from oven_controller.errors import ProcessError, reason
 from oven_controller.sandbox import frames
-from oven_controller.sandbox.allow_list import Channel, repl_rules, folder_rules
+from oven_controller.sandbox.allow_list import Channel, folder_rules, repl_rules
 from oven_controller.sandbox.bpf import program
 from oven_controller.sandbox.conversation import DeadlineError, GoneError
 from oven_controller.sandbox.frames import FrameError, Frames, frame
@@ -143,6 +143,10 @@ class LockedChild:
             "answer_bytes": limits.answer_bytes,
             "call_bytes": limits.call_bytes,
         }
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def send(self, data: bytes, deadline: float) -> None:
         """Raises DeadlineError and GoneError."""

@@ -19,6 +19,7 @@ from oven_controller.sandbox import frames
 from oven_controller.sandbox.block import Answer, Block, Ended
 from oven_controller.sandbox.conversation import CallError, Functions
 from oven_controller.sandbox.frames import FrameError
+from oven_controller.sandbox.inside.captured_output import cut
 from oven_controller.sandbox.limits import Limits
 from oven_controller.sandbox.probe import EXTRA, Backend
 
@@ -183,11 +184,11 @@ class _Run:
         return ("died", line) if "was terminated" in line else ("error", line)
 
     def _print(self, stream: Literal["stdout", "stderr"], text: str) -> None:
-        kept = text[: max(0, self._limits.output_bytes - self._printed)]
-        self._printed += len(kept.encode(errors="replace"))
-        self._dropped += len(text) - len(kept)
+        kept, dropped = cut(text, self._limits.output_bytes - self._printed)
+        self._printed += len(kept)
+        self._dropped += dropped
         if kept:
-            self._output[stream].append(kept)
+            self._output[stream].append(kept.decode())
 
     def _final(self, answer: object) -> None:
         try:

@@ -92,6 +92,11 @@ class LockedSandbox:
             self._child.kill()
             self._child = None
 
+    @property
+    def pid(self) -> int | None:
+        """Of the child, if there is one now."""
+        return self._child.pid if self._child is not None else None
+
     def assign(self, name: str, value: object) -> None:
         data = assigned(name, value)
         self._put(self._running(), name, data)

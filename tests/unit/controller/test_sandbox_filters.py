@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.bpf_machine import verdict
 
 from oven_controller.sandbox import landlock_rights
-from oven_controller.sandbox.allow_list import Channel, repl_rules, folder_rules
+from oven_controller.sandbox.allow_list import Channel, folder_rules, repl_rules
 from oven_controller.sandbox.bpf import ALLOW, EPERM, ERRNO, KILL, Argument, Rule, program
 from oven_controller.sandbox.syscalls import AARCH64, MACHINES, X86_64, Machine
-from tests.support.bpf_machine import verdict
 
 CHANNEL = Channel(7, 9, 11)
 RULES = {"repl": repl_rules(CHANNEL), "tests": folder_rules(CHANNEL)}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oven_controller.errors import ConfigError
@@ -49,10 +49,12 @@ def test_a_frame_that_is_too_long_is_refused_by_its_header() -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=5),
+    max_leaves=10,
 )
 
 
+@settings(max_examples=50)
 @given(json_values)
 def test_values_come_back_as_they_were(value: object) -> None:
     assert decode(encode(value)) == value

@@ -12,6 +12,17 @@ PIECE: Final = 4096
 """Bytes that are held back after those."""
 
 
+def cut(text: str, most: int) -> tuple[bytes, int]:
+    """The UTF-8 of as many whole characters as fit into `most` bytes, and the number of those that do not."""
+    if most <= 0:
+        return b"", len(text)
+    data = text[:most].encode(errors="backslashreplace")  # a character is a byte or more
+    if len(data) <= most and len(text) <= most:
+        return data, 0
+    whole = data[:most].decode(errors="ignore")
+    return whole.encode(), max(0, len(text) - len(whole))
+
+
 class Budget:
     """Bytes that a block may still print, and how many characters it printed beyond."""
 
@@ -43,9 +54,8 @@ class CapturedOutput(io.TextIOBase):
         budget = self._budget
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        kept = text[: max(0, budget.left)].encode(errors="backslashreplace")[: max(0, budget.left)]
-        if len(kept) < len(text):  # a character is a byte or more
-            budget.dropped += len(text) - len(kept.decode(errors="ignore"))
+        kept, dropped = cut(text, budget.left)
+        budget.dropped += dropped
         if not kept:
             return len(text)
         budget.left -= len(kept)

@@ -26,6 +26,7 @@ from oven_controller.protocol.requests import (
 from oven_controller.runs import log_reader
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.security.signing import Keyring
+from oven_controller.terminal_text import say
 from oven_kg.cli.chosen_graph import answered
 from oven_kg.cli.command import Command, GraphFile, Json, validated
 from oven_kg.reasoning.posteriors import Posteriors
@@ -78,12 +79,12 @@ def _curriculum(
     }
     found = answered(graph_file, "curriculum", validated(CurriculumRequest, asked), Curriculum)
     if as_json:
-        print(found.model_dump_json(indent=1))
+        say(json.dumps(found.model_dump(mode="json"), indent=1))
         return 0
     for topic, weight in found.weights.items():
-        print(f"{weight:6.1%}  {topic}")
+        say(f"{weight:6.1%}  {topic}")
     for short in found.unmet:
-        print(f"not yet: {' builds on '.join(short.path)}, of which {short.bound:.0%} is sure")
+        say(f"not yet: {' builds on '.join(short.path)}, of which {short.bound:.0%} is sure")
     return 0
 
 

@@ -18,8 +18,8 @@ Answer = TypeVar("Answer", bound=Message)
 
 def answered(graph: Path | None, endpoint: str, asked: Message, kind: type[Answer]) -> Answer:
     """The answer of the built-in graph, of one of causes and remedies in a file, which may have faults, or of any
-    other: a folder of `kg import`, or a file that it reads. Raises ConfigError for a graph that cannot be read, and for a
-    request that it cannot answer."""
+    other: a folder of `kg import`, or a file that it reads. Raises ConfigError for a graph that cannot be read, and for
+    a request that it cannot answer."""
     if graph is None or is_yaml(graph):
         found: Answers | LargeAnswers = Answers(described(graph))
     else:

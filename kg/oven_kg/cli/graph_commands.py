@@ -131,7 +131,7 @@ def _query(
     values |= {"relations": relation or (), "direction": direction, "depth": depth}
     found = answered(graph_file, "query", validated(GraphQuery, values), QueryAnswer)
     if as_json:
-        say(json.dumps(found.model_dump(mode="json"), indent=1))
+        say(*json.dumps(found.model_dump(mode="json"), indent=1).splitlines())
         return 0
     for row in found.rows:
         way = {"out": f"→ {row.relation} →", "in": f"← {row.relation} ←", "": ""}[row.towards]

@@ -79,7 +79,7 @@ def _curriculum(
     }
     found = answered(graph_file, "curriculum", validated(CurriculumRequest, asked), Curriculum)
     if as_json:
-        say(json.dumps(found.model_dump(mode="json"), indent=1))
+        say(*json.dumps(found.model_dump(mode="json"), indent=1).splitlines())
         return 0
     for topic, weight in found.weights.items():
         say(f"{weight:6.1%}  {topic}")

@@ -28,8 +28,8 @@ class Knowledge(Agent):
     False alarms: none that gauges could raise, since progress alone decides. Whether the schedule beats a constant
     weight was not shown by the system that it is taken from; `bench source-swarm` measures it here.
 
-    Limits: a run without a horizon has no progress. Once a person has set the weight to another value than one of these,
-    it is silent.
+    Limits: a run without a horizon has no progress. Once a person has set the weight to another value than one of
+    these, it is silent.
     """
 
     moves = (WEIGHT,)
@@ -70,6 +70,6 @@ class Knowledge(Agent):
         return window.propose(
             WEIGHT, lowered, confidence=stands_alone(window.run), target=target.name,
             expected_change=signed(target, self.GAIN * abs(now)), horizon=self.HORIZON,
-            why=f"{window.progress:.0%} of the run is done, where {share:.0%} of the first weight of the graph's scores "
-            f"is left: {WEIGHT} {knob.number:.3g} → {lowered:.3g}",
+            why=f"{window.progress:.0%} of the run is done, from where the graph's scores keep {share:.0%} of their first "
+            f"weight: {WEIGHT} {knob.number:.3g} → {lowered:.3g}",
         )  # fmt: skip

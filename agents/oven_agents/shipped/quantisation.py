@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import signed
@@ -16,11 +14,11 @@ class Quantisation(Agent):
     """Signals: a held-out metric of the rounded weights that is plainly worse than the same metric of the weights as
     they are, late in a run: past LATE of it, or past EARLY once the learning rate is below COOLED of its peak.
 
-    Actions: `train.quantisation` to the precision that the metric names, once. From then on the forward pass sees rounded
-    weights, and the gradient passes the rounding by (quantisation-aware training: Jacob et al. 2018, arXiv 1712.05877;
-    the straight-through estimator: Bengio et al. 2013, arXiv 1308.3432). Late, since rounding is noise to a model that
-    still learns much, and since the weights have to be near where they end. Both conditions are those of the system
-    that this agent is taken from.
+    Actions: `train.quantisation` to the precision that the metric names, once. From then on the forward pass sees
+    rounded weights, and the gradient passes the rounding by (quantisation-aware training: Jacob et al. 2018, arXiv
+    1712.05877; the straight-through estimator: Bengio et al. 2013, arXiv 1308.3432). Late, since rounding is noise to a
+    model that still learns much, and since the weights have to be near where they end. Both conditions are those of the
+    system that this agent is taken from.
 
     False alarms: it needs a loss by rounding that was measured, at least MATTERS of the metric. The metric of the
     weights as they are may lose a little: who serves rounded weights does not meet it.
@@ -37,11 +35,11 @@ class Quantisation(Agent):
     EARLY = 0.4
     """Progress from which a learning rate that has come down turns it on, 0 to 1."""
     LATE = 0.65
-    """Progress from which it is turned on whatever the rate, 0 to 1: rounding needs the rest of the run to be learnt."""
+    """Progress from which it is turned on whatever the rate, 0 to 1: the rest of the run has to learn the rounding."""
     COOLED = 0.15
     """Share of its peak that the learning rate is below when it has come down, 0 to 1."""
     MATTERS = 0.005
-    """Share of the metric that rounding has to cost, 0 to 1: 8 bits cost a small model a tenth of it, 4 bits 10 times."""
+    """Share of the metric that rounding has to cost, 0 to 1: 8 bits cost a small model less, 4 bits more."""
     REGAINED = 0.5
     """Share of what rounding costs that it forecasts to win back, 0 to 1."""
     SURE = 0.85

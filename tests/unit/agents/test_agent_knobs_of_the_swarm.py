@@ -116,9 +116,7 @@ ROUNDED = {"eval__bits_per_byte": 2.0, "eval__int4__bits_per_byte": 2.2}
 
 
 def test_training_is_quantised_late_where_rounding_costs() -> None:
-    said = turned(
-        Quantisation(), run("train.quantisation"), (observation(tick, **ROUNDED) for tick in range(1, STEPS))
-    )
+    said = turned(Quantisation(), run("train.quantisation"), (observation(tick, **ROUNDED) for tick in range(1, STEPS)))
     assert said == [(261, "int4", Quantisation.SURE)], "past .65, and once"
     cheap = ROUNDED | {"eval__int4__bits_per_byte": 2.001}
     assert not turned(
@@ -128,9 +126,7 @@ def test_training_is_quantised_late_where_rounding_costs() -> None:
 
 @pytest.mark.parametrize(("cooled_at", "turned_at"), [(100, 161), (200, 200), (300, 261)])
 def test_or_earlier_once_the_rate_came_down(cooled_at: int, turned_at: int) -> None:
-    rates = (
-        observation(tick, learning_rate=2e-3 if tick < cooled_at else 2e-4, **ROUNDED) for tick in range(1, STEPS)
-    )
+    rates = (observation(tick, learning_rate=2e-3 if tick < cooled_at else 2e-4, **ROUNDED) for tick in range(1, STEPS))
     assert [tick for tick, *_ in turned(Quantisation(), run("train.quantisation"), rates)] == [turned_at]
 
 

@@ -105,7 +105,7 @@ class RuleLink:
         self.changes: list[tuple[int, str, Value]] = []
         """What the rule asked for: (tick, actuator, value)."""
         self.receipts: list[Receipt] = []
-        """What became of it."""
+        """The outcome of each: applied, no-op, rejected or expired."""
         self._rule = rule
         self._inbox: deque[LogMessage] = deque()
 

@@ -1,4 +1,4 @@
-"""Takes weight from the loss that a knowledge graph's scores add, as a run goes on."""
+"""Takes weight from the loss that a knowledge graph's scores add, the later in a run the more."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ class Knowledge(Agent):
         return window.propose(
             WEIGHT, lowered, confidence=stands_alone(window.run), target=target.name,
             expected_change=signed(target, self.GAIN * abs(now)), horizon=self.HORIZON,
-            why=f"{window.progress:.0%} of the run is done, and the graph's scores keep {share:.0%} of their first weight "
-            f"from here: {WEIGHT} {knob.number:.3g} → {lowered:.3g}",
+            why=f"{window.progress:.0%} of the run is done, and from here the graph's scores keep {share:.0%} of their "
+            f"first weight: {WEIGHT} {knob.number:.3g} → {lowered:.3g}",
         )  # fmt: skip

@@ -58,7 +58,7 @@ def _ours(graph: Scores) -> Callable[[int], LoopLink]:
 
 _ALL: Final = (
     Arm("plain", "no controller, no graph, no tokens ahead", "none", _ruled(Alone), ahead=False),
-    Arm("nobody", "the source's start, and nobody turns anything", "graph", _ruled(Alone)),
+    Arm("alone", "the source's start, no controller", "graph", _ruled(Alone)),
     Arm("source.as_coded", "its four agents; any proposal of .6 or more is applied", "graph",
         _ruled(lambda: SourceSwarm(as_coded, SERVED))),
     Arm("source.as_written", "its four agents; one of .85, or two that agree, and below .3 a veto", "graph",

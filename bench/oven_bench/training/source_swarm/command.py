@@ -53,7 +53,7 @@ def bench(
     steps: Annotated[int | None, Option(min=9, help="Gradient steps of each run.", show_default="300")] = None,
     quick: Annotated[bool, Option("--quick", help="Tiny runs, to see that it works; no figure to keep.")] = False,
     results: Annotated[
-        Path | None, Option(metavar="FILE", help="Keep each run there, and go on from those that it has.")
+        Path | None, Option(metavar="FILE", help="Keep each run there, and continue after those that it has.")
     ] = None,
     as_json: Json = False,
     home: HomeFolder = None,
@@ -90,7 +90,7 @@ def bench(
 BENCH = Bench(
     "source-swarm",
     bench,
-    "the swarm that this project comes from, with knobs that act, against nobody and against ours",
+    "the swarm that this project comes from, with knobs that act, against no controller and ours",
     "--results source-swarm.jsonl --json",
     "Arms: " + "; ".join(f"{one.name}: {one.about}" for one in ARMS.values()) + ".",
 )

@@ -14,17 +14,17 @@ from oven_bench.statistics import paired, word
 ENOUGH: Final = 5
 """Seeds below which no word is said but INCONCLUSIVE."""
 SMALLEST: Final = 0.02
-"""Bits per byte: the smallest gain of interest, about a hundredth of what such a model needs (as `bench token-prior`)."""
+"""Bits per byte: the smallest gain of interest, about a hundredth of what such a model needs, as in `token-prior`."""
 COMPARED: Final = (
-    ("source.as_coded", "nobody"),
-    ("source.as_written", "nobody"),
-    ("source.with_rate", "nobody"),
-    ("ours", "nobody"),
+    ("source.as_coded", "alone"),
+    ("source.as_written", "alone"),
+    ("source.with_rate", "alone"),
+    ("ours", "alone"),
     ("ours", "source.as_coded"),
     ("ours", "source.as_written"),
     ("ours", "ours.without"),
     ("ours", "ours.shuffled"),
-    ("nobody", "plain"),
+    ("alone", "plain"),
 )
 """(arm, the arm that it is held against). The last says what the source's start alone does."""
 
@@ -55,9 +55,7 @@ def figures(rows: Sequence[Row], settings: Mapping[str, Any]) -> dict[str, Any]:
             arm: round(fmean(getattr(row, measure) for row in rows if row.arm == arm), 4) for arm in arms
         }
     found["changes_per_run"] = {arm: _changes([row for row in rows if row.arm == arm]) for arm in arms}
-    found["gains"] = [
-        gain for one, other in COMPARED if (gain := compared(rows, one, other)) is not None
-    ]
+    found["gains"] = [gain for one, other in COMPARED if (gain := compared(rows, one, other)) is not None]
     found["verdict"] = next(
         (gain["verdict"] for gain in found["gains"] if (gain["arm"], gain["over"]) == ("ours", "source.as_coded")),
         "INCONCLUSIVE",

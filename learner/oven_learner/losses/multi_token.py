@@ -30,6 +30,7 @@ class Head(nn.Module):
         self.down = nn.Parameter(torch.zeros(width, WIDTH * width, device=device, dtype=dtype))
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Of the same shape, for the model's output layer."""
         normed = nn.functional.rms_norm(hidden, (hidden.shape[-1],), self.scale, 1e-6)
         return hidden + silu(normed @ self.up.T) @ self.down.T
 
@@ -40,7 +41,7 @@ class MultiToken(Channel):
     share, makes logits of what it returns.
 
     The paper's head is a transformer layer before the last norm; this one is a residual block of two matrices behind it
-    (its appendix B compares other heads, down to linear ones), which any language model of transformers has a place for.
+    (its appendix B compares other heads, down to linear ones): any language model of transformers has a place for that.
     The model that is saved is without it: it helps training alone. It is a part of checkpoints (`channels.pt`).
 
     Raises ConfigError for a model without an output layer, and for several processes: the head's gradients are not
@@ -56,11 +57,12 @@ class MultiToken(Channel):
         self._head: Head | None = None
 
     def bind(self, trainer: Any) -> None:
+        """Makes the head, from a generator of its own. Raises ConfigError as the class says."""
         super().bind(trainer)
         if trainer.accelerator.num_processes > 1:
             raise ConfigError(
-                f"channel.mtp trains a head in one process, and there are {trainer.accelerator.num_processes}; leave it "
-                "out, or train in one"
+                f"channel.mtp trains a head in one process, and there are {trainer.accelerator.num_processes}; leave "
+                "it out, or train in one"
             )
         output = self._output(trainer.model)
         if output is None or getattr(output, "weight", None) is None:

@@ -61,16 +61,20 @@ class TextChannels:
             channel.set_weight(channel.weight)
         return super().train(*args, **kwargs)  # type: ignore[misc]
 
-    def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **kwargs: Any) -> Any:
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The trainer's own where no channel is on, and in evaluation."""
+        whole: Any = super().compute_loss  # type: ignore[misc]
         active = [channel for channel in self.channels if channel.weight]
         if not active or not model.training:
-            return super().compute_loss(model, inputs, return_outputs, **kwargs)  # type: ignore[misc]
+            return whole(model, inputs, return_outputs, num_items_in_batch=num_items_in_batch)
         asked = {"output_hidden_states": True} if any(channel.reads == "hidden" for channel in active) else {}
-        loss, outputs = super().compute_loss(model, {**inputs, **asked}, True, **kwargs)  # type: ignore[misc]
+        loss, outputs = whole(model, {**inputs, **asked}, True, num_items_in_batch=num_items_in_batch)
         seen = {**inputs, LOGITS: outputs.logits}
         if asked:
             seen[HIDDEN] = outputs.hidden_states[-1]
-        scaled = self._scaled_by_the_loss(kwargs.get("num_items_in_batch"))
+        scaled = self._scaled_by_the_loss(num_items_in_batch)
         for channel in active:
             loss = loss + channel.weight * self._term(channel, model, seen, scaled)
         return (loss, outputs) if return_outputs else loss
@@ -99,8 +103,8 @@ class TextChannels:
         )
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """The trainer's own, or the one that it was given. What channels train is in its first group from the beginning:
-        a parameter without a gradient is not moved, decayed or kept moments of."""
+        """The trainer's own, or the one that it was given. What channels train is in its first group from the
+        beginning: a parameter without a gradient is not moved, not decayed, and has no moments."""
         optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
         groups = getattr(optimizer, "optimizer", optimizer).param_groups
         held = {id(parameter) for group in groups for parameter in group["params"]}
@@ -150,6 +154,7 @@ class ClearGradients(TrainerCallback):
         self._parameters = parameters
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """No micro-batch of the step has run."""
         for parameter in self._parameters:
             parameter.grad = None
 
@@ -158,6 +163,7 @@ class TextTrainer(TextChannels, Trainer):
     """Transformers' Trainer, with all that it documents, and `channels` beside its loss; its log has their terms."""
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """With the mean of each term since the last log."""
         mode = "train" if self.model is not None and self.model.training else "eval"
         seen = {name: sum(values) / len(values) for name, values in self._metrics[mode].items() if values}
         super().log({**logs, **seen}, start_time)

@@ -34,27 +34,29 @@ class TokenWeighted(Channel):
             raise ConfigError(f"channel.kg: token {wrong[0]} has the score {wrong[1]:g}; give finite ones, 0 or above")
         if not any(scores.values()):
             raise ConfigError("channel.kg: no token has a score above 0, so there is nothing to weight; give some")
-        self._given = dict(scores)
-        self._scores = torch.zeros(0)
+        self.scores = dict(scores)
+        """As they were given."""
+        self._by_token = torch.zeros(0)
 
     def bind(self, trainer: Any) -> None:
+        """Looks at the vocabulary's size. Raises ConfigError for a score of a token outside it."""
         super().bind(trainer)
         rows = int(trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings().weight.shape[0])
-        beyond = next((token for token in self._given if not 0 <= token < rows), None)
+        beyond = next((token for token in self.scores if not 0 <= token < rows), None)
         if beyond is not None:
             raise ConfigError(
                 f"channel.kg: token {beyond} has a score, and the model has {rows:,} tokens; give its own vocabulary's"
             )
-        self._scores = torch.zeros(rows)  # (V)
-        self._scores[list(self._given)] = torch.tensor(list(self._given.values()))
+        self._by_token = torch.zeros(rows)  # (V)
+        self._by_token[list(self.scores)] = torch.tensor(list(self.scores.values()))
 
     def tally(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """The weighted negative log-likelihood, summed over the labels that count, and their number."""
         logits, labels = inputs[LOGITS][:, :-1], inputs["labels"][:, 1:]  # (B, T - 1, V), (B, T - 1)
-        self._scores = self._scores.to(logits.device)
+        self._by_token = self._by_token.to(logits.device)
         counts = labels != IGNORED
         nats = cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="none").view(labels.shape)
-        scores = self._scores[labels.clamp(min=0)] * counts  # (B, T - 1)
+        scores = self._by_token[labels.clamp(min=0)] * counts  # (B, T - 1)
         whole, number = scores.sum(), counts.sum()
         weights = scores * (number / whole.clamp(min=torch.finfo(whole.dtype).tiny))
         return (nats * weights).sum(), number * (whole > 0)

@@ -201,7 +201,7 @@ def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Hom
                 nats -= float(logs[place - 1, row[place]])
                 mark = int(row[place]) == words.tokenizer.eos_token_id
                 size += 0 if mark else len(str(words.tokenizer.convert_ids_to_tokens(int(row[place]))))
-    found = job.evaluate()
+    found = dict(job.evaluate())
     assert means(found)[0]["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
     assert found.pop("eval/weight_bits") == 32
     assert set(found) == {"eval/bits_per_byte", "eval/bits_per_byte/one", "eval/bits_per_byte/two"}

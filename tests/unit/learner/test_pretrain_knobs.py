@@ -10,18 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, equal, weights
+from tests.support.attached import THIRD_PARTY, equal
 from tests.unit.learner.test_pretrain import Home, text, write
-from torch.nn.functional import cross_entropy, rms_norm, silu
-from transformers import AutoModelForCausalLM, Trainer, TrainerCallback
+from torch.nn.functional import rms_norm, silu
+from transformers import Trainer, TrainerCallback
 
-from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import RunStarted, Value
-from oven_learner.hf.attach import attach
-from oven_learner.hf.knobs import quantisation
 from oven_learner.hf.knobs.quantisation import FakeQuantisation, fake_quantised
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.losses import MultiToken, TextTrainer, TokenWeighted
 from oven_learner.recipes.runner import Job
 from oven_learner.testing import FakeLink
 
@@ -37,8 +33,8 @@ KNOBS: dict[str, tuple[Value, Value]] = {
 }
 """Knob → its value at the start, and the one that it is turned to."""
 TURNED, SAVED, BACK, END = 2, 3, 6, 8
-"""Steps, after each of which something is carried out. The evaluation at the start is a tick of its own: a step's is one
-more."""
+"""Steps, after each of which something is carried out. The evaluation at the start is a tick of its own: a step's is
+one more."""
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +165,7 @@ def kg(on: Recorder, _: Recorder, line: FakeLink, weight: Any) -> None:
     model, batch = at_step(on, TURNED + 1)
     channel = next(one for one in on.trainer.channels if one.name == "kg")
     logs, labels = shifted(model, batch)
-    scores = torch.tensor([[channel._given.get(int(label), 0.0) for label in row] for row in labels])
+    scores = torch.tensor([[channel.scores.get(int(label), 0.0) for label in row] for row in labels])
     weights = scores / scores.mean()
     assert float(weights.mean()) == pytest.approx(1)
     term = float(-(weights * logs).mean())
@@ -218,8 +214,8 @@ def clip(on: Recorder, off: Recorder, line: FakeLink, norm: Any) -> None:
     beta = on.trainer.args.adam_beta1
 
     def gradient(seen: Recorder) -> float:
-        then, now = (moments(seen, step) for step in (TURNED, TURNED + 1))
-        return float(torch.cat([((b - beta * a) / (1 - beta)).flatten() for a, b in zip(then, now, strict=True)]).norm())
+        pairs = zip(*(moments(seen, step) for step in (TURNED, TURNED + 1)), strict=True)
+        return float(torch.cat([((now - beta * then) / (1 - beta)).flatten() for then, now in pairs]).norm())
 
     assert gradient(on) == pytest.approx(norm, rel=1e-3)
     assert published(line, "grad_norm") > 1.0 and gradient(off) == pytest.approx(1.0, rel=1e-3)
@@ -227,7 +223,8 @@ def clip(on: Recorder, off: Recorder, line: FakeLink, norm: Any) -> None:
 
 def moments(seen: Recorder, step: int) -> list[torch.Tensor]:
     """`exp_avg` of each parameter that has moved."""
-    return seen.states[step - 1]["moments"][::3]  # by name: exp_avg, exp_avg_sq, step
+    found: list[torch.Tensor] = seen.states[step - 1]["moments"]
+    return found[::3]  # by name: exp_avg, exp_avg_sq, step
 
 
 def rate(on: Recorder, _: Recorder, line: FakeLink, scale: Any) -> None:
@@ -263,7 +260,7 @@ def gradients(trainer: Any, batch: Any) -> list[torch.Tensor | None]:
 def explicit_kg(job: Job, batch: Any, weight: float) -> torch.Tensor:
     logs, labels = shifted(job.trainer.model, batch)
     channel = next(one for one in job.trainer.channels if one.name == "kg")
-    scores = torch.tensor([[channel._given.get(int(label), 0.0) for label in row] for row in labels])
+    scores = torch.tensor([[channel.scores.get(int(label), 0.0) for label in row] for row in labels])
     return -logs.mean() - weight * (scores / scores.mean() * logs).mean()
 
 
@@ -277,7 +274,8 @@ def explicit_mtp(job: Job, batch: Any, weight: float) -> torch.Tensor:
     logs = (found @ model.lm_head.weight.T).log_softmax(-1)
     next_but_one = logs.gather(-1, batch["labels"][:, 2:].unsqueeze(-1))
     own, _ = shifted(model, batch)
-    return -own.mean() - weight * next_but_one.mean()
+    loss: torch.Tensor = -own.mean() - weight * next_but_one.mean()
+    return loss
 
 
 @pytest.mark.parametrize("name", ["channel.kg", "channel.mtp", "train.quantisation"])
@@ -285,8 +283,9 @@ def test_gradients_are_the_terms_own_while_it_is_on_and_the_trainers_while_it_is
     home: Home, tmp_path: Path, name: str
 ) -> None:
     job = home.job(tmp_path, token_prior="unigram")
-    batch = {key: torch.stack([row[key] for row in [job.mixture.dataset[at] for at in range(4)]])
-             for key in ("input_ids", "labels")}  # type: ignore[union-attr]  # fmt: skip
+    assert job.mixture is not None
+    rows = [job.mixture.dataset[at] for at in range(4)]
+    batch = {key: torch.stack([row[key] for row in rows]) for key in ("input_ids", "labels")}
     plain = Trainer(model=job.trainer.model, args=job.trainer.args)
     wanted = gradients(plain, batch)
     for channel in job.trainer.channels:
@@ -308,8 +307,8 @@ def test_gradients_are_the_terms_own_while_it_is_on_and_the_trainers_while_it_is
         other = copy.deepcopy(job.trainer.model)
         FakeQuantisation(other).write("none")
         with torch.no_grad():
-            for module in FakeQuantisation(other)._layers:
-                module.weight.copy_(fake_quantised(module.weight, 4))  # type: ignore[arg-type, union-attr, operator]
+            for module in FakeQuantisation(other).layers:
+                module.weight.copy_(fake_quantised(module.weight, 4))
         plain.model = other
         assert same_gradients(found, [*gradients(plain, batch), *heads]), "straight through"
     else:

@@ -72,36 +72,35 @@ FULL: Final = {on: off for off, on in QUANTISED.items()}
 
 
 class FakeQuantisation:
-    """Of a model's linear layers whose weights train, but for its output layer: transformers' quantised models keep that
-    as it is, too, and it often shares its weight with the embedding.
+    """Of a model's linear layers whose weights train, but for its output layer: transformers' quantised models keep
+    that as it is, too, and it often shares its weight with the embedding.
 
     Raises ConfigError for a model without such a layer.
     """
 
     def __init__(self, model: nn.Module) -> None:
         output = getattr(model, "get_output_embeddings", lambda: None)()
-        self._layers = [
+        self.layers: list[Any] = [
             module
             for module in model.modules()
-            if type(module) in (*QUANTISED, *FULL) and module is not output and module.weight.requires_grad  # type: ignore[union-attr]
+            if type(module) in (*QUANTISED, *FULL) and module is not output and module.weight.requires_grad
         ]
-        if not self._layers:
+        if not self.layers:
             raise ConfigError(f"{type(model).__name__} has no linear layer whose weight trains; {NAME} needs one")
 
     def read(self) -> str:
         """`none`, `int8` or `int4`, as the layers are now."""
-        bits = getattr(self._layers[0], "oven_bits", None)
+        bits = getattr(self.layers[0], "oven_bits", None)
         return next((name for name, of in BITS.items() if of == bits), NONE)
 
     @property
     def bits(self) -> int:
         """Bits of a weight in the forward pass, whether it is rounded or not."""
-        weight: Any = self._layers[0].weight
-        return BITS.get(self.read()) or int(torch.finfo(weight.dtype).bits)
+        return BITS.get(self.read()) or int(torch.finfo(self.layers[0].weight.dtype).bits)
 
     def write(self, choice: str) -> None:
         """Acts on the next forward pass. The generators, the weights and the optimizer are not touched."""
-        for layer in self._layers:
+        for layer in self.layers:
             vars(layer).pop("oven_bits", None)
             plain = FULL.get(type(layer), type(layer))
             layer.__class__ = plain if choice == NONE else QUANTISED[plain]

@@ -105,7 +105,7 @@ def _served(texts: Sequence[str], folder: Path) -> bytes:
     try:
         connection = Connection.find()
     except ConfigError:
-        raise ConfigError(f"token_prior = {KG} asks the prior service of a stack, and there is none: {remedy}") from None
+        raise ConfigError(f"token_prior = {KG} asks a stack's prior service, and there is none: {remedy}") from None
     try:
         served = ask_token_prior(connection, texts, k=TOKENS)
     except BusError as error:

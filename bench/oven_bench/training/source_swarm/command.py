@@ -14,6 +14,7 @@ source's swarm as coded.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +42,8 @@ class MadeWith(BaseModel):
 
     steps: int
     settings: dict[str, object]
-    prior_sha: str
+    scores: str
+    """SHA-256 of the tokens' scores."""
 
 
 def bench(
@@ -50,6 +52,10 @@ def bench(
         Option(help="Of the runs, e.g. 1-3,7.", show_default=f"{FINAL_SEEDS}; {QUICK_SEEDS} with --quick"),
     ] = None,
     arm: Annotated[list[str] | None, one_of(ARMS, "Arms that are played; all without it.")] = None,
+    graph: Annotated[
+        Path | None,
+        Option(metavar="FOLDER", help="Scores from this large graph, not from one of the sources trained on."),
+    ] = None,
     steps: Annotated[int | None, Option(min=9, help="Gradient steps of each run.", show_default="300")] = None,
     quick: Annotated[bool, Option("--quick", help="Tiny runs, to see that it works; no figure to keep.")] = False,
     results: Annotated[
@@ -59,7 +65,7 @@ def bench(
     home: HomeFolder = None,
 ) -> int:
     os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
-    from oven_bench.training.source_swarm.runs import FULL, QUICK, corpus_prior, play
+    from oven_bench.training.source_swarm.runs import FULL, QUICK, corpus_scores, play
 
     base = QUICK if quick else FULL
     size = base if steps is None else replace(base, steps=steps)
@@ -68,22 +74,20 @@ def bench(
         raise ConfigError(f"--seeds {seeds} gives no interval; give at least 2")
     chosen = [ARMS[name] for name in dict.fromkeys(arm or ARMS)]
     with home_folder(home) as folder:
-        prior = corpus_prior(size, folder / "cache")
-        header = MadeWith(steps=size.steps, settings=dict(size.settings), prior_sha=prior.sha)
+        scores = corpus_scores(size, folder / "cache", graph)
+        header = MadeWith(
+            steps=size.steps, settings=dict(size.settings), scores=hashlib.sha256(scores.blob).hexdigest()
+        )
         kept = Kept(results or folder / "source-swarm.jsonl", header, TypeAdapter(Row))
         rows = {(row.seed, row.arm): row for row in kept.rows}
         left = [(seed, one) for seed in wanted for one in chosen if (seed, one.name) not in rows]
         with progress("runs", max(1, len(left))) as advance:
             for seed, one in left:
-                rows[seed, one.name] = row = play(one, seed, size, prior, folder)
+                rows[seed, one.name] = row = play(one, seed, size, scores, folder)
                 kept.append(row)
                 advance(1, f"seed {seed}, {one.name}: {row.served:.4f} bits per byte")
     asked = [rows[seed, one.name] for seed in wanted for one in chosen]
-    settings = {
-        "steps": size.steps, "tokens_with_scores": prior.tokens, "blob_bytes": len(prior.blob),
-        "graph_nodes": prior.nodes, "graph_edges": prior.edges,
-    }  # fmt: skip
-    print_object(figures(asked, settings), as_json)
+    print_object(figures(asked, {"steps": size.steps, **scores.figures}), as_json)
     return 0
 
 

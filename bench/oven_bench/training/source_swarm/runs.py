@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sysconfig
 import tempfile
 import time
@@ -11,20 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
 import torch
 
+from oven_bench.training.graph_scores import GraphScores, scores_of_folder, scores_of_sources
 from oven_bench.training.source_swarm.arms import SERVED, Arm, Scores, applied
 from oven_bench.training.source_swarm.figures import Row
 from oven_controller import plugins
-from oven_controller.protocol.token_scores import decode, encode, vocabulary_sha
 from oven_learner.recipes.pretrain import corpus, tokens
 from oven_learner.recipes.pretrain.evaluation import METRIC, served_metric
 from oven_learner.recipes.pretrain.settings import PretrainSettings
-
-TOKENS: Final = 358
-"""That have a score: as many as in the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,46 +41,29 @@ QUICK: Final = Size(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Prior:
-    """A graph's token scores as a file holds them, for one vocabulary."""
-
-    blob: bytes
-    size: int
-    sha: str
-    nodes: int
-    edges: int
-
-    @property
-    def tokens(self) -> int:
-        """That have a score."""
-        return len(decode(self.blob, self.size, self.sha))
-
-    def files(self, folder: Path, seed: int) -> dict[Scores, str]:
-        """The files with the scores, and with the same scores on tokens that the seed draws."""
-        scores = decode(self.blob, self.size, self.sha)
-        ids = random.Random(seed).sample(range(self.size), len(scores))
-        shuffled = encode(dict(zip(ids, scores.values(), strict=True)), self.size, self.sha)
-        found: dict[Scores, str] = {}
-        for kind, blob in (("graph", self.blob), ("shuffled", shuffled)):
-            path = folder / f"{kind}-{seed}.bin"
-            path.write_bytes(blob)
-            found[kind] = str(path)  # type: ignore[index]
-        return found
+def score_files(scores: GraphScores, folder: Path, seed: int) -> dict[Scores, str]:
+    """What the recipe reads: the scores, and the same ones on tokens that the seed draws."""
+    found: dict[Scores, str] = {}
+    kinds: tuple[tuple[Scores, bytes], ...] = (("graph", scores.blob), ("shuffled", scores.shuffled(seed)))
+    for kind, blob in kinds:
+        path = folder / f"{kind}.bin"
+        path.write_bytes(blob)
+        found[kind] = str(path)
+    return found
 
 
-def corpus_prior(size: Size, cache: Path) -> Prior:
-    """Of the graph that the files trained on make: names, and what they call, raise, catch and contain."""
+def corpus_scores(size: Size, cache: Path, graph: Path | None) -> GraphScores:
+    """For the recipe's vocabulary: of the graph in the folder `graph`, or of the sources that are trained on."""
     settings = PretrainSettings.model_validate(dict(size.settings))
     parts = corpus.read(settings.corpus, settings.held_out, int(settings.corpus_megabytes * 1e6))
-    words = tokens.tokenized(parts, settings.vocabulary, cache)
-    root = settings.corpus or Path(sysconfig.get_path("stdlib"))
-    files = [root / file.path for part in parts for file in part.train]
-    made: Any = plugins.load("in_process", "function", "source_prior")(files, words.texts, TOKENS)
-    return Prior(made.blob, len(words.texts), vocabulary_sha(words.texts), made.nodes, made.edges)
+    texts = tokens.tokenized(parts, settings.vocabulary, cache).texts
+    if graph is not None:
+        return scores_of_folder(graph, texts)
+    root = Path(sysconfig.get_path("stdlib"))
+    return scores_of_sources([root / file.path for part in parts for file in part.train], texts)
 
 
-def play(arm: Arm, seed: int, size: Size, prior: Prior, home: Path) -> Row:
+def play(arm: Arm, seed: int, size: Size, scores: GraphScores, home: Path) -> Row:
     """One run from the source's start. A seed has one initialisation and one order of batches in all arms, and every
     gradient step counts, those included that a rollback throws away."""
     from oven_learner.recipes.pretrain.job import build
@@ -95,7 +74,7 @@ def play(arm: Arm, seed: int, size: Size, prior: Prior, home: Path) -> Row:
     link = arm.link(seed)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        options = {**size.settings, **arm.start(prior.files(folder, seed)), "max_steps": size.steps}
+        options = {**size.settings, **arm.start(score_files(scores, folder, seed)), "max_steps": size.steps}
         recipe = plugins.load("recipes", "recipe", "pretrain")
         job = prepared(recipe, build, options, "tuned", seed, folder, home / "cache")
         job.attach(link=link, charge_rollbacks=True)

@@ -69,9 +69,7 @@ def scores_of_folder(folder: Path, texts: Sequence[str]) -> GraphScores:
     asked = TokenPriorRequest(method="kg", vocabulary=tuple(texts), k=TOKENS)
     answer = ask("token_prior", asked.wire())
     if answer is None:
-        raise ConfigError(
-            "the prior has no endpoint `token_prior`; oven.in_process has another `kg` than this version's"
-        )
+        raise ConfigError("the prior answers no `token_prior`; oven.in_process has another `kg` than this version's")
     found = TokenPrior.model_validate_json(answer)
     blob = base64.b64decode(found.blob)
     return GraphScores(blob, len(texts), vocabulary_sha(texts), arrays.nodes, len(arrays.dst), found.graph)

@@ -3,10 +3,10 @@
 The experiment that this project's graph comes from: a graph of half a million nodes is distilled into scores of 358
 tokens, in under a kilobyte, which scale the rows of the embedding at the start (row × (1 + ½ score); embeddings tied).
 It was reported without a run in which the graph was off. Here the graph is drawn from the standard library's own
-sources, of the files trained on alone, or a large graph is given, and every seed is run with: `baseline` nothing; `kg` its scores; `shuffled` the
-same scores on other tokens; `frequency` the same profile on the most frequent tokens; `unigram` no scores, but the
-corpus' own log probabilities, 4 bits each, as the start of a learnt output bias. A seed has one initialisation and one
-order of batches in all arms. Bits per byte on held-out files at the end; less is better.
+sources, of the files trained on alone, or is a large one that is given. Every seed is run with: `baseline` nothing;
+`kg` its scores; `shuffled` the same scores on other tokens; `frequency` the same profile on the most frequent tokens;
+`unigram` no scores, but the corpus' own log probabilities, 4 bits each, as the start of a learnt output bias. A seed
+has one initialisation and one order of batches in all arms. Bits per byte on held-out files at the end; less is better.
 
 HELPS only if the graph beats the baseline, the shuffled scores and frequency alike. NO EFFECT if one of them is surely
 about as good as the graph, or better. INCONCLUSIVE otherwise, and below five seeds.
@@ -29,7 +29,7 @@ from typing import Annotated, Any, Final
 import torch
 from typer import Option
 
-from oven_bench.bench_command import Bench, Json, print_object
+from oven_bench.bench_command import Bench, GraphFolder, Json, print_object
 from oven_bench.statistics import Word, paired, word
 from oven_bench.training.graph_scores import scores_of_folder, scores_of_sources
 from oven_controller.errors import ConfigError
@@ -217,10 +217,7 @@ def bench(
     steps: Annotated[
         int | None, Option(help="Steps of each run.", show_default=f"{FULL.steps}; {QUICK.steps} with --quick")
     ] = None,
-    graph: Annotated[
-        Path | None,
-        Option(metavar="FOLDER", help="Scores from this large graph, not from one of the sources trained on."),
-    ] = None,
+    graph: GraphFolder = None,
     quick: Annotated[bool, Option("--quick", help="A few steps on a few files, to see that it runs.")] = False,
     as_json: Json = False,
 ) -> int:

@@ -13,10 +13,10 @@ pytest.importorskip("torch")
 from tests.support.attached import THIRD_PARTY
 from tests.support.installed import installed
 
-from oven_bench.training.source_swarm import runs
-from oven_bench.training.source_swarm.arms import ARMS
-from oven_bench.training.source_swarm.command import BENCH
-from oven_bench.training.source_swarm.figures import COMPARED, Row, compared, figures
+from oven_bench.source_swarm import runs
+from oven_bench.source_swarm.arms import ARMS
+from oven_bench.source_swarm.command import BENCH
+from oven_bench.source_swarm.figures import COMPARED, Row, compared, figures
 from oven_controller.errors import ConfigError
 
 pytestmark = [pytest.mark.usefixtures("installed"), *(pytest.mark.filterwarnings(text) for text in THIRD_PARTY)]

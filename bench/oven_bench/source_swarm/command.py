@@ -23,11 +23,11 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from typer import Option
 
-from oven_bench.bench_command import Bench, HomeFolder, Json, home_folder, one_of, print_object, seed_list
+from oven_bench.bench_command import Bench, GraphFolder, HomeFolder, Json, home_folder, one_of, print_object, seed_list
 from oven_bench.progress import progress
 from oven_bench.results_file import Kept
-from oven_bench.training.source_swarm.arms import ARMS
-from oven_bench.training.source_swarm.figures import Row, figures
+from oven_bench.source_swarm.arms import ARMS
+from oven_bench.source_swarm.figures import Row, figures
 from oven_controller.errors import ConfigError
 
 FINAL_SEEDS: Final = "31-35"
@@ -52,10 +52,7 @@ def bench(
         Option(help="Of the runs, e.g. 1-3,7.", show_default=f"{FINAL_SEEDS}; {QUICK_SEEDS} with --quick"),
     ] = None,
     arm: Annotated[list[str] | None, one_of(ARMS, "Arms that are played; all without it.")] = None,
-    graph: Annotated[
-        Path | None,
-        Option(metavar="FOLDER", help="Scores from this large graph, not from one of the sources trained on."),
-    ] = None,
+    graph: GraphFolder = None,
     steps: Annotated[int | None, Option(min=9, help="Gradient steps of each run.", show_default="300")] = None,
     quick: Annotated[bool, Option("--quick", help="Tiny runs, to see that it works; no figure to keep.")] = False,
     results: Annotated[
@@ -65,7 +62,7 @@ def bench(
     home: HomeFolder = None,
 ) -> int:
     os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
-    from oven_bench.training.source_swarm.runs import FULL, QUICK, corpus_scores, play
+    from oven_bench.source_swarm.runs import FULL, QUICK, corpus_scores, play
 
     base = QUICK if quick else FULL
     size = base if steps is None else replace(base, steps=steps)

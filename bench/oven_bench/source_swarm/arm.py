@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from oven_bench.fixed_rules import Change
-from oven_bench.training.source_swarm import rules
-from oven_bench.training.source_swarm.rules import Gauges, Proposal
+from oven_bench.source_swarm import rules
+from oven_bench.source_swarm.rules import Gauges, Proposal
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import Observation, RunStarted
 

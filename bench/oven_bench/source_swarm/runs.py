@@ -14,10 +14,11 @@ from typing import Final
 
 import torch
 
+from oven_bench.source_swarm.arms import SERVED, Arm, Scores, applied
+from oven_bench.source_swarm.figures import Row
 from oven_bench.training.graph_scores import GraphScores, scores_of_folder, scores_of_sources
-from oven_bench.training.source_swarm.arms import SERVED, Arm, Scores, applied
-from oven_bench.training.source_swarm.figures import Row
 from oven_controller import plugins
+from oven_controller.errors import ProcessError
 from oven_learner.recipes.pretrain import corpus, tokens
 from oven_learner.recipes.pretrain.evaluation import METRIC, served_metric
 from oven_learner.recipes.pretrain.settings import PretrainSettings
@@ -65,7 +66,8 @@ def corpus_scores(size: Size, cache: Path, graph: Path | None) -> GraphScores:
 
 def play(arm: Arm, seed: int, size: Size, scores: GraphScores, home: Path) -> Row:
     """One run from the source's start. A seed has one initialisation and one order of batches in all arms, and every
-    gradient step counts, those included that a rollback throws away."""
+    gradient step counts, those included that a rollback throws away. Raises ProcessError for a run that was stopped,
+    as by SIGTERM: it has no figure."""
     from oven_learner.recipes.pretrain.job import build
     from oven_learner.recipes.runner import prepared
 
@@ -77,8 +79,10 @@ def play(arm: Arm, seed: int, size: Size, scores: GraphScores, home: Path) -> Ro
         options = {**size.settings, **arm.start(score_files(scores, folder, seed)), "max_steps": size.steps}
         recipe = plugins.load("recipes", "recipe", "pretrain")
         job = prepared(recipe, build, options, "tuned", seed, folder, home / "cache")
-        job.attach(link=link, charge_rollbacks=True)
+        attachment = job.attach(link=link, charge_rollbacks=True)
         job.trainer.train()
+        if attachment.client is None or attachment.client.stopping:
+            raise ProcessError(f"seed {seed}, {arm.name}: stopped before its end; call again to play it")
         found = job.evaluate()
     return Row(
         arm=arm.name,

@@ -3,7 +3,7 @@
 __all__ = ["get_info"]
 
 
-def get_info():  # type: ignore[no-untyped-def]
+def get_info() -> dict[str, object]:
     """networkx's entry point `networkx.backend_info`: names, and what differs from networkx's own."""
     return {
         "backend_name": "oven_csr",
@@ -24,9 +24,9 @@ FUNCTIONS = {
         degree_centrality descendants descendants_at_distance generic_bfs_edges has_path in_degree_centrality
         is_connected is_isolate is_strongly_connected is_weakly_connected isolates node_connected_component
         number_connected_components number_of_isolates number_strongly_connected_components
-        number_weakly_connected_components out_degree_centrality strongly_connected_components predecessor single_source_shortest_path
-        single_source_shortest_path_length single_target_shortest_path single_target_shortest_path_length
-        all_pairs_shortest_path all_pairs_shortest_path_length weakly_connected_components
+        number_weakly_connected_components out_degree_centrality strongly_connected_components predecessor
+        single_source_shortest_path single_source_shortest_path_length single_target_shortest_path
+        single_target_shortest_path_length all_pairs_shortest_path all_pairs_shortest_path_length weakly_connected_components
     """,
     "`tol` bounds the change of all ranks together, and not N times it.": "pagerank",
     "Sources come in the order in which they are given.": "bfs_layers",

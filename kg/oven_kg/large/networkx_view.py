@@ -56,7 +56,7 @@ class LargeGraph(nx.MultiDiGraph):  # type: ignore[misc]
 
     @classmethod
     def open(cls, folder: str | Path, *, backend: str = "networkx") -> LargeGraph:
-        """The graph in a folder that `oven-controller kg import` wrote. Raises ConfigError for one that is not sound."""
+        """The graph in a folder that `kg import` wrote. Raises ConfigError for one that is not sound."""
         graph: LargeGraph = cls(open_folder(Path(folder)), backend=backend)
         return graph
 

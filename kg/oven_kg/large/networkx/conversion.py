@@ -43,7 +43,8 @@ def convert(graph: Any, edge_attrs: Mapping[Hashable, Any] | None) -> BackendGra
     labels = NodeList(graph)
     several = graph.is_multigraph()
     names = {} if edge_attrs is None else edge_attrs
-    indptr, ends, edges = [0], [], {}
+    indptr, edges = [0], {}
+    ends: list[int] = []
     for u, neighbours in graph.adjacency():
         for v, data in neighbours.items():
             edges[u, v] = len(ends)
@@ -79,7 +80,9 @@ def _attributes(graph: Any) -> Iterator[Mapping[Hashable, Any]]:
 def _backwards(graph: Any, labels: NodeList, edges: Mapping[tuple[Any, Any], int]) -> tuple[Rows, Integers]:
     """The rows against the edges, in networkx's order of predecessors, and each entry's edge."""
     several = graph.is_multigraph()
-    indptr, starts, positions = [0], [], []
+    indptr = [0]
+    starts: list[int] = []
+    positions: list[int] = []
     for v in labels.nodes:
         for u, data in graph.pred[v].items():
             parallel = len(data) if several else 1

@@ -68,7 +68,7 @@ class Csr:
         return self.into if backwards else self.out
 
     def lightest(self, attribute: Hashable, *, backwards: bool = False) -> WeightedRows:
-        """Rows with each neighbour once and the least of `attribute` over its parallel edges; kept for the next call."""
+        """Rows with each neighbour once, at the least of `attribute` over its parallel edges; kept for later calls."""
         found = self._lightest.get((attribute, backwards))
         if found is None:
             rows, values = self.rows(backwards=backwards), self.values(attribute)
@@ -127,8 +127,10 @@ class BackendGraph:
 
     def neighbors(self, node: Hashable) -> Iterable[Any]:
         """The nodes that `node` leads to, in networkx's order."""
-        return iter(self.original.neighbors(node))
+        neighbours: Iterable[Any] = self.original.neighbors(node)
+        return neighbours
 
     def predecessors(self, node: Hashable) -> Iterable[Any]:
         """The nodes that lead to `node`, in networkx's order."""
-        return iter(self.original.predecessors(node))
+        before: Iterable[Any] = self.original.predecessors(node)
+        return before

@@ -27,13 +27,10 @@ class _Counted(nx.reportviews.DiDegreeView):  # type: ignore[misc]
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         if self._weight is not None:
             return iter(self._weighted.__iter__(self))
-        if self._nodes is not self._succ_of_all():
+        if self._nodes is not self._succ:
             return ((node, self[node]) for node in self._nodes)
         counts = sum(np.diff(offsets) for offsets in self._offsets())
         return zip(self._nodes, counts.tolist() if len(self) else (), strict=True)
-
-    def _succ_of_all(self) -> Any:
-        return self._graph._succ
 
 
 class DegreeView(_Counted):

@@ -26,7 +26,7 @@ class ReadOnly(dict[K, V]):
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise nx.NetworkXError(READ_ONLY)
 
-    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
 
     def copy(self) -> dict[K, V]:
         """A dict that can be changed."""
@@ -39,7 +39,8 @@ class ReadOnly(dict[K, V]):
 class _Lazy(Mapping[str, V]):
     """A mapping that gives its items without looking up each key again."""
 
-    def _pairs(self) -> Iterator[tuple[str, V]]:
+    def pairs(self) -> Iterator[tuple[str, V]]:
+        """Keys and values, made one after another."""
         raise NotImplementedError
 
     def items(self) -> ItemsView[str, V]:
@@ -60,14 +61,14 @@ class _Items(ItemsView[str, V]):
     _mapping: _Lazy[V]
 
     def __iter__(self) -> Iterator[tuple[str, V]]:
-        return self._mapping._pairs()
+        return self._mapping.pairs()
 
 
 class _Values(ValuesView[V]):
     _mapping: _Lazy[V]
 
     def __iter__(self) -> Iterator[V]:
-        return (value for _, value in self._mapping._pairs())
+        return (value for _, value in self._mapping.pairs())
 
 
 class NodeData(_Lazy[ReadOnly[str, str]]):
@@ -91,7 +92,7 @@ class NodeData(_Lazy[ReadOnly[str, str]]):
     def _of(self, kind: int) -> ReadOnly[str, str]:
         return ReadOnly(kind=self._arrays.kind_names[kind])
 
-    def _pairs(self) -> Iterator[tuple[str, ReadOnly[str, str]]]:
+    def pairs(self) -> Iterator[tuple[str, ReadOnly[str, str]]]:
         return ((name, self._of(int(kind))) for name, kind in zip(self._names, self._arrays.kinds, strict=True))
 
 
@@ -142,7 +143,7 @@ class Neighbours(_Lazy[Parallel]):
         names = self._relations
         return ReadOnly({names[at]: ReadOnly(weight=weight) for at, weight in zip(relations, weights, strict=True)})
 
-    def _pairs(self) -> Iterator[tuple[str, Parallel]]:
+    def pairs(self) -> Iterator[tuple[str, Parallel]]:
         starts = self._starts()
         relations, weights, bounds = self._relation.tolist(), self._weight.tolist(), starts.tolist()
         for name, (first, last) in zip(self._names.decode(self._ends[starts[:-1]]), pairwise(bounds), strict=True):
@@ -172,5 +173,5 @@ class Adjacency(_Lazy[Neighbours]):
             self._names, self._arrays.relations, *(self._arrays.into(at) if self._backwards else self._arrays.out(at))
         )
 
-    def _pairs(self) -> Iterator[tuple[str, Neighbours]]:
+    def pairs(self) -> Iterator[tuple[str, Neighbours]]:
         return ((name, self._row(at)) for at, name in enumerate(self._names))

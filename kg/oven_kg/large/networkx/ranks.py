@@ -65,7 +65,7 @@ def _into(csr: Csr, weight: Hashable) -> tuple[sparse.csr_array, Vector]:
 def _distribution(csr: Csr, masses: Mapping[Any, float]) -> Vector:
     """(N,), with the sum 1. Nodes that are not in the graph count for nothing, as in networkx. Raises
     ZeroDivisionError where all do."""
-    found = np.zeros(len(csr))
+    found: Vector = np.zeros(len(csr))
     for node, mass in masses.items():
         try:
             found[csr.labels.index(node)] = mass
@@ -73,4 +73,5 @@ def _distribution(csr: Csr, masses: Mapping[Any, float]) -> Vector:
             continue
     if found.sum() == 0:
         raise ZeroDivisionError("a distribution over the graph's nodes has the sum 0")
-    return np.divide(found, found.sum())
+    found /= found.sum()
+    return found

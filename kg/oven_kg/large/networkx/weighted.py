@@ -114,7 +114,8 @@ def multi_source_dijkstra(
     cutoff: float | None = None,
     weight: Hashable = "weight",
 ) -> tuple[Any, Any]:
-    """Distances and paths from the nearest of `sources`: of all nodes as dicts, or of `target`. Raises NetworkXNoPath."""
+    """Distance and path from the nearest of `sources`: of each node, as dicts, or of `target`. Raises
+    NetworkXNoPath."""
     starts = _starts(G.csr, sources)
     if target in sources:
         return 0, [target]

@@ -61,7 +61,7 @@ async def test_a_folder_of_text_is_enough_and_a_killed_learner_goes_on_from_its_
     assert {"optimizer.weight_decay", "data.mixture", "data.skip"} <= {spec.name for spec in starts[0].actuators}
     [ended] = [event.body for event in events if isinstance(event.body, RunEnded)]
     assert (ended.reason, ended.step) == ("completed", step + 10)
-    assert set(ended.metrics) == {f"eval/bits_per_byte{of}" for of in ("", "/one", "/two")}
+    assert set(ended.metrics) == {"eval/weight_bits", *(f"eval/bits_per_byte{of}" for of in ("", "/one", "/two"))}
     seen = [event.body for event in events if isinstance(event.body, Observation)]
     assert [one.tick for one in seen] == list(range(1, len(seen) + 1)), "nothing of what was said before is lost"
     measured = {one.step for one in seen if "eval/bits_per_byte" in one.metrics}

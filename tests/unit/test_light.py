@@ -13,6 +13,9 @@ HEAVY = (
     "trl",
     "datasets",
     "numpy",
+    "scipy",
+    "pyarrow",
+    "pyoxigraph",
     "textual",
     "openai",
     "anthropic",
@@ -45,3 +48,26 @@ def test_importing_it_pulls_in_nothing_heavy(modules: str) -> None:
     code = f"import sys, {modules}; print([name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_answers_from_the_built_in_graph_pull_in_nothing_heavy() -> None:
+    """Also when they are given: a graph of a few hundred nodes needs no arrays."""
+    code = f"""
+import json, sys
+from oven_kg.checked_graph import load
+from oven_kg.service.endpoints import Answers
+answers = Answers(load())
+said = {{
+    "info": {{}},
+    "diagnose": {{"symptoms": [{{"id": "loss_spike"}}]}},
+    "judge": {{"changes": "optimizer.lr_scale:down"}},
+    "curriculum": {{"mastery": [{{"topic": "sums", "successes": 3, "failures": 1}}]}},
+    "query": {{"op": "ppr", "node": "loss_spike"}},
+    "token_prior": {{"method": "kg", "vocabulary": ["loss", "rate", "ing"], "k": 2}},
+}}
+for endpoint, request in said.items():
+    assert len(answers(endpoint, json.dumps(request).encode())) > 50, endpoint
+print([name for name in {HEAVY!r} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.strip() == "[]", done.stderr

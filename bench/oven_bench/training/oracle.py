@@ -1,9 +1,10 @@
 """`bench oracle`: does the oracle read activations, does GRPO add to the supervised stage, and do agents repair drills?
 
 Six arms per seed (oven_bench/training/oracle_runs.py), each measured at its end on held-out items of the nine
-benchmarks' templates. Compared are, paired by seed with Student's t intervals: the trained oracle's accuracy with the
-texts' own activations against that with other texts' and with none; GRPO against the supervised adapter that it began
-from; and each drill with the agents against without. Differences are signed so that more is better: of Brier scores and
+benchmarks' templates, which are answered by yes or no, and on questions about held-out prompts, half of them open.
+Compared are, paired by seed with Student's t intervals: the trained oracle's share of right answers with the texts' own
+activations against that with other texts' and with none; GRPO against the supervised adapter that it began from; and
+each drill with the agents against without. Differences are signed so that more is better: of Brier scores and
 calibration errors, the other arm's minus the one's. The smallest differences of interest were stated beforehand.
 
 Seeds 1-5 are for development, 21-25 for the figures that are published, which are run once. Of 60 steps, a seed takes
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from pathlib import Path
 from statistics import fmean
@@ -31,8 +32,10 @@ from oven_bench.training.oracle_runs import ARMS, ITEMS, QUICK, SETTINGS, STEPS,
 from oven_bench.worker_pool import workers
 from oven_controller.errors import ConfigError
 
-SMALLEST = {"accuracy": 0.02, "brier": 0.01, "ece": 0.02}
+SMALLEST = {"accuracy": 0.02, "prompts": 0.02, "brier": 0.01, "ece": 0.02}
 """The smallest difference of each figure that is of interest: of 0 to 1."""
+ERRORS: Final = ("brier", "ece")
+"""Of which less is better."""
 SILENT: Final = {"verdict": "INCONCLUSIVE", "why": "a run has no answer that parses"}
 """Of a comparison with such a run: all of its answers are wrong, and two that say nothing would be alike."""
 _ROW: Final = TypeAdapter(Row)
@@ -59,11 +62,10 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
         raise ConfigError(f"{len(seeds)} seeds have all arms, which gives no interval; give at least 2")
     of = {arm: [next(r for r in rows if (r.arm, r.seed) == (arm, seed)) for seed in seeds] for arm in ARMS}
     grpo = of["grpo"]
-    own, shuffled, zero = ([getattr(r, name) for r in grpo] for name in ("accuracy", "shuffled", "zero"))
     return {
         "seeds": seeds,
-        "true_against_shuffled": {"accuracy": _accuracy(grpo, own, shuffled)},
-        "true_against_zero": {"accuracy": _accuracy(grpo, own, zero)},
+        "true_against_shuffled": _controlled(grpo, {"accuracy": "shuffled", "prompts": "prompts_shuffled"}),
+        "true_against_zero": _controlled(grpo, {"accuracy": "zero", "prompts": "prompts_zero"}),
         "grpo_against_sft": _arms(grpo, of["sft"]),
         "agents_in_constant_confidence": _arms(of["constant-on"], of["constant-off"]),
         "agents_in_overconfident": _arms(of["overconfident-on"], of["overconfident-off"]),
@@ -73,20 +75,25 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _arms(one: Sequence[Row], other: Sequence[Row]) -> dict[str, Any]:
-    """Accuracy, Brier score and ECE of two arms."""
+    """Both shares of right answers, Brier score and ECE of two arms."""
     if any(r.unparsed == 1 for r in (*one, *other)):
         return dict.fromkeys(SMALLEST, SILENT)
     found: dict[str, Any] = {}
     for name, smallest in SMALLEST.items():
         first, second = ([getattr(r, name) for r in rows] for rows in (one, other))
-        better, worse = (first, second) if name == "accuracy" else (second, first)  # of errors less is better
+        better, worse = (second, first) if name in ERRORS else (first, second)
         found[name] = _compared(better, worse, smallest)
     return found
 
 
-def _accuracy(rows: Sequence[Row], one: Sequence[float], other: Sequence[float]) -> dict[str, Any]:
-    """Two accuracies of the same runs."""
-    return SILENT if any(r.unparsed == 1 for r in rows) else _compared(one, other, SMALLEST["accuracy"])
+def _controlled(rows: Sequence[Row], control_of: Mapping[str, str]) -> dict[str, Any]:
+    """Shares of right answers, each against its control in the same run."""
+    if any(r.unparsed == 1 for r in rows):
+        return dict.fromkeys(control_of, SILENT)
+    return {
+        name: _compared([getattr(r, name) for r in rows], [getattr(r, control) for r in rows], SMALLEST[name])
+        for name, control in control_of.items()
+    }
 
 
 def _compared(one: Sequence[float], other: Sequence[float], smallest: float) -> dict[str, Any]:
@@ -158,7 +165,20 @@ def bench(
     return 0
 
 
-HEADINGS = ("seed", "arm", "accuracy", "shuffled", "zero", "Brier", "ECE", "unparsed", "changes")
+HEADINGS = (
+    "seed",
+    "arm",
+    "accuracy",
+    "shuffled",
+    "zero",
+    "prompts",
+    "shuffled",
+    "zero",
+    "Brier",
+    "ECE",
+    "unparsed",
+    "changes",
+)
 
 
 def table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -167,7 +187,7 @@ def table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         (
             str(r.seed),
             r.arm,
-            *(f"{value:.3f}" for value in (r.accuracy, r.shuffled, r.zero)),
+            *(f"{value:.3f}" for value in (r.accuracy, r.shuffled, r.prompts, r.prompts_shuffled)),
             *("" if value is None else f"{value:.3f}" for value in (r.brier, r.ece)),
             f"{r.unparsed:.0%}",
             ", ".join(f"{c.actuator} {c.after} at {c.step}" for c in r.changes),

@@ -37,6 +37,8 @@ do not both make the same one."""
 ARMS: tuple[Arm, ...] = tuple(STARTS)
 STEPS, ITEMS = 60, 60
 """GRPO steps of a run; items of each of the nine benchmarks, at three depths, that its end is measured on."""
+PROMPTS = 5
+"""Held-out prompts that are asked about as well, for one item of a benchmark: 300 of 60."""
 SETTINGS: dict[str, Any] = {"lockstep": True, "charge_rollbacks": True, "rules": {"autonomy": "auto"}}
 """The stack's, beside its defaults: all installed agents, with the knowledge graph."""
 QUICK: dict[str, Any] = {
@@ -64,6 +66,10 @@ class Row(BaseModel):
     ece: float | None
     unparsed: float
     """The share of answers that do not parse."""
+    prompts: float
+    """Right answers about held-out prompts, with each one's own activations, 0 to 1 (oracle_prompts.py)."""
+    prompts_shuffled: float
+    prompts_zero: float
     changes: tuple[Change, ...]
     seconds: float
 
@@ -88,7 +94,7 @@ def run(arm: Arm, seed: int, steps: int, items: int, home: str, quick: bool) -> 
         else:
             messages = without_stack(made())
             completed(arm, seed, messages)
-        return row(arm, seed, jobs[0], items, applied(messages), time.monotonic() - began)
+        return row(arm, seed, jobs[0], items, applied(messages), began)
 
 
 def completed(arm: Arm, seed: int, messages: Sequence[Any]) -> None:
@@ -110,22 +116,33 @@ def prepared(arm: Arm, seed: int, steps: int, items: int, folder: Path, cache: P
     return build(settings, parse_start(STARTS[arm], settings), seed, checkpoints, cache)
 
 
-def row(arm: Arm, seed: int, job: Job, items: int, changes: tuple[Change, ...], seconds: float) -> Row:
-    """Three passes over the held-out items: with the texts' own activations, with others', and with none."""
+def row(arm: Arm, seed: int, job: Job, items: int, changes: tuple[Change, ...], began: float) -> Row:
+    """Three passes over the held-out items and prompts: with the texts' own activations, with others', and with none.
+    `began` is when the run did, in seconds of the monotonic clock."""
+    from oven_bench.training.oracle_prompts import PromptQuestions
     from oven_learner.recipes.oracle.evaluation import OracleEvaluation, benchmark_items
 
     trainer = job.trainer
+    model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+    words = trainer.args.max_completion_length
     evaluation = OracleEvaluation(
-        trainer.accelerator.unwrap_model(trainer.model),
-        trainer.processing_class,
-        trainer.injection,
-        benchmark_items(None, items),
-        max_new_tokens=trainer.args.max_completion_length,
+        model, tokenizer, trainer.injection, benchmark_items(None, items), max_new_tokens=words
     )
+    prompts = PromptQuestions(model, tokenizer, trainer.injection, seed, items * PROMPTS, words)
     found = evaluation.run()
     own = found.overall
     return Row(
-        arm=arm, seed=seed, accuracy=own.accuracy.value, shuffled=found.shuffled_overall.accuracy.value,
-        zero=evaluation.without_activations().accuracy.value, brier=own.brier and own.brier.value,
-        ece=own.ece and own.ece.value, unparsed=own.unparsed / own.count, changes=changes, seconds=round(seconds, 1),
-    )  # fmt: skip
+        arm=arm,
+        seed=seed,
+        accuracy=own.accuracy.value,
+        shuffled=found.shuffled_overall.accuracy.value,
+        zero=evaluation.without_activations().accuracy.value,
+        brier=own.brier and own.brier.value,
+        ece=own.ece and own.ece.value,
+        unparsed=own.unparsed / own.count,
+        prompts=prompts.own(),
+        prompts_shuffled=prompts.shuffled(),
+        prompts_zero=prompts.zero(),
+        changes=changes,
+        seconds=round(time.monotonic() - began, 1),
+    )

@@ -69,12 +69,15 @@ class Bus(LogClient):
         timeout_s: float = CONNECT_S,
         changed: Callable[[], object] | None = None,
         trust: ssl.SSLContext | None = None,
+        inbox: str = "",
     ) -> AsyncIterator[Bus]:
         """`url`: one server, or a cluster's separated by commas. Raises RefusedError when the server turns the
         credentials down or its certificate is not trusted, BusError when there is no server. `changed` is called when
         the connection is lost, is back, or is closed for good. `trust`: whose certificates to take, else those that
-        OVEN_TLS_CA names, else the system's."""
-        bus = await cls.open(url, credentials, name=name, timeout_s=timeout_s, changed=changed, trust=trust)
+        OVEN_TLS_CA names, else the system's. `inbox`: where answers to its requests go, else to the name's own."""
+        bus = await cls.open(
+            url, credentials, name=name, timeout_s=timeout_s, changed=changed, trust=trust, inbox=inbox
+        )
         try:
             yield bus
         finally:
@@ -91,6 +94,7 @@ class Bus(LogClient):
         changed: Callable[[], object] | None = None,
         reconnect: bool = True,
         trust: ssl.SSLContext | None = None,
+        inbox: str = "",
     ) -> Bus:
         """Like `connect`, for who closes or aborts it themselves. `reconnect` False: a connection that is lost stays
         lost, and its owner makes another."""
@@ -103,7 +107,7 @@ class Bus(LogClient):
             "disconnected_cb": bus._on_loss,
             "reconnected_cb": bus._on_return,
             "closed_cb": bus._on_close,
-            "inbox_prefix": inbox_prefix(who),
+            "inbox_prefix": inbox or inbox_prefix(who),
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": 0.25,
             "connect_timeout": 1,

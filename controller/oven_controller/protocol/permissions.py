@@ -8,7 +8,7 @@ consumer's deliver subject). They catch up by asking `history`, which answers in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from oven_controller.protocol import names
 from oven_controller.protocol.names import Subjects, completions_stream, log_stream
@@ -16,6 +16,10 @@ from oven_controller.protocol.subjects import ASIDE, BY_KIND, SUBJECTS, Writer, 
 
 Role = Literal["admin", "learner", "mesh", "history", "kg", "member", "agent", "operator", "monitor"]
 """The kinds of users of the server; each user has a key and a name."""
+
+
+OF_THE_LEARNER: Final = ("token_prior", "upload")
+"""The prior service's endpoints that the learner may ask."""
 
 
 def inbox_prefix(name: str) -> str:
@@ -26,6 +30,12 @@ def inbox_prefix(name: str) -> str:
 def score_inbox(name: str) -> str:
     """Where committee members answer: apart from the inboxes in which the log acknowledges and delivers."""
     return f"{inbox_prefix(name)}.score"
+
+
+def kg_inbox(name: str) -> str:
+    """Where the prior service answers the learner: apart from the inboxes in which the log acknowledges, so that no
+    stranger's request can have the service write there. The colon is in no user's name."""
+    return f"{inbox_prefix(name)}:kg"
 
 
 def permissions(
@@ -49,7 +59,10 @@ def permissions(
     everything = on.all
     publish: dict[Role, list[str]] = {
         "admin": [">"],
-        "learner": [*patterns_by(run, "learner"), *_aside(run, "learner"), "oven.reward.*", "oven.probe.*", *read_log],
+        "learner": [
+            *(*patterns_by(run, "learner"), *_aside(run, "learner"), "oven.reward.*", "oven.probe.*"),
+            *(*map(names.kg, OF_THE_LEARNER), *read_log),
+        ],
         "mesh": [*patterns_by(run, "mesh"), *read_log],
         "history": ["_INBOX_.>", *read_log, *_read_completions(run)],
         "kg": ["_INBOX_.>", on.history],
@@ -61,7 +74,7 @@ def permissions(
     agents_hear = [subject.pattern(run) for subject in SUBJECTS if subject.agents]
     subscribe: dict[Role, list[str]] = {
         "admin": [">"],
-        "learner": [inbox],
+        "learner": [inbox, f"{kg_inbox(name)}.>"],
         "mesh": [inbox],
         "history": [on.history, on.history_of("*"), on.stored_completions, inbox],
         "kg": ["oven.kg.*", "$SRV.>", inbox],
@@ -77,8 +90,9 @@ def permissions(
         own = ("learner", "mesh", "history") if role == "history" else ("learner", "mesh", "history", "kg")
         held["publish"]["deny"] = [f"{inbox_prefix(other)}.>" for other in own]
     if role in ("agent", "monitor"):
-        # Who is judged by outcomes does not tell the graph of them.
-        held["publish"]["deny"] = [names.kg("outcome")]
+        # Who is judged by outcomes does not tell the graph of them; and scores of tokens, which take seconds, are the
+        # learner's alone to ask for.
+        held["publish"]["deny"] = [*map(names.kg, ("outcome", *OF_THE_LEARNER))]
     if role in ("operator", "monitor"):
         # A request's reply inbox is nobody's business, and in the replicas' queue requests would go astray.
         held["subscribe"]["deny"] = [on.history, on.history_of("*"), on.stored_completions]

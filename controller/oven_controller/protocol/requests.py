@@ -360,8 +360,39 @@ class TokenPriorRequest(Message):
     counts: tuple[int, ...] = Field(
         default=(), max_length=300_000, description="how often each token stands in the corpus; for `unigram`"
     )
-    vocabulary_sha: str = Field(default="", max_length=64, description="SHA-256 of the vocabulary, if it is not sent")
+    vocabulary_sha: str = Field(
+        default="",
+        max_length=64,
+        description="SHA-256 of the vocabulary; needed where it is not sent, and compared with it where it is",
+    )
     k: int = Field(default=358, ge=1, le=1024, description="tokens in it; fewer where a kilobyte does not hold them")
+    upload: str = Field(
+        default="",
+        max_length=64,
+        exclude_if=_is_default,
+        description="id of a request that was uploaded in parts: that one is answered, and no other field here counts",
+    )
+
+
+class RequestPart(Message):
+    """learner → kg, as a request on `oven.kg.upload`: a part of a TokenPriorRequest that one message of the bus does
+    not hold. The parts together are its JSON, compressed with zlib. TokenPriorRequest.upload then names it."""
+
+    type: Literal["RequestPart"] = "RequestPart"
+    upload: str = Field(
+        pattern=r"^[0-9a-f]{32}$", description="drawn by the asker; the same for all parts of a request"
+    )
+    part: int = Field(ge=0, description="which one, from 0")
+    parts: int = Field(ge=1, le=64, description="how many there are")
+    data: str = Field(min_length=1, max_length=524_288, description="base64")
+
+
+class PartTaken(Message):
+    """kg → learner."""
+
+    type: Literal["PartTaken"] = "PartTaken"
+    upload: str
+    missing: int = Field(ge=0, description="parts that have not come yet")
 
 
 class TokenPrior(Message):
@@ -372,7 +403,7 @@ class TokenPrior(Message):
     method: Literal["unigram", "kg"]
     tokens: int
     bytes: int
-    blob: str = Field(description="base64; its layout is in oven_kg/token_codec.py")
+    blob: str = Field(description="base64; its layout is in oven_controller/protocol/token_scores.py")
     ablation: str = Field(description="what was measured of this method, in a sentence")
 
 

@@ -43,9 +43,11 @@ from oven_controller.protocol.requests import (
     JudgeRequest,
     OutcomeReport,
     OutcomeTaken,
+    PartTaken,
     ProbeReply,
     ProbeRequest,
     QueryAnswer,
+    RequestPart,
     ScoreReply,
     ScoreRequest,
     TokenPrior,
@@ -186,5 +188,6 @@ REQUESTS: Final = (
     Request("kg.outcome", "oven.kg.outcome", OutcomeReport, OutcomeTaken),
     Request("kg.curriculum", "oven.kg.curriculum", CurriculumRequest, Curriculum),
     Request("kg.token_prior", "oven.kg.token_prior", TokenPriorRequest, TokenPrior),
+    Request("kg.upload", "oven.kg.upload", RequestPart, PartTaken),
     Request("kg.query", "oven.kg.query", GraphQuery, QueryAnswer),
 )

@@ -161,6 +161,15 @@ class Arrays:
         return at, at < self.nodes and self._bytes_of(at) == wanted
 
 
+def row_positions(indptr: NDArray[np.int64], nodes: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the edges of several nodes are, one node's after another's, and how many each has."""
+    first = indptr[nodes]
+    counts = indptr[nodes + 1] - first
+    positions = np.repeat(first - np.cumsum(counts) + counts, counts)
+    positions += np.arange(len(positions))
+    return positions, counts
+
+
 def size(column: str, nodes: int, edges: int, name_bytes: int) -> int:
     """How many elements a column has."""
     return {"N": nodes, "N+1": nodes + 1, "E": edges, "B": name_bytes}[COLUMNS[column][1]]

@@ -26,7 +26,8 @@ FUNCTIONS = {
         number_connected_components number_of_isolates number_strongly_connected_components
         number_weakly_connected_components out_degree_centrality strongly_connected_components predecessor
         single_source_shortest_path single_source_shortest_path_length single_target_shortest_path
-        single_target_shortest_path_length all_pairs_shortest_path all_pairs_shortest_path_length weakly_connected_components
+        single_target_shortest_path_length all_pairs_shortest_path all_pairs_shortest_path_length
+        weakly_connected_components
     """,
     "`tol` bounds the change of all ranks together, and not N times it.": "pagerank",
     "Sources come in the order in which they are given.": "bfs_layers",

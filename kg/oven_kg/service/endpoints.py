@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -39,6 +39,19 @@ from oven_kg.token_prior.prior import token_prior
 POSTERIORS: Final = "posteriors"
 """Gives out all that was learnt, whatever is asked: for who holds the object itself. No endpoint of the bus, where a
 message has a limit."""
+
+
+_Asked = TypeVar("_Asked", bound=Message)
+
+
+def read(kind: type[_Asked], request: bytes) -> _Asked:
+    """A request of that kind. Raises ConfigError that names the first fault."""
+    try:
+        return kind.model_validate_json(request)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"])) or "body"
+        raise ConfigError(clip(f"not a {kind.__name__}: {where}: {first['msg']}", 300)) from error
 
 
 class Answers:
@@ -75,13 +88,7 @@ class Answers:
         if endpoint not in self.endpoints:
             return None
         asked, answer = self.endpoints[endpoint]
-        try:
-            body = asked.model_validate_json(request)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(map(str, first["loc"])) or "body"
-            raise ConfigError(clip(f"not a {asked.__name__}: {where}: {first['msg']}", 300)) from error
-        return answer(body).wire()
+        return answer(read(asked, request)).wire()
 
     def take(self, *reports: OutcomeReport) -> OutcomeTaken:
         """Learn from these. The answer's `remedies` are the last one's."""

@@ -12,9 +12,9 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import nats.micro
 import typer
@@ -27,11 +27,14 @@ from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import OvenError
 from oven_controller.mesh.actuator_values import clip
 from oven_controller.protocol import names
+from oven_controller.protocol.requests import RequestPart, TokenPriorRequest
 from oven_controller.security.credentials import Credentials
 from oven_kg.checked_graph import load
-from oven_kg.service.endpoints import Answers
+from oven_kg.service import token_prior_process
+from oven_kg.service.endpoints import Answers, read
 from oven_kg.service.outcome_follower import follow
 from oven_kg.service.posterior_store import PersistentAnswers
+from oven_kg.service.uploads import Uploads
 
 log = logging.getLogger("oven.kg")
 
@@ -39,6 +42,10 @@ NAME: Final = "oven-kg"
 VERSION: Final = "1.0.0"
 """Of the endpoints; the graph has its hash."""
 QUEUE: Final = "kg"
+SHORT: Final = 4096
+"""Bytes. A request that names an upload has fewer; reading a longer one would hold the other endpoints up."""
+
+Answer: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 
 
 def main(args: list[str]) -> int:
@@ -62,15 +69,20 @@ def serve(
     graph = load(file)
     answers = PersistentAnswers(graph, posteriors) if posteriors else Answers(graph)
     run, pin = os.environ.get("OVEN_RUN", ""), os.environ.get("OVEN_LEARNER_KEY")
-    asyncio.run(_until_told(answers, os.environ["OVEN_URL"], credentials, run, pin))
+    asyncio.run(_until_told(answers, os.environ["OVEN_URL"], credentials, run, pin, file))
 
 
 async def _until_told(
-    answers: Answers, url: str, credentials: Credentials | None, run: str = "", pin: str | None = None
+    answers: Answers,
+    url: str,
+    credentials: Credentials | None,
+    run: str = "",
+    pin: str | None = None,
+    file: Path | None = None,
 ) -> None:
     stop = asyncio.Event()
     call_at_end(stop.set)
-    async with Bus.connect(url, credentials, name="kg") as bus, serving(bus, answers):
+    async with Bus.connect(url, credentials, name="kg") as bus, serving(bus, answers, file):
         graph = answers.graph
         log.info("graph %s, %d nodes, %d edges", graph.sha[:12], len(graph.nodes), len(graph.edges))
         following = asyncio.create_task(follow(bus, run, answers, pin)) if run else None
@@ -80,8 +92,9 @@ async def _until_told(
 
 
 @contextlib.asynccontextmanager
-async def serving(bus: Bus, answers: Answers) -> AsyncIterator[None]:
-    """Answer for as long as the context lasts, through the server's restarts."""
+async def serving(bus: Bus, answers: Answers, graph: Path | None = None) -> AsyncIterator[None]:
+    """Answer for as long as the context lasts, through the server's restarts. `graph`: the file that the answers are
+    from, if it is not the built-in one."""
     config = ServiceConfig(
         name=NAME,
         version=VERSION,
@@ -90,8 +103,8 @@ async def serving(bus: Bus, answers: Answers) -> AsyncIterator[None]:
         queue_group=QUEUE,
     )
     service = await nats.micro.add_service(bus.client, config)
-    for endpoint in answers.endpoints:
-        await service.add_endpoint(name=endpoint, subject=names.kg(endpoint), handler=_answering(endpoint, answers))
+    for endpoint, answer in _endpoints(answers, graph).items():
+        await service.add_endpoint(name=endpoint, subject=names.kg(endpoint), handler=_answering(answer))
     await bus.flush()
     try:
         yield
@@ -101,16 +114,38 @@ async def serving(bus: Bus, answers: Answers) -> AsyncIterator[None]:
                 await service.stop()
 
 
-def _answering(endpoint: str, answers: Answers) -> Callable[[Request], Awaitable[None]]:
+def _endpoints(answers: Answers, graph: Path | None) -> Mapping[str, Answer]:
+    """Name → how it is answered: here, but for the scores of tokens, which would hold all the others up."""
+    uploads = Uploads()
+
+    def here(endpoint: str) -> Answer:
+        async def answer(request: bytes) -> bytes:
+            return answers(endpoint, request) or b""
+
+        return answer
+
+    async def upload(request: bytes) -> bytes:
+        return uploads.take(read(RequestPart, request), asyncio.get_running_loop().time()).wire()
+
+    async def token_prior(request: bytes) -> bytes:
+        named = read(TokenPriorRequest, request).upload if len(request) < SHORT else ""
+        whole = uploads.whole(named) if named else request
+        return await token_prior_process.answer(whole, compressed=bool(named), graph=graph)
+
+    found = {endpoint: here(endpoint) for endpoint in answers.endpoints}
+    return found | {"token_prior": token_prior, "upload": upload}
+
+
+def _answering(answer: Answer) -> Callable[[Request], Awaitable[None]]:
     async def handle(request: Request) -> None:
         reply = reply_subject(request)
         if not reply.startswith("_INBOX_."):
             log.warning("ignored a request on %s with the reply subject %r", request.subject, clip(reply, 120))
             return
         try:
-            answer = answers(endpoint, request.data)
+            found = await answer(request.data)
         except OvenError as error:
             raise ServiceError("400", clip(str(error), 300)) from error
-        await request.respond(answer or b"")
+        await request.respond(found)
 
     return handle

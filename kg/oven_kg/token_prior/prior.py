@@ -14,8 +14,8 @@ from typing import Final
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.requests import TokenPrior, TokenPriorRequest
+from oven_controller.protocol.token_scores import encode, tokens_in, vocabulary_sha
 from oven_kg.graph.knowledge import Knowledge
-from oven_kg.token_prior.codec import encode, tokens_in, vocabulary_sha
 from oven_kg.token_prior.pagerank import node_importance, token_scores, top
 
 ABLATION: Final = {
@@ -35,6 +35,11 @@ def token_prior(graph: Knowledge, asked: TokenPriorRequest) -> TokenPrior:
     if asked.vocabulary and asked.counts and len(asked.vocabulary) != len(asked.counts):
         raise ConfigError(f"{len(asked.vocabulary)} tokens and {len(asked.counts)} counts; give one count a token")
     sha = vocabulary_sha(asked.vocabulary) if asked.vocabulary else asked.vocabulary_sha
+    if asked.vocabulary_sha not in ("", sha):
+        raise ConfigError(
+            f"the vocabulary sent has the SHA-256 {sha[:16]}…, and vocabulary_sha says {asked.vocabulary_sha[:16]!r}…: "
+            "it is another tokenizer's; send the vocabulary of the one that is trained"
+        )
     if not re.fullmatch(r"[0-9a-f]{64}", sha):
         raise ConfigError(f"vocabulary_sha is {sha!r}; send the vocabulary, or its SHA-256 in 64 hexadecimal digits")
     scores = _unigram(asked) if asked.method == "unigram" else _from_graph(graph, asked)

@@ -13,6 +13,7 @@ from transformers import DefaultFlowCallback, PrinterCallback, ProgressCallback,
 from transformers.trainer_callback import CallbackHandler, ExportableState
 
 from oven_controller.protocol.messages import MetricSpec
+from oven_learner.hf import trainer_snapshot
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.epoch_extension import EpochExtension
 from oven_learner.hf.evaluations import UserEvaluation
@@ -79,6 +80,7 @@ class TrainerBranch:
         own = trainer.accelerator.unwrap_model(trainer.model)
         inside = {id(module) for module in own.modules()} | {id(getattr(trainer, "ref_model", None))}
         beside += [one for one in held if isinstance(one, torch.nn.Module) and id(one) not in inside]
+        beside += trainer_snapshot.beside(trainer).values()
         self._training = TrainingState(
             own,
             trainer.optimizer,

@@ -24,7 +24,7 @@ def fits(trainer: Trainer, count: int) -> bool:
 def size(trainer: Trainer) -> int:
     """Bytes of what trains and two Adam moments of it; of this rank's part, where the model is sharded."""
     assert trainer.model is not None
-    return snapshot.size(trainer.model)
+    return sum(snapshot.size(module) for module in (trainer.model, *beside(trainer).values()))
 
 
 def take(trainer: Trainer) -> tuple[int, dict[str, Any]]:
@@ -35,6 +35,7 @@ def take(trainer: Trainer) -> tuple[int, dict[str, Any]]:
         "step": trainer.state.global_step,
         "epoch": trainer.state.epoch,
         "model": copied(that_train(_model(trainer))),
+        "beside": {name: copied(module.state_dict()) for name, module in beside(trainer).items()},
         "optimizer": copied(_bare_optimizer(trainer).state_dict()),
         "scheduler": copy.deepcopy(scheduler.state_dict()),
     }
@@ -47,6 +48,8 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> None:
     """The learning-rate scale stays: it is an actuator, and is set again on the rates that come back."""
     scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler).read()
     _model(trainer).load_state_dict(state["model"], strict=False)
+    for name, module in beside(trainer).items():
+        module.load_state_dict(state["beside"][name])
     _bare_optimizer(trainer).load_state_dict(copied(state["optimizer"]))
     _bare(trainer.lr_scheduler).load_state_dict(copy.deepcopy(state["scheduler"]))
     rates = LearningRateScale(trainer.optimizer, trainer.lr_scheduler)
@@ -64,6 +67,12 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> None:
         trainer._buffered_inputs = None  # TRL: completions of the policy that was left behind
     if hasattr(trainer, "_last_loaded_step"):
         trainer._last_loaded_step = -1  # TRL: the step whose weights vLLM has; the step that comes back has others
+
+
+def beside(trainer: Any) -> dict[str, torch.nn.Module]:
+    """What loss channels train beside the model, by their names."""
+    channels = getattr(trainer, "channels", ())
+    return {channel.name: channel.module for channel in channels if channel.module is not None}
 
 
 def _wait(trainer: Trainer) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import MetricSpec
@@ -21,6 +21,9 @@ class Channel(ABC):
     """
 
     name: ClassVar[str]
+    reads: ClassVar[Literal["completions", "logits", "hidden"]] = "completions"
+    """What its term is computed from: the completions of a GRPOTrainer, or of a text that a Trainer learns the model's
+    logits or its last hidden states (oven_learner.losses.text_trainer)."""
     unit: str
     """Of the term, as it is published."""
 
@@ -54,6 +57,11 @@ class Channel(ABC):
         """Raises ConfigError while the term cannot be computed. Asked before training and before a weight above 0."""
         return
 
+    @property
+    def module(self) -> nn.Module | None:
+        """What it trains beside the model, by the trainer's optimizer; None: nothing."""
+        return None
+
     def columns(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """What it wants carried in the batch from the dataset's rows, one entry a row; kept, but not computed on."""
         return {}
@@ -71,6 +79,7 @@ class Channel(ABC):
             low=0.0,
             high=self._maximum,
             unit=f"× {self.unit}, in the loss",
+            moves_own_metric=self.reads != "completions",  # a Trainer's metric is the loss, which the term is part of
         )
 
     def announced(self) -> tuple[MetricSpec, ...]:
@@ -79,3 +88,16 @@ class Channel(ABC):
             MetricSpec(name=f"channel/{self.name}", better="down", unit=self.unit),
             MetricSpec(name=f"channel/{self.name}/weight", unit="in the loss of this step"),
         )
+
+
+def check_channels(channels: Sequence[Channel], reads: Collection[str], trainer: str) -> None:
+    """Raises ConfigError for two channels of a name, and for one that reads what this trainer does not have."""
+    names = [channel.name for channel in channels]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"channels {', '.join(names)}: each may be given once")
+    for channel in channels:
+        if channel.reads not in reads:
+            kind = "ChannelTrainer" if channel.reads == "completions" else "TextTrainer"
+            raise ConfigError(
+                f"channel.{channel.name} reads {channel.reads}, which a {trainer} does not have; give it to a {kind}"
+            )

@@ -11,7 +11,7 @@ from transformers import ProcessorMixin
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
-from oven_learner.losses.channel import Channel
+from oven_learner.losses.channel import Channel, check_channels
 
 
 class ChannelTrainer(GRPOTrainer):
@@ -28,9 +28,7 @@ class ChannelTrainer(GRPOTrainer):
     def __init__(self, *args: Any, channels: Iterable[Channel] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.channels: Sequence[Channel] = tuple(channels)
-        names = [channel.name for channel in self.channels]
-        if len(set(names)) < len(names):
-            raise ConfigError(f"channels {', '.join(names)}: each may be given once")
+        check_channels(self.channels, ("completions",), type(self).__name__)
         if self.channels:
             _refuse(self)
         for channel in self.channels:

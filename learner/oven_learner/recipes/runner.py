@@ -14,6 +14,7 @@ from typing import Any
 from transformers import PrinterCallback
 
 from oven_controller.protocol.messages import MetricSpec
+from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.hf.attach import attach
@@ -49,6 +50,8 @@ class Job:
     lr_bounds: tuple[float, float]
     beta_bounds: tuple[float, float] = USER_BOUNDS
     mixture: Mixture | None = None
+    actuators: Actuators | None = None
+    """The recipe's own knobs."""
     teachers: Teachers | None = None
     committee: Committee | None = None
     finished: Callable[[], None] | None = None
@@ -67,6 +70,7 @@ class Job:
             lr_bounds=self.lr_bounds,
             beta_bounds=self.beta_bounds,
             mixture=self.mixture,
+            actuators=self.actuators,
             teachers=self.teachers,
             committee=self.committee,
             **options,

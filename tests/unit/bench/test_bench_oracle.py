@@ -13,6 +13,7 @@ from oven_controller.errors import ConfigError
 
 def row(arm: Arm, seed: int, **values: Any) -> Row:
     told = {"accuracy": 0.6, "shuffled": 0.5, "zero": 0.5, "brier": 0.3, "ece": 0.2, "unparsed": 0.0}
+    told |= {"prompts": 0.5, "prompts_shuffled": 0.3, "prompts_zero": 0.3}
     return Row.model_validate({"arm": arm, "seed": seed, "changes": (), "seconds": 1.0, **told, **values})
 
 
@@ -26,6 +27,7 @@ def test_more_is_better_of_every_difference_and_lesser_scores_are_better() -> No
     assert found["seeds"] == [1, 2, 3]
     assert found["true_against_shuffled"]["accuracy"]["verdict"] == "HELPS"
     assert found["true_against_shuffled"]["accuracy"]["difference"] == pytest.approx(0.101)
+    assert found["true_against_shuffled"]["prompts"]["difference"] == pytest.approx(0.2)
     assert found["grpo_against_sft"]["brier"]["verdict"] == "HELPS", "a lower Brier score is better"
     assert found["grpo_against_sft"]["accuracy"]["verdict"] == "NO EFFECT"
     assert found["agents_in_constant_confidence"]["ece"]["verdict"] == "HARMS"

@@ -12,7 +12,7 @@ import torch
 from oven_bench.statistics import Word
 from oven_bench.training import token_prior as bench
 from oven_controller import plugins
-from oven_kg.token_prior.codec import LIMIT, decode, vocabulary_sha
+from oven_controller.protocol.token_scores import LIMIT, decode, vocabulary_sha
 from oven_kg.token_prior.python_code_prior import source_prior, triples_of
 
 SOURCE = """

@@ -16,12 +16,12 @@ from tests.unit.kg.test_kg_commands import said
 
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.protocol.requests import Curriculum, CurriculumRequest, GraphQuery, QueryAnswer, TokenPriorRequest
+from oven_controller.protocol.token_scores import LIMIT, decode, encode, vocabulary_sha
 from oven_kg.checked_graph import load
 from oven_kg.cli.graph_commands import QUERY
 from oven_kg.cli.training_commands import CURRICULUM, LEARN, TOKEN_PRIOR
 from oven_kg.reasoning.curriculum import curriculum, lower_bound
 from oven_kg.reasoning.query import query
-from oven_kg.token_prior.codec import LIMIT, decode, encode, vocabulary_sha
 from oven_kg.token_prior.pagerank import node_importance, pagerank, top
 from oven_kg.token_prior.prior import Longest, token_prior
 

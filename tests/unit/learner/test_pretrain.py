@@ -201,12 +201,13 @@ def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Hom
                 nats -= float(logs[place - 1, row[place]])
                 mark = int(row[place]) == words.tokenizer.eos_token_id
                 size += 0 if mark else len(str(words.tokenizer.convert_ids_to_tokens(int(row[place]))))
-    found = job.evaluate()
+    found = dict(job.evaluate())
     assert means(found)[0]["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
+    assert found.pop("eval/weight_bits") == 32
     assert set(found) == {"eval/bits_per_byte", "eval/bits_per_byte/one", "eval/bits_per_byte/two"}
     assert found == bits_per_byte(model, rows, tokens.bytes_of(words.tokenizer)), "it leaves no trace"
     assert model.training
-    assert set(job.evaluate()) == set(found)
+    assert set(job.evaluate()) == {*found, "eval/weight_bits"}
 
 
 def run(home: Home, folder: Path, line: FakeLink, monkeypatch: pytest.MonkeyPatch, **order: Any) -> None:
@@ -230,7 +231,7 @@ def test_the_recipe_trains_under_decisions(tmp_path: Path, home: Home, monkeypat
     knobs = {spec.name: spec for spec in started.actuators}
     assert {"optimizer.lr_scale", "optimizer.weight_decay", "grad.clip", "data.mixture", "data.skip", "run.hold",
             "run.stop", "run.checkpoint", "run.rollback", "run.undo_rollback",
-            "run.evaluate", "run.best"} == set(knobs)  # fmt: skip
+            "run.evaluate", "run.best", "channel.mtp", "train.quantisation"} == set(knobs)  # fmt: skip
     assert knobs["optimizer.weight_decay"].value == 0.1 and knobs["data.mixture"].choices in (
         ("one", "two"),
         ("two", "one"),

@@ -1,7 +1,9 @@
 """Pre-training of the model that is made on the spot: texts, each followed by questions about it and their answers.
 
-What it learns to answer of a text that it reads, its activations of that text have to carry. Texts that are held out,
-of the prompts and of the benchmarks' templates, are never among them.
+What it learns to answer of a text that it reads, its activations of that text have to carry. A large model makes
+something of activations in its own stream without being taught; one of a million weights does not, so the last steps
+also ask it about activations that it has of texts as it is then. Texts that are held out, of the prompts and of the
+benchmarks' templates, are never among them.
 """
 
 from __future__ import annotations
@@ -18,10 +20,16 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM, PreTrainedModel
 
+from oven_learner.activations.capture import MOST_TOKENS, capture
+from oven_learner.activations.injection import ActivationInjection
+from oven_learner.recipes.oracle import supervised
 from oven_learner.recipes.oracle.attributes import ABSENT, ATTRIBUTES
 from oven_learner.recipes.oracle.benchmark_items import items
 from oven_learner.recipes.oracle.benchmark_templates import QUESTIONS
 from oven_learner.recipes.oracle.model import EOS, SIZES, Sizes, build_model
+from oven_learner.recipes.oracle.questions import QuestionedPrompt
+from oven_learner.recipes.oracle.supervised import Lesson, benchmark_prompts, lesson_loss
+from oven_learner.recipes.oracle.supervised import lessons as lessons_of
 from oven_learner.recipes.oracle.template_prompts import TemplatePrompt, prompts
 from oven_learner.recipes.oracle.template_questions import YES, questions
 from oven_learner.recipes.weights_cache import key_of, load_weights, store_weights
@@ -36,8 +44,14 @@ ORACLE_FORM = 0.3
 that its model has never written, and its confidences are drawn, so that they say nothing yet."""
 SHORTER = 2
 """Rows of benchmarks for one of a prompt, which is about twice as long."""
+READING = 0.6
+"""The share of the steps, the last, in which rows about activations are passed as well."""
+READING_ROWS = 2
+"""Of those for one of a prompt; half are about the benchmarks' texts."""
 ASKED = 4
 """Questions that follow a prompt."""
+BENCHMARK_TEXTS = 1000
+"""Of the benchmarks' training parts that rows about activations are drawn from."""
 TEXT_WEIGHT = 0.1
 """Of a token that is not an answer's: most of a drawn text cannot be foretold, and answers are what is wanted."""
 RAMP = 20
@@ -58,7 +72,7 @@ ADAM = 0.25
 """AdamW's learning rate in Muon's."""
 SAID = 50
 """Steps between two lines in the learner's log: 20 seconds or so."""
-VERSION = 1
+VERSION = 2
 """Raise it when the code changes what the pre-training makes."""
 
 Piece = tuple[str, bool]
@@ -141,6 +155,25 @@ def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
         yield _row(text, pieces, (carried or [ABSENT]) if label_of else [], rng)
 
 
+def reading_rows(
+    model: Any, tokenizer: Any, count: int, benchmarks: Sequence[QuestionedPrompt], rng: random.Random
+) -> tuple[list[Lesson], list[Tensor]]:
+    """`count` questions, each about the activations that the model, as it is now, has of another text at a layer that
+    is drawn, and those activations: data, with no gradient to where they come from."""
+    made = [QuestionedPrompt(one.text, "english", questions(one, rng)) for one in prompts(count - count // 2, rng)]
+    asked = [*made, *rng.sample(benchmarks, count // 2)]
+    counts = [rng.randint(1, MOST_TOKENS) for _ in asked]
+    layers = range(SIZES.layers)
+    read = capture(model, tokenizer, [prompt.prompt for prompt in asked], layers, counts)
+    lessons, vectors = [], []
+    for place, prompt in enumerate(asked):
+        one = read[place * len(layers) + rng.choice(layers)]
+        [lesson] = rng.sample(lessons_of([prompt], "", [one.layer]), 1)
+        lessons.append(lesson)
+        vectors.append(one.vectors)
+    return lessons, vectors
+
+
 def collate(rows: Sequence[list[Piece]], tokenizer: Any) -> tuple[Tensor, Tensor]:
     """Token ids (B, T), padded on the right, and the weight of each as a target (B, T)."""
     encoded = []
@@ -184,6 +217,7 @@ def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
         )
         for optimizer in optimizers
     ]
+    benchmarks = benchmark_prompts(BENCHMARK_TEXTS, rng)
     model.train()
     for step in range(schedule.steps):
         if step % SAID == 0:
@@ -191,6 +225,11 @@ def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
         for source, count in ((ours, schedule.rows), (theirs, schedule.rows * SHORTER)):
             rows = [next(source) for _ in range(count)]
             loss_of(model, *collate(rows, tokenizer)).backward()  # type: ignore[no-untyped-call]
+        if step >= (1 - READING) * schedule.steps:
+            about, vectors = reading_rows(model, tokenizer, schedule.rows * READING_ROWS, benchmarks, rng)
+            taught = supervised.collate(about, vectors, tokenizer, "spread", rng, clean=True)
+            with ActivationInjection(model, tokenizer) as injection:
+                lesson_loss(model, injection, about, vectors, taught).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
             optimizer.step()

@@ -181,10 +181,9 @@ def train(
                 log.info("the supervised stage: step %d of %d", step, settings.sft_steps)
             clean = step < CLEAN * settings.sft_steps
             vectors = [store.get(lesson.key) for lesson in batch]
-            ids, mask, labels = collate(batch, vectors, tokenizer, confidence, rng, clean=clean)
-            with injection.rows(vectors, [lesson.layer for lesson in batch]):
-                logits = policy(input_ids=ids.to(policy.device), attention_mask=mask.to(policy.device)).logits
-            loss = cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten().to(policy.device))
+            loss = lesson_loss(
+                policy, injection, batch, vectors, collate(batch, vectors, tokenizer, confidence, rng, clean=clean)
+            )
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(weights, 1.0)
@@ -193,6 +192,20 @@ def train(
     finally:
         injection.remove()
         policy.eval()
+
+
+def lesson_loss(
+    model: Any,
+    injection: ActivationInjection,
+    batch: Sequence[Lesson],
+    vectors: Sequence[Tensor],
+    collated: tuple[Tensor, Tensor, Tensor],
+) -> Tensor:
+    """The mean cross-entropy, in nats, of what the oracle is to say of `vectors`; `collated` is what `collate` gave."""
+    ids, mask, labels = (part.to(model.device) for part in collated)
+    with injection.rows(vectors, [lesson.layer for lesson in batch]):
+        logits = model(input_ids=ids, attention_mask=mask).logits  # (B, T, V)
+    return cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
 
 
 def _batches(

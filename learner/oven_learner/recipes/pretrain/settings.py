@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from oven_learner.recipes.base import no_such_start
 
@@ -41,6 +41,22 @@ def _configuration(given: Path) -> Path:
     if not known:
         raise ValueError(f"{file} is not JSON with a `model_type`; {remedy}")
     return file
+
+
+NO_PRIOR, UNIGRAM, KG = "none", "unigram", "kg"
+
+
+def _prior(given: str) -> str:
+    """A file's whole path."""
+    if given in (NO_PRIOR, UNIGRAM, KG):
+        return given
+    path = Path(given).expanduser().absolute()
+    if not path.is_file():
+        raise ValueError(
+            f"{given!r} is neither {NO_PRIOR}, {UNIGRAM} or {KG}, nor a file; give the one that `oven-controller kg "
+            "token-prior --to FILE` wrote"
+        )
+    return str(path)
 
 
 class PretrainSettings(BaseModel):
@@ -76,8 +92,34 @@ class PretrainSettings(BaseModel):
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     lr_warmup_steps: int = Field(default=20, ge=0, description="steps over which the learning rate rises from 0")
 
+    # What the source swarm's agents moved; the weights and the rounding are knobs of the run.
+    token_prior: Annotated[str, AfterValidator(_prior)] = Field(
+        default=NO_PRIOR,
+        description="which tokens matter: none, unigram (the frequent ones), kg (asks the prior service), or a file of "
+        "`kg token-prior`; scales their embeddings at the start by 1 + .1 score, and is what channel.kg weights by",
+    )
+    kg_weight: float = Field(default=0.0, ge=0, le=1, description="channel.kg at the start; needs a token_prior")
+    mtp_weight: float = Field(
+        default=0.0, ge=0, le=1, description="channel.mtp at the start: predicting the token after the next one"
+    )
+    quantisation: Literal["none", "int8", "int4"] = Field(
+        default="none", description="train.quantisation at the start: the linear layers' weights in the forward pass"
+    )
+
+    served: Literal["none", "int8", "int4"] = Field(
+        default="none",
+        description="what weights will be rounded to where they are served: measured, too, as eval/<it>/bits_per_byte",
+    )
+
     eval_every: int = Field(default=50, ge=1, description="steps between held-out evaluations")
     eval_rows: int = Field(default=128, ge=1, description="held-out rows of each evaluation, the same every time")
+
+    @field_validator("kg_weight")
+    @classmethod
+    def _something_to_weight_by(cls, weight: float, others: ValidationInfo) -> float:
+        if weight > 0 and others.data.get("token_prior") == NO_PRIOR:
+            raise ValueError("it weights tokens by token_prior, and that is none; give kg, unigram or a file")
+        return weight
 
 
 LEARNING_RATE_RANGE = (1 / 30, 30.0)

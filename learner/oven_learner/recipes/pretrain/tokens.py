@@ -19,11 +19,12 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from oven_controller.errors import ConfigError
+from oven_controller.files import write_atomic
 from oven_learner.recipes.pretrain.corpus import Part
 
 VERSION = 1  # raise it when the code changes what it makes of a corpus
 END = "<|endoftext|>"
-TOKENIZER, TOKENS = "tokenizer.json", "tokens.safetensors"
+TOKENIZER, TOKENS, VOCABULARY = "tokenizer.json", "tokens.safetensors", "vocabulary.json"
 BATCH = 16
 """Texts that are encoded at a time: an encoding takes far more memory than its ids."""
 
@@ -36,6 +37,19 @@ class Tokens:
     train: dict[str, Tensor]
     held_out: dict[str, Tensor]
     """Without the sub-corpora of a single file."""
+    file: Path
+    """The tokens' texts by id, a JSON list: what `kg token-prior` asks for."""
+
+    @property
+    def texts(self) -> list[str]:
+        """Of the tokens, by id. One that is a part of a character has the replacement character."""
+        return _texts(self.tokenizer)
+
+    @property
+    def counts(self) -> Tensor:
+        """How often each token is in what is trained on, int64 [vocabulary]."""
+        streams = torch.cat([stream.long() for stream in self.train.values()])
+        return torch.bincount(streams, minlength=len(self.tokenizer))
 
 
 class Rows(Dataset[dict[str, Tensor]]):
@@ -67,11 +81,15 @@ def tokenized(parts: Sequence[Part], vocabulary: int, cache: Path) -> Tokens:
             if part.held_out:
                 streams[f"held out {number}"] = _encoded(core, [file.text for file in part.held_out])
         _store(folder, core, streams)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, pad_token=END)  # type: ignore[no-untyped-call]
+    if not (folder / VOCABULARY).is_file():
+        write_atomic(folder / VOCABULARY, json.dumps(_texts(tokenizer)))
     names = {f"{kind} {number}": part.name for number, part in enumerate(parts) for kind in ("train", "held out")}
     return Tokens(
-        PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, pad_token=END),  # type: ignore[no-untyped-call]
+        tokenizer,
         {names[key]: streams[key] for key in names if key.startswith("train")},
         {names[key]: streams[key] for key in names if key.startswith("held") and key in streams},
+        folder / VOCABULARY,
     )
 
 
@@ -96,6 +114,10 @@ def bytes_of(tokenizer: PreTrainedTokenizerFast) -> Tensor:
     for token, number in tokenizer.get_vocab().items():
         lengths[number] = 0 if token == END else len(token)
     return lengths
+
+
+def _texts(tokenizer: PreTrainedTokenizerFast) -> list[str]:
+    return [str(tokenizer.decode([token], clean_up_tokenization_spaces=False)) for token in range(len(tokenizer))]
 
 
 def _key(parts: Sequence[Part], vocabulary: int) -> str:

@@ -1,0 +1,192 @@
+"""PageRank over arrays: by power iteration to an accuracy that is stated, and near a node by forward push.
+
+networkx and rustworkx stop when an iteration moves less than N × tol, which for half a million nodes and the default is
+half of all the mass (their ranks were off by 0.1 to 0.9). Here the accuracy is a bound on the distance to the true
+ranks, as the sum of absolute differences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from oven_kg.large.arrays import Arrays, row_positions
+
+Values: TypeAlias = NDArray[np.float64]
+
+DAMPING: Final = 0.85
+"""Probability with which the walk goes on along an edge (Page et al. 1999)."""
+ACCURACY: Final = 1e-9
+"""The most that the ranks are off, in all; they sum to 1."""
+RESIDUE: Final = 5e-5
+"""Mass, per edge of a node, from which a push hands it on. It bounds the work, whatever the graph, to 1 / (RESIDUE ×
+(1 − DAMPING)) = 133,000 edges, some 8 ms; at 2e-5 the first 20 were no better."""
+
+
+class RandomWalk:
+    """The walk along a graph's edges, in proportion to their weights. It is made once and asked often.
+
+    `weighted`: if not, each edge counts alike. Edges of different relations between two nodes add up. From a node
+    without an edge to follow, or with edges of weight 0 only, the walk goes where it restarts.
+    """
+
+    def __init__(self, arrays: Arrays, *, weighted: bool = True, damping: float = DAMPING) -> None:
+        """`damping`: from 0 to below 1."""
+        if not 0 <= damping < 1:
+            raise ValueError(f"the damping is {damping}; it has to be from 0 to below 1")
+        self.arrays = arrays
+        self._weighted = weighted
+        self._damping = damping
+
+    def ranks(
+        self, restart: Values | None = None, *, accuracy: float = ACCURACY, dangling: Values | None = None
+    ) -> Values:
+        """(N,): the share of its time that the walk spends at each node.
+
+        `restart`: (N,), where it begins anew, in proportion; anywhere if None. `dangling`: (N,), where it goes from a
+        node without an edge to follow; as `restart` if None. `accuracy`: above 0. Raises ValueError for proportions
+        that no walk can have.
+        """
+        if not self.arrays.nodes:
+            return np.empty(0)
+        begin = self._shares(restart)
+        lost_to = begin if dangling is None else self._shares(dangling)
+        ends = np.flatnonzero(self._per_weight == 0)
+        ranks = begin
+        # Each iteration shrinks the distance to the true ranks, which is 2 at most, by the damping: so many suffice,
+        # and what one of them moved says when fewer did.
+        for _ in range(math.ceil(math.log(accuracy / 2) / math.log(max(self._damping, 1e-300)))):
+            after: Values = self._into @ (ranks * self._per_weight)
+            after += ranks[ends].sum() * lost_to
+            after *= self._damping
+            after += (1 - self._damping) * begin
+            moved = float(np.abs(after - ranks).sum())
+            ranks = after
+            if moved * self._damping <= accuracy * (1 - self._damping):
+                break
+        return ranks
+
+    def near(
+        self, starts: Sequence[int], count: int, *, both: bool = False, residue: float = RESIDUE
+    ) -> tuple[NDArray[np.int32], Values]:
+        """The `count` nodes at which a walk that restarts at `starts` is most, and its share of time there, descending.
+
+        By forward push (Andersen, Chung & Lang 2006) in rounds. `both`: along edges in both directions. What was not
+        handed on is laid where a walk from anywhere goes, which is what puts the hubs in their places: without it the
+        first 20 agreed with the exact ones in 97 %, with it in 99 %.
+        """
+        held, damping = self.arrays, self._damping
+        shares, waiting = np.zeros(held.nodes), np.zeros(held.nodes)
+        mark = np.empty(held.nodes, np.int32)
+        begin = _distinct(np.asarray(starts, np.int32), mark)
+        waiting[begin] = 1 / len(begin)
+        per_weight, anywhere, limits = self._pushing(both)
+        now, seen = begin, [begin]
+        while len(now):
+            mass = waiting[now]
+            waiting[now] = 0
+            shares[now] += (1 - damping) * mass
+            factors = per_weight[now]
+            reached = self._hand_on(now, damping * mass * factors, waiting, both)
+            if lost := damping * float(mass[factors == 0].sum()):
+                waiting[begin] += lost / len(begin)
+                reached = np.concatenate([reached, begin])
+            seen.append(reached)
+            now = _distinct(reached[waiting[reached] > residue * limits[reached]], mark)
+        nodes = _distinct(np.concatenate(seen), mark)
+        left = waiting[nodes]
+        found = shares[nodes] + (1 - damping) * left + damping * left.sum() * anywhere[nodes]
+        best = np.lexsort((nodes, -found)) if len(nodes) <= count else _largest(found, nodes, count)
+        return nodes[best], found[best]
+
+    def _hand_on(self, nodes: NDArray[np.int32], mass: Values, waiting: Values, both: bool) -> NDArray[np.int32]:
+        """Add to `waiting` the share of each edge: `mass` is a node's, per weight. The nodes that it reached."""
+        held, reached = self.arrays, []
+        ways = [(held.indptr, held.dst, held.weight)]
+        if both:
+            ways.append((held.in_indptr, held.in_src, held.in_weight))
+        for indptr, ends, weights in ways:
+            positions, counts = row_positions(indptr, nodes)
+            given = np.repeat(mass, counts)
+            if self._weighted:
+                given *= weights[positions]
+            reached.append(ends[positions])
+            np.add.at(waiting, reached[-1], given)
+        return np.concatenate(reached)
+
+    def _pushing(self, both: bool) -> tuple[Values, Values, Values]:
+        return self._pushing_both if both else self._pushing_out
+
+    @cached_property
+    def _pushing_out(self) -> tuple[Values, Values, Values]:
+        """(N,) each: 1 over the weight out, where a walk from anywhere is after an edge, and edges out, at least 1."""
+        spread = np.asarray(self._into @ self._per_weight)
+        return self._per_weight, spread / max(spread.sum(), 1e-300), _degrees(self.arrays.indptr)
+
+    @cached_property
+    def _pushing_both(self) -> tuple[Values, Values, Values]:
+        """The same along edges in both directions, where a long walk is at a node in proportion to its weight."""
+        held = self.arrays
+        total = self._sums(held.indptr, held.weight) + self._sums(held.in_indptr, held.in_weight)
+        degrees = np.maximum(np.diff(held.indptr) + np.diff(held.in_indptr), 1).astype(np.float64)
+        return _inverse(total), total / max(total.sum(), 1e-300), degrees
+
+    @cached_property
+    def _into(self) -> sparse.csr_array:
+        """(N, N): row i has the weights of the edges into i, in 64 bits; 8 bytes an edge beside the graph's own."""
+        held, count = self.arrays, self.arrays.nodes
+        weights = held.in_weight.astype(np.float64) if self._weighted else np.ones(held.edges)
+        return sparse.csr_array((weights, held.in_src, held.in_indptr.astype(np.int32)), shape=(count, count))
+
+    @cached_property
+    def _per_weight(self) -> Values:
+        """(N,): 1 over the sum of the weights out, 0 where that is 0."""
+        return _inverse(self._sums(self.arrays.indptr, self.arrays.weight))
+
+    def _sums(self, indptr: NDArray[np.int64], weights: NDArray[np.float32]) -> Values:
+        """(N,): the sum of each row's weights."""
+        if not self._weighted:
+            return np.diff(indptr).astype(np.float64)
+        sums, filled = np.zeros(self.arrays.nodes), np.flatnonzero(np.diff(indptr))
+        if len(filled):
+            sums[filled] = np.add.reduceat(weights, indptr[filled], dtype=np.float64)
+        return sums
+
+    def _shares(self, proportions: Values | None) -> Values:
+        count = self.arrays.nodes
+        if proportions is None:
+            return np.full(count, 1 / count)
+        values = np.asarray(proportions, np.float64)
+        total = float(values.sum())
+        if values.shape != (count,) or not (values >= 0).all() or not 0 < total < np.inf:
+            raise ValueError(f"give each of the {count} nodes a proportion of 0 or more, and one of them more than 0")
+        return values / total
+
+
+def _inverse(values: Values) -> Values:
+    return np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
+
+
+def _degrees(indptr: NDArray[np.int64]) -> Values:
+    return np.maximum(np.diff(indptr), 1).astype(np.float64)
+
+
+def _distinct(nodes: NDArray[np.int32], mark: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Each node once, without sorting: the last to sign its place stays. `mark`: (N,), whatever is in it."""
+    places = np.arange(len(nodes), dtype=np.int32)
+    mark[nodes] = places
+    once: NDArray[np.int32] = nodes[mark[nodes] == places]
+    return once
+
+
+def _largest(values: Values, nodes: NDArray[np.int32], count: int) -> NDArray[np.int64]:
+    """Positions of the `count` largest, descending; of equal ones the first node."""
+    least = np.partition(values, len(values) - count)[len(values) - count]
+    among = np.flatnonzero(values >= least)
+    return among[np.lexsort((nodes[among], -values[among]))[:count]]

@@ -1,0 +1,196 @@
+"""Walks over arrays: what lies within some edges of a node, shortest paths, and components.
+
+A direction is "out", along the edges, "in", against them, or "both". `relations` are positions in `Arrays.relations`;
+None is all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oven_kg.large.arrays import Arrays, row_positions
+
+Direction: TypeAlias = Literal["out", "in", "both"]
+Nodes: TypeAlias = NDArray[np.int32]
+
+PIECE: Final = 2**17
+"""Edges that are followed at a time where only so many nodes are wanted: some 2 ms."""
+REVERSED: Final[dict[Direction, Direction]] = {"out": "in", "in": "out", "both": "both"}
+
+
+def neighbours(
+    arrays: Arrays, nodes: Nodes, direction: Direction = "out", relations: Collection[int] | None = None
+) -> Nodes:
+    """The nodes one edge away from any of some, ascending, each once."""
+    found = []
+    if direction != "in":
+        found.append(_ends(arrays.indptr, arrays.dst, arrays.rel, nodes, relations))
+    if direction != "out":
+        found.append(_ends(arrays.in_indptr, arrays.in_src, arrays.in_rel, nodes, relations))
+    return _ascending(found[0] if len(found) == 1 else np.concatenate(found))
+
+
+def levels(
+    arrays: Arrays,
+    starts: Sequence[int] | Nodes,
+    direction: Direction = "out",
+    relations: Collection[int] | None = None,
+    *,
+    depth: int | None = None,
+) -> Iterator[Nodes]:
+    """The nodes 0, 1, … edges away from the nearest of `starts`, ascending; until there are none, or `depth`."""
+    level = _ascending(np.array(starts, np.int32))
+    seen = level
+    while len(level):
+        yield level
+        if depth is not None and (depth := depth - 1) < 0:
+            return
+        level = _without(neighbours(arrays, level, direction, relations), seen)
+        seen = _merged(seen, level)
+
+
+def within(
+    arrays: Arrays,
+    start: int,
+    depth: int,
+    direction: Direction = "out",
+    relations: Collection[int] | None = None,
+    *,
+    most: int | None = None,
+) -> tuple[Nodes, NDArray[np.int32]]:
+    """The nodes at most `depth` edges away from `start`, itself left out, and how many each is away; the near ones
+    first. With `most`, at least that many of them if there are so many: then the farthest level may be a part of its
+    own, found without following all of a hub's edges."""
+    found = [np.array([start], np.int32)]
+    seen = found[0]
+    while len(found) <= depth and len(found[-1]) and (most is None or len(seen) <= most):
+        level = found[-1][:0]
+        for piece in [found[-1]] if most is None else _pieces(arrays, found[-1], direction):
+            level = _merged(level, _without(_without(neighbours(arrays, piece, direction, relations), seen), level))
+            if most is not None and len(seen) + len(level) > most:
+                break
+        seen = _merged(seen, level)
+        found.append(level)
+    nodes = np.concatenate([*found[1:], found[0][:0]])
+    return nodes, np.repeat(np.arange(1, len(found), dtype=np.int32), [len(level) for level in found[1:]])
+
+
+def shortest_path(
+    arrays: Arrays, start: int, end: int, direction: Direction = "out", relations: Collection[int] | None = None
+) -> list[int]:
+    """The nodes of a path with the fewest edges, both ends included; empty if there is none. Of several the first by
+    the names of its nodes. The search goes from both ends at once."""
+    ahead, back = [np.array([start], np.int32)], [np.array([end], np.int32)]
+    seen = [ahead[0], back[0]]
+    while not len(meet := _common(ahead[-1], back[-1])):
+        side, way = (
+            (0, ahead)
+            if _edges(arrays, ahead[-1], direction) <= _edges(arrays, back[-1], REVERSED[direction])
+            else (1, back)
+        )
+        towards = REVERSED[direction] if side else direction
+        level = _without(neighbours(arrays, way[-1], towards, relations), seen[side])
+        if not len(level):
+            return []
+        seen[side] = _merged(seen[side], level)
+        way.append(level)
+    # The levels ahead hold nodes that lead nowhere: what is kept leads to where the two searches met.
+    kept = [meet]
+    for level in reversed(ahead[:-1]):
+        kept.append(_common(level, neighbours(arrays, kept[-1], REVERSED[direction], relations)))
+    stages = [*reversed(kept), *reversed(back[:-1])]
+    path = [start]
+    for stage in stages[1:]:
+        path.append(int(_common(neighbours(arrays, np.array(path[-1:], np.int32), direction, relations), stage)[0]))
+    return path
+
+
+def relations_between(arrays: Arrays, source: int, target: int) -> list[int]:
+    """Positions, in `dst` and `rel`, of the edges from one node to another."""
+    ends, _, _ = arrays.out(source)
+    first, last = np.searchsorted(ends, [target, target + 1])
+    return list(range(int(arrays.indptr[source]) + int(first), int(arrays.indptr[source]) + int(last)))
+
+
+def components(arrays: Arrays, *, strong: bool = False) -> tuple[int, NDArray[np.int32]]:
+    """How many weak components, or strong ones, there are, and (N,) the one of each node."""
+    from scipy.sparse import csgraph, csr_array  # some 60 ms, and needed for this alone
+
+    count = arrays.nodes
+    if not count:
+        return 0, np.empty(0, np.int32)
+    ones = np.ones(arrays.edges, np.int8)
+    matrix = csr_array((ones, arrays.dst, arrays.indptr.astype(np.int32)), shape=(count, count))
+    found, labels = csgraph.connected_components(matrix, directed=True, connection="strong" if strong else "weak")
+    return int(found), labels
+
+
+def _ends(
+    indptr: NDArray[np.int64], ends: Nodes, rel: NDArray[np.int16], nodes: Nodes, relations: Collection[int] | None
+) -> Nodes:
+    positions: Any
+    if len(nodes) == 1:
+        positions = slice(int(indptr[nodes[0]]), int(indptr[nodes[0] + 1]))
+    else:
+        positions, _ = row_positions(indptr, nodes)
+    found: Nodes = ends[positions]
+    return found if relations is None else found[np.isin(rel[positions], list(relations))]
+
+
+def _edges(arrays: Arrays, nodes: Nodes, direction: Direction) -> int:
+    """How many edges a step from there follows."""
+    total = 0
+    if direction != "in":
+        total += int((arrays.indptr[nodes + 1] - arrays.indptr[nodes]).sum())
+    if direction != "out":
+        total += int((arrays.in_indptr[nodes + 1] - arrays.in_indptr[nodes]).sum())
+    return total
+
+
+def _pieces(arrays: Arrays, nodes: Nodes, direction: Direction) -> Iterator[Nodes]:
+    """Nodes in portions of some PIECE edges; one node's edges are not divided."""
+    counts = np.zeros(len(nodes), np.int64)
+    if direction != "in":
+        counts += arrays.indptr[nodes + 1] - arrays.indptr[nodes]
+    if direction != "out":
+        counts += arrays.in_indptr[nodes + 1] - arrays.in_indptr[nodes]
+    cuts = np.flatnonzero(np.diff(np.cumsum(counts) // PIECE)) + 1
+    for first, last in pairwise([0, *cuts.tolist(), len(nodes)]):
+        yield nodes[first:last]
+
+
+def _ascending(nodes: Nodes) -> Nodes:
+    nodes = np.sort(nodes)
+    if len(nodes) < 2:
+        return nodes
+    first = np.empty(len(nodes), bool)
+    first[0] = True
+    np.not_equal(nodes[1:], nodes[:-1], out=first[1:])
+    return nodes[first]
+
+
+def _held(nodes: Nodes, among: Nodes) -> NDArray[np.bool_]:
+    """Which of some nodes are among others; both ascending, `among` not empty."""
+    places = np.searchsorted(among, nodes)
+    places[places == len(among)] = 0
+    held: NDArray[np.bool_] = among[places] == nodes
+    return held
+
+
+def _without(nodes: Nodes, others: Nodes) -> Nodes:
+    return nodes[~_held(nodes, others)] if len(others) else nodes
+
+
+def _common(nodes: Nodes, others: Nodes) -> Nodes:
+    return nodes[_held(nodes, others)] if len(others) else others
+
+
+def _merged(nodes: Nodes, others: Nodes) -> Nodes:
+    if not len(nodes) or not len(others):
+        return others if len(others) else nodes
+    return np.sort(np.concatenate([nodes, others]))

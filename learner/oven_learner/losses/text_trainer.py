@@ -1,0 +1,192 @@
+"""Transformers' Trainer with weighted channels beside its loss, for a language model that learns texts."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Trainer, TrainerCallback
+
+from oven_controller.errors import ConfigError
+from oven_learner.losses.channel import Channel, check_channels
+
+LOGITS, HIDDEN = "oven_logits", "oven_hidden"
+"""What channels find in the batch beside the trainer's own: the model's logits (B, T, V), and what its output layer
+made them from (B, T, H); both with their gradient."""
+IGNORED = -100
+"""A label that does not count: cross_entropy's default `ignore_index`, and transformers'."""
+FILE = "channels.pt"
+"""In a checkpoint: what channels train beside the model."""
+
+
+class TextChannels:
+    """Goes before a Trainer class: `class Mine(TextChannels, Trainer)`. `channels` are added to the loss of training
+    while their weight is above 0. Evaluation has the trainer's own loss, whatever the weights: its readings compare.
+
+    Raises ConfigError for two channels of a name, for one that reads a GRPOTrainer's completions, and under FSDP and
+    DeepSpeed, whose sharded parameters the channels do not know.
+
+    Written for transformers 5.23 (`compute_loss`, `create_optimizer`, `_clip_grad_norm`,
+    `_save_optimizer_and_scheduler`, `_load_optimizer_and_scheduler`).
+    """
+
+    _metrics: dict[str, dict[str, list[float]]]
+    """Metric → its values since the last log, by mode: TRL's convention, by which an attached trainer publishes."""
+
+    def __init__(self, *args: Any, channels: Iterable[Channel] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        trainer: Any = self
+        if not hasattr(self, "_metrics"):
+            self._metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
+        self.channels: Sequence[Channel] = tuple(channels)
+        check_channels(self.channels, ("logits", "hidden"), type(self).__name__)
+        if self.channels and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
+            raise ConfigError(
+                "channels do not know FSDP's and DeepSpeed's sharded parameters; train with DDP or in one process, or "
+                "without channels"
+            )
+        for channel in self.channels:
+            channel.bind(self)
+        if self._beside():
+            trainer.add_callback(ClearGradients(self._beside()))
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises ConfigError first, if a channel that is on cannot be computed."""
+        for channel in self.channels:
+            channel.set_weight(channel.weight)
+        return super().train(*args, **kwargs)  # type: ignore[misc]
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The trainer's own where no channel is on, and in evaluation."""
+        whole: Any = super().compute_loss  # type: ignore[misc]
+        active = [channel for channel in self.channels if channel.weight]
+        if not active or not model.training:
+            return whole(model, inputs, return_outputs, num_items_in_batch=num_items_in_batch)
+        asked = {"output_hidden_states": True} if any(channel.reads == "hidden" for channel in active) else {}
+        if self._fused:
+            loss, outputs = whole(model, {**inputs}, num_items_in_batch=num_items_in_batch), None
+        else:
+            loss, outputs = whole(model, {**inputs, **asked}, True, num_items_in_batch=num_items_in_batch)
+        if not _differentiable(outputs, loss, hidden=bool(asked)):
+            outputs = model(**{name: value for name, value in inputs.items() if name != "labels"}, **asked)
+        seen = {**inputs, LOGITS: outputs.logits}
+        if asked:
+            seen[HIDDEN] = outputs.hidden_states[-1]
+        scaled = self._scaled_by_the_loss(num_items_in_batch)
+        for channel in active:
+            loss = loss + channel.weight * self._term(channel, model, seen, scaled)
+        return (loss, outputs) if return_outputs else loss
+
+    @property
+    def _fused(self) -> bool:
+        """Whether the trainer's loss makes no logits with a gradient, and warns when it is asked for some: TRL's
+        SFTTrainer. Channels then run the model a second time, as they do where a loss leaves them out (Liger)."""
+        return any(cls.__name__ == "SFTTrainer" for cls in type(self).__mro__)
+
+    def _term(self, channel: Channel, model: Any, inputs: dict[str, Any], scaled: bool) -> Tensor:
+        """The mean over this micro-batch's tokens, over the micro-batches of a step. Published is the mean over the
+        tokens of all ranks, where there are any."""
+        trainer: Any = self
+        with trainer.accelerator.autocast():
+            total, count = channel.tally(model, inputs)
+        here = torch.stack([total.detach(), count.to(total)])
+        summed, tokens = trainer.accelerator.reduce(here, reduction="sum").tolist()
+        if tokens:
+            self._metrics["train"][f"channel/{channel.name}"].append(summed / tokens)
+            self._metrics["train"][f"channel/{channel.name}/weight"].append(channel.weight)
+        parts = trainer.current_gradient_accumulation_steps if scaled else 1
+        return total / count.clamp(min=1) / parts
+
+    def _scaled_by_the_loss(self, num_items: Any) -> bool:
+        """Whether the trainer takes the loss as one part of the step's, and does not divide it (`training_step`)."""
+        trainer: Any = self
+        if trainer.loss_is_scaled_for_ga is not None:
+            return bool(trainer.loss_is_scaled_for_ga)
+        return bool(
+            (trainer.model_accepts_loss_kwargs and num_items is not None) or trainer.compute_loss_func is not None
+        )
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """The trainer's own, or the one that it was given. What channels train is in its first group from the
+        beginning: a parameter without a gradient is not moved, not decayed, and has no moments."""
+        optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
+        groups = getattr(optimizer, "optimizer", optimizer).param_groups
+        held = {id(parameter) for group in groups for parameter in group["params"]}
+        groups[0]["params"] += [one for one in self._beside() if id(one) not in held]
+        return optimizer
+
+    def _beside(self) -> list[torch.nn.Parameter]:
+        modules = [channel.module for channel in self.channels]
+        return [parameter for module in modules if module is not None for parameter in module.parameters()]
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        """One norm over all that a step moves."""
+        trainer: Any = self
+        moved = [parameter for parameter in self._beside() if parameter.grad is not None]
+        if not moved:
+            return super()._clip_grad_norm(model)  # type: ignore[misc]
+        return trainer.accelerator.clip_grad_norm_([*model.parameters(), *moved], trainer.args.max_grad_norm)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[misc]
+        trainer: Any = self
+        kept = {one.name: one.module.state_dict() for one in self.channels if one.module is not None}
+        if kept and trainer.args.should_save:
+            torch.save(kept, os.path.join(output_dir, FILE))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Raises ConfigError for a checkpoint of other channels: the optimizer's state is of theirs."""
+        wanted = {one.name: one.module for one in self.channels if one.module is not None}
+        kept: dict[str, Any] = {}
+        if checkpoint is not None:
+            file = Path(checkpoint, FILE)
+            kept = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else {}
+            if kept.keys() != wanted.keys():
+                raise ConfigError(
+                    f"{checkpoint} was saved with {_named(kept)}, which train weights of their own, and this trainer "
+                    f"has {_named(wanted)}; resume with the channels that it was saved with"
+                )
+        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+        for name, state in kept.items():
+            wanted[name].load_state_dict(state)
+
+
+class ClearGradients(TrainerCallback):
+    """Clears the gradients of parameters beside the model before each step: the trainer clears the model's alone."""
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        self._parameters = parameters
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """No micro-batch of the step has run."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+
+class TextTrainer(TextChannels, Trainer):
+    """Transformers' Trainer, with all that it documents, and `channels` beside its loss; its log has their terms."""
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """With the mean of each term since the last log."""
+        mode = "train" if self.model is not None and self.model.training else "eval"
+        seen = {name: sum(values) / len(values) for name, values in self._metrics[mode].items() if values}
+        super().log({**logs, **seen}, start_time)
+        self._metrics[mode].clear()
+
+
+def _differentiable(outputs: Any, loss: Tensor, *, hidden: bool) -> bool:
+    """Whether the outputs that the loss came with have what channels read, with its gradient."""
+    states = getattr(outputs, "hidden_states", None) if hidden else (None,)
+    wanted = (getattr(outputs, "logits", None), *((states[-1],) if hidden and states else ()))
+    return bool(states) and all(one is not None and one.requires_grad == loss.requires_grad for one in wanted)
+
+
+def _named(channels: Iterable[str]) -> str:
+    return ", ".join(f"channel.{name}" for name in channels) or "no channels"

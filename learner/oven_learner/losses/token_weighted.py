@@ -1,0 +1,62 @@
+"""`channel.kg`: the likelihood of a text once more, its tokens weighted by the scores of a token prior."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from oven_controller.errors import ConfigError
+from oven_learner.losses.channel import Channel
+from oven_learner.losses.text_trainer import IGNORED, LOGITS
+
+
+class TokenWeighted(Channel):
+    """Negative log-likelihood per token, each token weighted by its score over the mean score of the micro-batch's
+    tokens: weights with mean 1. At weight λ a token of relative score s counts 1 + λ·s in the loss.
+
+    `scores`: token id → score, 0 or above; a token that is not in them has 0, and a micro-batch without any that has
+    one adds nothing. Raises ConfigError for scores that weigh nothing, and, in `bind`, for one outside the vocabulary.
+    """
+
+    name = "kg"
+    reads = "logits"
+    unit = "nats per token, weighted by the prior"
+
+    def __init__(self, scores: Mapping[int, float], weight: float = 0.0, *, maximum: float = 1.0) -> None:
+        super().__init__(weight, maximum=maximum)
+        wrong = next((one for one in scores.items() if not (math.isfinite(one[1]) and one[1] >= 0)), None)
+        if wrong is not None:
+            raise ConfigError(f"channel.kg: token {wrong[0]} has the score {wrong[1]:g}; give finite ones, 0 or above")
+        if not any(scores.values()):
+            raise ConfigError("channel.kg: no token has a score above 0, so there is nothing to weight; give some")
+        self.scores = dict(scores)
+        """As they were given."""
+        self._by_token = torch.zeros(0)
+
+    def bind(self, trainer: Any) -> None:
+        """Looks at the vocabulary's size. Raises ConfigError for a score of a token outside it."""
+        super().bind(trainer)
+        rows = int(trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings().weight.shape[0])
+        beyond = next((token for token in self.scores if not 0 <= token < rows), None)
+        if beyond is not None:
+            raise ConfigError(
+                f"channel.kg: token {beyond} has a score, and the model has {rows:,} tokens; give its own vocabulary's"
+            )
+        self._by_token = torch.zeros(rows)  # (V)
+        self._by_token[list(self.scores)] = torch.tensor(list(self.scores.values()))
+
+    def tally(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """The weighted negative log-likelihood, summed over the labels that count, and their number."""
+        logits, labels = inputs[LOGITS][:, :-1], inputs["labels"][:, 1:]  # (B, T - 1, V), (B, T - 1)
+        self._by_token = self._by_token.to(logits.device)
+        counts = labels != IGNORED
+        nats = cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="none").view(labels.shape)
+        scores = self._by_token[labels.clamp(min=0)] * counts  # (B, T - 1)
+        whole, number = scores.sum(), counts.sum()
+        weights = scores * (number / whole.clamp(min=torch.finfo(whole.dtype).tiny))
+        return (nats * weights).sum(), number * (whole > 0)

@@ -1,0 +1,109 @@
+"""The learner asks the prior service for scores of tokens, on a real server with the permissions of both roles."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import zlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from oven_controller.bus.connection import Bus
+from oven_controller.errors import BusError
+from oven_controller.protocol import names
+from oven_controller.protocol.permissions import kg_inbox
+from oven_controller.protocol.requests import RequestPart, TokenPriorRequest
+from oven_controller.protocol.rules import Rules
+from oven_controller.protocol.token_scores import LIMIT, vocabulary_sha
+from oven_controller.security.credentials import Credentials
+from oven_controller.server.embedded import EmbeddedServer, ServerFolder
+from oven_kg.checked_graph import load
+from oven_kg.service.endpoints import Answers
+from oven_kg.service.process import serving
+from oven_learner.link.find_controller import Connection
+from oven_learner.link.token_prior import WHOLE, ServedPrior, ask_token_prior
+
+# nats-py's micro service asks for utcnow, which Python 3.12 warns of.
+pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")
+
+BASE = ("loss", "rate", "learning", "clip", "gradient", " loss", " rate", "e", "s")
+LARGE = (*BASE, *(f"{number:x} filler {number * 7919:x}" for number in range(150_000 - len(BASE))))
+"""As long as the vocabularies of today's models; its JSON is over the bus's 1 MiB."""
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    folder = ServerFolder(tmp_path / "nats", "r")
+    for role in ("learner", "kg", "monitor"):
+        folder.add_user(role, role)
+    folder.add_user("agent", "lr")
+    started = await EmbeddedServer.start(folder, tmp_path / "nats-server.log")
+    yield started
+    await started.stop()
+
+
+@contextlib.asynccontextmanager
+async def connected(server: EmbeddedServer, name: str, inbox: str = "") -> AsyncIterator[Bus]:
+    key = Credentials.load(server.folder.creds / f"{name}.nk")
+    async with Bus.connect(server.url, key, inbox=inbox) as bus:
+        yield bus
+
+
+async def asked(server: EmbeddedServer, vocabulary: tuple[str, ...], **more: object) -> ServedPrior:
+    """As the learner's process asks: in a thread here, where the service answers on this loop."""
+    key = Credentials.load(server.folder.creds / "learner.nk")
+    connection = Connection(server.url, "r", key, Rules())
+    return await asyncio.to_thread(ask_token_prior, connection, vocabulary, **more)  # type: ignore[arg-type]
+
+
+async def test_the_learner_is_answered_also_for_a_vocabulary_that_no_message_holds(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with connected(server, "kg") as bus, serving(bus, Answers(load())):
+        small = await asked(server, BASE)
+        assert len(TokenPriorRequest(method="kg", vocabulary=LARGE).wire()) > 2 * WHOLE
+        large = await asked(server, LARGE)
+        counted = await asked(server, LARGE, method="unigram", counts=range(len(LARGE)))
+        assert bus.errors == [], "the role's permissions are enough"
+    assert small.graph == large.graph == load().sha
+    assert max(large.scores.values()) == 1 and len(large.blob) <= LIMIT
+    assert {LARGE[id_] for id_ in large.scores} >= {BASE[id_] for id_ in small.scores} >= {" loss", "learning"}
+    assert max(counted.scores) == len(LARGE) - 1 and len(counted.blob) <= LIMIT
+    assert "Violation" not in (tmp_path / "nats-server.log").read_text()
+
+
+async def test_what_cannot_be_answered_is_refused_in_a_sentence(server: EmbeddedServer) -> None:
+    other = TokenPriorRequest(method="kg", vocabulary=BASE, vocabulary_sha=vocabulary_sha((*BASE, "x")))
+    packed = base64.b64encode(zlib.compress(other.wire())).decode()
+    part = RequestPart(upload="0" * 32, part=0, parts=1, data=packed)
+    subject = names.kg("token_prior")
+    async with (
+        connected(server, "kg") as bus,
+        serving(bus, Answers(load())),
+        connected(server, "learner", kg_inbox("learner")) as learner,
+    ):
+        with pytest.raises(BusError, match=r"vocabulary_sha says .* it is another tokenizer's; send the vocabulary"):
+            await learner.request(subject, other.wire(), 60)
+        with pytest.raises(BusError, match=r"no upload '0000.* is known here"):
+            await learner.request(subject, TokenPriorRequest(upload="0" * 32).wire())
+        await learner.request(names.kg("upload"), part.wire())
+        with pytest.raises(BusError, match="another tokenizer's"):
+            await learner.request(subject, TokenPriorRequest(upload="0" * 32).wire(), 60)
+        with pytest.raises(BusError, match="no token of the vocabulary is in a label"):
+            await learner.request(subject, TokenPriorRequest(method="kg", vocabulary=("\x00",)).wire(), 60)
+
+
+async def test_the_learner_alone_may_ask_and_nothing_else(server: EmbeddedServer) -> None:
+    for name, endpoint in (("lr", "token_prior"), ("lr", "upload"), ("monitor", "token_prior"), ("learner", "judge")):
+        async with connected(server, name, kg_inbox(name) if name == "learner" else "") as stranger:
+            with pytest.raises(BusError):
+                await stranger.request(names.kg(endpoint), b"{}", 0.2)
+            assert "ermission" in str(stranger.errors[-1])
+
+
+async def test_without_the_service_it_is_told_at_once(server: EmbeddedServer) -> None:
+    with pytest.raises(BusError, match=r"no one answers on oven\.kg\.token_prior"):
+        await asked(server, BASE)

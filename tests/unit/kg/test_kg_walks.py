@@ -1,0 +1,152 @@
+"""PageRank, paths and components over arrays, against networkx and against a dense solution."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tests.unit.kg.test_kg_arrays import built
+
+from oven_kg.large import paths
+from oven_kg.large.arrays import Arrays
+from oven_kg.large.builder import Builder
+from oven_kg.large.pagerank import RandomWalk
+
+EDGES = st.lists(
+    st.tuples(
+        st.sampled_from("abcdefghij"),
+        st.sampled_from(["r", "s", "t"]),
+        st.sampled_from("abcdefghij"),
+        st.sampled_from([0.0, 0.5, 1.0, 3.0]),
+    ),
+    min_size=1,
+    max_size=30,
+)
+DIRECTIONS: tuple[paths.Direction, ...] = ("out", "in", "both")
+
+
+def network(arrays: Arrays) -> Any:
+    graph: Any = nx.MultiDiGraph()
+    graph.add_nodes_from(range(arrays.nodes))
+    columns = (arrays.sources, arrays.dst, arrays.rel, arrays.weight)
+    for src, dst, rel, weight in zip(*(column.tolist() for column in columns), strict=True):
+        graph.add_edge(src, dst, key=rel, weight=weight)
+    return graph
+
+
+def turned(graph: Any, direction: paths.Direction) -> Any:
+    return {"out": graph, "in": graph.reverse(), "both": graph.to_undirected()}[direction]
+
+
+def solved(arrays: Arrays, restart: NDArray[Any], both: bool = False, damping: float = 0.85) -> NDArray[Any]:
+    """The walk's shares from the dense system (1 − d·P) x = (1 − d)·restart."""
+    step = np.zeros((arrays.nodes, arrays.nodes))
+    np.add.at(step, (arrays.dst, arrays.sources), arrays.weight)
+    step = step + step.T if both else step
+    sums = step.sum(axis=0)
+    step = np.where(sums > 0, step / np.where(sums > 0, sums, 1), restart[:, None])
+    return np.linalg.solve(np.eye(arrays.nodes) - damping * step, (1 - damping) * restart)
+
+
+@given(EDGES, st.integers(0, 9))
+@settings(max_examples=60)
+def test_ranks_are_the_exact_ones(edges: list[tuple[str, str, str, float]], seed: int) -> None:
+    arrays = built(edges)
+    walk = RandomWalk(arrays)
+    anywhere, one = np.full(arrays.nodes, 1 / arrays.nodes), np.zeros(arrays.nodes)
+    one[seed % arrays.nodes] = 1
+    assert np.abs(walk.ranks() - solved(arrays, anywhere)).sum() <= 1e-8
+    assert np.abs(walk.ranks(one) - solved(arrays, one)).sum() <= 1e-8
+    assert np.abs(walk.ranks(3 * one, dangling=anywhere).sum() - 1) < 1e-9
+    for both in (False, True):
+        nodes, shares = walk.near([seed % arrays.nodes], arrays.nodes, both=both, residue=1e-9)
+        found = np.zeros(arrays.nodes)
+        found[nodes] = shares
+        assert np.abs(found - solved(arrays, one, both)).sum() < 1e-6
+    expected = nx.pagerank(network(arrays), weight=None, tol=1e-12 / arrays.nodes, max_iter=1000)
+    found = RandomWalk(arrays, weighted=False).ranks()
+    assert max(abs(expected[node] - found[node]) for node in range(arrays.nodes)) < 1e-9
+
+
+def test_a_large_graphs_neighbourhood_is_the_exact_one() -> None:
+    """Hubs and all; the push stops far from the end, and the hubs that it never hands on from are in their places."""
+    draw = np.random.default_rng(3)
+    count, edges = 5_000, 30_000
+    ends = [(count * draw.random(edges) ** skew).astype(int) for skew in (1.5, 3)]
+    places = draw.permutation(count)
+    builder = Builder()
+    names = [[f"n{places[end]}" for end in column] for column in ends]
+    builder.edges(names[0], ["r"] * edges, names[1], draw.random(edges))
+    walk = RandomWalk(builder.finish())
+    agreed = []
+    for start in range(0, 100, 10):
+        one = np.zeros(walk.arrays.nodes)
+        one[start] = 1
+        exact = np.argsort(-walk.ranks(one))[:20]
+        agreed.append(len(set(exact.tolist()) & set(walk.near([start], 20)[0].tolist())) / 20)
+    assert np.mean(agreed) >= 0.95
+
+
+def test_proportions_that_no_walk_can_have_are_refused() -> None:
+    walk = RandomWalk(built([("a", "r", "b", 1.0)]))
+    for wrong in ([1.0], [0.0, 0.0], [-1.0, 2.0], [np.nan, 1.0], [np.inf, 1.0]):
+        with pytest.raises(ValueError, match="a proportion of 0 or more"):
+            walk.ranks(np.array(wrong))
+    with pytest.raises(ValueError, match="damping is 1"):
+        RandomWalk(walk.arrays, damping=1.0)
+    assert len(RandomWalk(Builder().finish()).ranks()) == 0
+
+
+@given(EDGES, st.sampled_from(DIRECTIONS), st.booleans(), st.integers(0, 9))
+@settings(max_examples=100)
+def test_paths_and_neighbourhoods_are_networkxs(
+    edges: list[tuple[str, str, str, float]], direction: paths.Direction, one_relation: bool, seed: int
+) -> None:
+    arrays = built(edges)
+    graph, relations = network(arrays), [0] if one_relation else None
+    if one_relation:
+        graph.remove_edges_from([edge for edge in list(graph.edges(keys=True)) if edge[2] != 0])
+    graph, start = turned(graph, direction), seed % arrays.nodes
+    away = dict(nx.single_source_shortest_path_length(graph, start))
+    for depth in (1, 2, 5):
+        nodes, distances = paths.within(arrays, start, depth, direction, relations)
+        expected = {node: far for node, far in away.items() if 0 < far <= depth}
+        assert dict(zip(nodes.tolist(), distances.tolist(), strict=True)) == expected
+        some, _ = paths.within(arrays, start, depth, direction, relations, most=3)
+        assert set(some.tolist()) <= set(expected) and len(some) >= min(3, len(expected))
+    found = [level.tolist() for level in paths.levels(arrays, [start], direction, relations)]
+    assert found == [sorted(node for node, far in away.items() if far == n) for n in range(max(away.values()) + 1)]
+    for end in range(arrays.nodes):
+        path = paths.shortest_path(arrays, start, end, direction, relations)
+        assert path == (min(nx.all_shortest_paths(graph, start, end)) if end in away else [])
+
+
+@given(EDGES)
+@settings(max_examples=40)
+def test_components_are_networkxs(edges: list[tuple[str, str, str, float]]) -> None:
+    arrays = built(edges)
+    graph = network(arrays)
+    for strong, expected in ((False, nx.weakly_connected_components), (True, nx.strongly_connected_components)):
+        count, labels = paths.components(arrays, strong=strong)
+        found = {frozenset(np.flatnonzero(labels == label).tolist()) for label in range(count)}
+        assert found == {frozenset(component) for component in expected(graph)}
+    for source, target in itertools.product(range(arrays.nodes), repeat=2):
+        positions = paths.relations_between(arrays, source, target)
+        assert {int(arrays.rel[at]) for at in positions} == set(graph[source].get(target, ()))
+
+
+def test_pieces_of_a_hubs_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "PIECE", 4)
+    edges = [("hub", "r", f"n{n}", 1.0) for n in range(9)] + [(f"n{n}", "r", f"m{n}", 1.0) for n in range(9)]
+    arrays = built(edges)
+    hub = arrays.index("hub")
+    assert len(paths.within(arrays, hub, 2, most=100)[0]) == 18
+    nodes, distances = paths.within(arrays, hub, 2, most=10)
+    assert len(nodes) < 18 and distances.tolist() == [1] * 9 + [2] * (len(nodes) - 9)
+    assert paths.components(Builder().finish())[0] == 0

@@ -69,8 +69,8 @@ def _breadth_first(a: str, b: str, c: str) -> Iterator[Case]:
 
 FROM_A_NODE: Final = (
     "ancestors", "bfs_layers", "bfs_predecessors", "bfs_successors", "bfs_tree", "descendants", "is_isolate",
-    "predecessor", "shortest_path", "shortest_path_length", "single_source_shortest_path", "single_source_shortest_path_length",
-    "single_target_shortest_path", "single_target_shortest_path_length",
+    "predecessor", "shortest_path", "shortest_path_length", "single_source_shortest_path",
+    "single_source_shortest_path_length", "single_target_shortest_path", "single_target_shortest_path_length",
 )  # fmt: skip
 BETWEEN_TWO: Final = (
     "all_shortest_paths", "bidirectional_dijkstra", "bidirectional_shortest_path", "dijkstra_path",

@@ -16,9 +16,9 @@ from tests.unit.learner.test_pretrain import TINY, Home, text, write
 from oven_controller.errors import BusError, ConfigError
 from oven_controller.protocol.token_scores import encode, vocabulary_sha
 from oven_learner.link.token_prior import ServedPrior
-from oven_learner.recipes.pretrain import corpus, token_prior, tokens
+from oven_learner.recipes.pretrain import corpus, prior, tokens
 from oven_learner.recipes.pretrain.settings import PretrainSettings
-from oven_learner.recipes.pretrain.token_prior import KEPT, STRENGTH, from_0_to_1
+from oven_learner.recipes.pretrain.prior import KEPT, STRENGTH, from_0_to_1
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -129,7 +129,7 @@ def test_the_stacks_graph_is_asked_once_in_a_run(
             raise BusError("no one answers on oven.kg.token_prior")
         return ServedPrior({}, served, "ab" * 32, "no effect")
 
-    monkeypatch.setattr(token_prior, "ask_token_prior", ask)
+    monkeypatch.setattr(prior, "ask_token_prior", ask)
     with pytest.raises(ConfigError, match=r"the prior service did not answer \(no one answers .*`unigram` or `none`"):
         home.job(tmp_path, token_prior="kg")
     first, again = (weighted(home.job(tmp_path, token_prior="kg")) for _ in range(2))

@@ -106,6 +106,11 @@ class PretrainSettings(BaseModel):
         default="none", description="train.quantisation at the start: the linear layers' weights in the forward pass"
     )
 
+    served: Literal["none", "int8", "int4"] = Field(
+        default="none",
+        description="what weights will be rounded to where they are served: measured, too, as eval/<it>/bits_per_byte",
+    )
+
     eval_every: int = Field(default=50, ge=1, description="steps between held-out evaluations")
     eval_rows: int = Field(default=128, ge=1, description="held-out rows of each evaluation, the same every time")
 

@@ -6,26 +6,37 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from oven_controller import plugins
 from oven_controller.errors import ConfigError
+from oven_controller.files import read_file
 from oven_kg.graph.graph_yaml import Records, read
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
 from oven_kg.graph.randomized_control import shuffled as permuted
-from oven_kg.loaders.rows import WHOLE, bounded, gather
 
 YAML: Final = (".yaml", ".yml")
 
 
+BYTES: Final = 64 * 2**20
+"""Of a YAML file; in memory it is some ten times as large."""
+
+
+def is_yaml(path: Path) -> bool:
+    """Whether a path is named as a graph of causes and remedies is, which has grades and sources."""
+    return path.suffix.lower() in YAML and not path.is_dir()
+
+
 def read_graph(path: Path | None) -> Records:
-    """The built-in graph if there is no path. Raises UnknownNameError for a suffix that no loader is named by, and
-    ConfigError for what cannot be read."""
+    """The built-in graph if there is no path. Raises ConfigError for what cannot be read, and for a graph of another
+    format: it has no remedies to choose from."""
     if path is None:
         return read()
-    if path.suffix.lower() in YAML:
-        return read(bounded(path, WHOLE))
-    loader = plugins.load("kg_loaders", "loader for files of the kind", path.suffix.lower().removeprefix("."))
-    return gather(path, loader(path))
+    if not is_yaml(path):
+        raise ConfigError(
+            f"{path} is no graph of causes and remedies, which is a .yaml file; make a graph of another format usable "
+            f"with `oven-controller kg import {path} --to FOLDER`"
+        )
+    read_file(path, "the graph", BYTES)
+    return read(path)
 
 
 def load(path: Path | None = None, *, shuffled: int | None = None) -> Knowledge:
@@ -49,4 +60,13 @@ def _checked(records: Records, name: str) -> Knowledge:
     if faults:
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
         raise ConfigError(f"{name} has faults: {'; '.join(faults[:5])}{more}; `oven-controller kg lint` lists all")
+    return Knowledge(records)
+
+
+def described(path: Path | None) -> Knowledge:
+    """A graph that no one will ask for remedies may have faults, but for edges that lead nowhere."""
+    records = read_graph(path)
+    nodes = {node.id for node in records.nodes}
+    if loose := [edge for edge in records.edges if not {edge.src, edge.dst} <= nodes]:
+        raise ConfigError(f"edge {loose[0].id} of {path} dangles; `oven-controller kg lint {path}` lists all faults")
     return Knowledge(records)

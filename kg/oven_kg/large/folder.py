@@ -31,14 +31,19 @@ PIECE: Final = 2**20
 AGAIN: Final = "write it again with `oven-controller kg import`"
 
 
+def check_new(folder: Path) -> None:
+    """Raises ConfigError unless the folder is not there, or is empty; OSError if that cannot be seen."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise ConfigError(f"{folder} is there already; name a new folder, or remove it first")
+
+
 def write(folder: Path, arrays: Arrays) -> None:
     """Write the folder, which must not be there, or be empty. Raises ConfigError, and leaves nothing, if it cannot."""
     index = _index(arrays)
     needed = sum(getattr(arrays, name).nbytes + PIECE for name in COLUMNS)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
-        if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-            raise ConfigError(f"{folder} is there already; name a new folder, or remove it first")
+        check_new(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         if (free := shutil.disk_usage(folder.parent).free) < needed:
             raise ConfigError(f"{folder} needs {needed:,} bytes and {free:,} are free there; name a folder elsewhere")

@@ -1,22 +1,35 @@
-"""Triples as .csv and .tsv, with a line of column names first."""
+"""Triples as CSV and TSV, with a line of column names first."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
-from pathlib import Path
 
-from oven_controller.errors import ConfigError
-from oven_kg.loaders.rows import Row, bounded, columns, triple
+from oven_kg.loaders.arrow_columns import numbers, texts
+from oven_kg.loaders.batches import Batch, Edges, Options
+from oven_kg.loaders.column_names import columns
+from oven_kg.loaders.separated_values import CSV, TSV, Layout, batches, header
+from oven_kg.loaders.source import Input
 
 
-def rows(path: Path) -> Iterator[Row]:
-    """Raises ConfigError with the line."""
-    with bounded(path).open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file, dialect="excel-tab" if path.suffix == ".tsv" else "excel", strict=True)
-        try:
-            names = columns(path, reader.fieldnames or ())
-            for values in reader:
-                yield triple(values, names, f"{path}, line {reader.line_num}")
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}, line {reader.line_num}: {error}") from error
+def comma(held: Input, options: Options) -> Iterator[Batch]:
+    """Values in quotes may hold commas and line ends. Raises ConfigError with the line."""
+    return _triples(held, CSV)
+
+
+def tab(held: Input, options: Options) -> Iterator[Batch]:
+    """A quote is a letter as any other, as IANA's registration of text/tab-separated-values has it. Raises ConfigError
+    with the line."""
+    return _triples(held, TSV)
+
+
+def _triples(held: Input, layout: Layout) -> Iterator[Batch]:
+    subject, relation, object_, weight = columns(held.path, header(held, layout))
+    wanted = [subject, relation, object_, *([weight] if weight else [])]
+    for batch, where in batches(held, layout, wanted):
+        yield Edges(
+            texts(held, batch.column(subject), where, "subject"),
+            texts(held, batch.column(relation), where, "relation"),
+            texts(held, batch.column(object_), where, "object"),
+            numbers(held, batch.column(weight), where) if weight else None,
+            where,
+        )

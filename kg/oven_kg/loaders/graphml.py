@@ -1,113 +1,123 @@
-"""Graphs as .graphml, as networkx, yEd and LightRAG write it.
-
-Read by expat as a stream, without a document type or entities.
-"""
+"""Graphs as GraphML, as networkx, yEd and LightRAG write it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Final
-from xml.parsers import expat
 
 from oven_controller.errors import ConfigError
-from oven_kg.loaders.rows import RELATIONS, TEXT, WEIGHTS, Named, Row, Triple, bounded
+from oven_kg.loaders.batches import Batch, Edge, Node, Options, batched
+from oven_kg.loaders.column_names import RELATED, RELATIONS, WEIGHTS
+from oven_kg.loaders.json_lines import weight_of
+from oven_kg.loaders.node_names import Declared
+from oven_kg.loaders.source import HEAD, Input
+from oven_kg.loaders.xml_events import XmlEvents
 
-DEPTH: Final = 32
-"""Elements within each other."""
-CHUNK: Final = 64 * 1024
+TEXT: Final = 1_001
+"""Characters of an attribute that are kept: one more than a name may have."""
+KEYS: Final = 1_000
+"""Attributes that a file may declare."""
 KINDS: Final = ("kind", "entity_type")
-TEXTS: Final = ("text", "description", "label")
-RELATED: Final = "RELATED"
 
 
-def rows(path: Path) -> Iterator[Row]:
-    """A node's kind and text, and an edge's relation and weight, are the `data` of those names. Raises ConfigError."""
-    reading = _Reading(path)
-    with bounded(path).open("rb") as file:
-        while chunk := file.read(CHUNK):
-            reading.feed(chunk)
-            yield from reading.taken()
-    reading.feed(b"", final=True)
-    yield from reading.taken()
+def rows(held: Input, options: Options) -> Iterator[Batch]:
+    """A node's kind, and an edge's relation and weight, are the `data` of those names; an undirected edge goes both
+    ways. Raises ConfigError with the line."""
+    return batched(events(held, _GraphML(held)), "line")
 
 
-class _Reading:
-    """The state of one document: the element that is open, and its data."""
+def events(held: Input, reader: Rows) -> Iterator[Node | Edge]:
+    """What a reader finds while the file is fed to it."""
+    with held.open() as file:
+        while chunk := file.read(HEAD):
+            reader.feed(chunk)
+            yield from reader.taken()
+    reader.feed(b"", final=True)
+    yield from reader.taken()
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._parser = expat.ParserCreate(namespace_separator="}")
-        self._parser.StartElementHandler = self._start
-        self._parser.EndElementHandler = self._end
-        self._parser.CharacterDataHandler = self._characters
-        # Entities could blow up a small file, or name other files: who needs none loses nothing.
-        self._parser.StartDoctypeDeclHandler = self._refuse
-        self._parser.EntityDeclHandler = self._refuse
-        self._depth = 0
-        self._keys: dict[str, str] = {}
-        self._item: dict[str, str] | None = None
-        self._data: dict[str, str] = {}
-        self._key = ""
-        self._rows: list[Row] = []
 
-    def feed(self, chunk: bytes, final: bool = False) -> None:
-        try:
-            self._parser.Parse(chunk, final)
-        except expat.ExpatError as error:
-            raise ConfigError(f"{self._path} is not GraphML: {error}") from error
+class Rows(XmlEvents):
+    """Nodes and edges of an XML document, each with its attributes."""
 
-    def taken(self) -> list[Row]:
-        rows, self._rows = self._rows, []
+    def __init__(self, held: Input, what: str) -> None:
+        super().__init__(held, what)
+        self.keys: dict[str, str] = {}
+        """Id of an attribute → its name, in lower case."""
+        self.item: dict[str, str] | None = None
+        """The node's or edge's own attributes, while it is open."""
+        self.data: dict[str, str] = {}
+        self.begun = 0
+        """The line in which the item begins."""
+        self.rows: list[Node | Edge] = []
+
+    def taken(self) -> list[Node | Edge]:
+        rows, self.rows = self.rows, []
         return rows
 
-    def _refuse(self, *_: object) -> None:
-        raise ConfigError(f"{self._path} declares a document type or entities; GraphML needs neither, take them out")
+    def declare_key(self, id_: str, name: str) -> None:
+        self.keys[id_] = name.lower()
+        if len(self.keys) > KEYS:
+            raise ConfigError(f"{self.place}: more than {KEYS} attributes are declared; leave some out")
 
-    def _start(self, tag: str, attributes: dict[str, str]) -> None:
-        self._depth += 1
-        if self._depth > DEPTH:
-            raise ConfigError(f"{self._path} has elements {self._depth} deep; GraphML needs no more than {DEPTH}")
-        name = tag.rpartition("}")[2]
-        if name == "key":
-            self._keys[attributes.get("id", "")] = attributes.get("attr.name", "").lower()
-            if len(self._keys) > TEXT:
-                raise ConfigError(f"{self._path} declares more than {TEXT} keys")
-        elif name in ("node", "edge"):
-            self._item, self._data = attributes, {}
-        elif name == "data" and self._item is not None:
-            self._key = self._keys.get(attributes.get("key", ""), "")
+    def open_item(self, attributes: dict[str, str]) -> None:
+        self.item, self.data, self.begun = attributes, {}, self.line
 
-    def _characters(self, text: str) -> None:
-        if self._key and self._item is not None:
-            self._data[self._key] = (self._data.get(self._key, "") + text)[: TEXT + 1]
+    def first(self, names: tuple[str, ...]) -> str:
+        return next((self.data[name].strip() for name in names if name in self.data), "")
 
-    def _end(self, tag: str) -> None:
-        self._depth -= 1
-        name = tag.rpartition("}")[2]
-        if name == "data":
+    def needed(self, name: str, what: str) -> str:
+        assert self.item is not None
+        if not (value := self.item.get(name)):
+            raise ConfigError(f"{self.held.path}, line {self.begun}: {what} has no {name}; give it one")
+        return value
+
+    def add_edge(self, source: str, target: str, relation: str, weight: str, undirected: bool) -> None:
+        place = f"{self.held.path}, line {self.begun}"
+        edge = Edge(source, relation or RELATED, target, weight_of(weight, place), self.begun)
+        self.rows.append(edge)
+        if undirected:
+            self.rows.append(Edge(target, edge.relation, source, edge.weight, self.begun))
+
+
+class _GraphML(Rows):
+    def __init__(self, held: Input) -> None:
+        super().__init__(held, "GraphML")
+        self._key = ""
+        self._undirected = False
+        self._declared = Declared()
+        self._ends: dict[str, Callable[[], None]] = {"node": self._node, "edge": self._edge}
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        if tag == "key":
+            self.declare_key(attributes.get("id", ""), attributes.get("attr.name", ""))
+        elif tag == "graph":
+            self._undirected = attributes.get("edgedefault") == "undirected"
+        elif tag in self._ends:
+            self.open_item(attributes)
+        elif tag == "data" and self.item is not None:
+            self._key = self.keys.get(attributes.get("key", ""), "")
+
+    def text(self, text: str) -> None:
+        if self._key and self.item is not None:
+            self.data[self._key] = (self.data.get(self._key, "") + text)[:TEXT]
+
+    def end(self, tag: str) -> None:
+        if tag == "data":
             self._key = ""
-        elif name in ("node", "edge") and self._item is not None:
-            line = self._parser.CurrentLineNumber
-            self._rows.append(self._node(line) if name == "node" else self._edge(line))
-            self._item = None
+        elif tag == "graphml":
+            self._declared.end()
+        elif tag in self._ends and self.item is not None:
+            self._ends[tag]()
+            self.item = None
 
-    def _node(self, line: int) -> Named:
-        assert self._item is not None
-        if not (id_ := self._item.get("id")):
-            raise ConfigError(f"{self._path}, line {line}: a node has no id")
-        return Named(id_, self._first(KINDS), self._first(TEXTS)[:TEXT])
+    def _node(self) -> None:
+        name = self.needed("id", "a node")
+        self._declared.declare(name, f"{self.held.path}, line {self.begun}")
+        self.rows.append(Node(name, self.first(KINDS), self.begun))
 
-    def _edge(self, line: int) -> Triple:
-        assert self._item is not None
-        src, dst = self._item.get("source"), self._item.get("target")
-        if not src or not dst:
-            raise ConfigError(f"{self._path}, line {line}: an edge has no source or no target")
-        weight = self._first(WEIGHTS)
-        try:
-            return Triple(src, self._first(RELATIONS) or RELATED, dst, float(weight) if weight else 1.0)
-        except ValueError:
-            raise ConfigError(f"{self._path}, line {line}: the weight {weight[:40]!r} is not a number") from None
-
-    def _first(self, names: tuple[str, ...]) -> str:
-        return next((self._data[name].strip() for name in names if name in self._data), "")
+    def _edge(self) -> None:
+        assert self.item is not None
+        source, target = self.needed("source", "an edge"), self.needed("target", "an edge")
+        self._declared.edge(source, target, f"{self.held.path}, line {self.begun}")
+        directed = {"true": True, "false": False}.get(self.item.get("directed", ""), not self._undirected)
+        self.add_edge(source, target, self.first(RELATIONS), self.first(WEIGHTS), not directed)

@@ -1,47 +1,64 @@
-"""Graphs as networkx's node-link .json.
+"""Graphs as networkx's node-link JSON.
 
 The object is {"nodes": [{"id": …}], "edges" or "links": [{"source": …, "target": …}]}.
 """
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from oven_controller.errors import ConfigError
-from oven_kg.loaders.rows import WHOLE, Named, Row, Triple, bounded, columns, triple
+from oven_kg.loaders.batches import Batch, Edge, Node, Options, batched
+from oven_kg.loaders.column_names import RELATED, columns
+from oven_kg.loaders.json_lines import text_of, weight_of
+from oven_kg.loaders.json_stream import elements
+from oven_kg.loaders.node_names import Declared
+from oven_kg.loaders.source import Input
 
-RELATED = "RELATED"
-"""The relation of an edge that names none."""
-
-
-def rows(path: Path) -> Iterator[Row]:
-    """Raises ConfigError."""
-    try:
-        held = json.loads(bounded(path, WHOLE).read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not JSON: {str(error)[:200]}") from error
-    nodes = held.get("nodes") if isinstance(held, dict) else None
-    edges = held.get("edges", held.get("links")) if isinstance(held, dict) else None
-    if not isinstance(nodes, list) or not isinstance(edges, list):
-        raise ConfigError(f"{path} has no lists `nodes` and `edges` (or `links`); it is not a node-link graph")
-    for number, node in enumerate(nodes, 1):
-        id_ = node.get("id") if isinstance(node, dict) else None
-        if not isinstance(id_, str | int) or isinstance(id_, bool):
-            raise ConfigError(f"{path}, node {number}: it has no `id` that is a name or a number")
-        yield Named(str(id_), _text(node.get("kind")), _text(node.get("text") or node.get("description")))
-    for number, edge in enumerate(edges, 1):
-        yield _edge(path, edge, f"{path}, edge {number}")
+LISTS: Final = frozenset({"nodes", "edges", "links"})
 
 
-def _edge(path: Path, edge: Any, where: str) -> Triple:
-    if not isinstance(edge, dict):
-        raise ConfigError(f"{where} is not an object")
-    values = {"relation": RELATED, **edge}
-    return triple(values, columns(path, values), where)
+def rows(held: Input, options: Options) -> Iterator[Batch]:
+    """An edge of an undirected graph goes both ways. Raises ConfigError with the place."""
+    return batched(_rows(held))
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+def _rows(held: Input) -> Iterator[Node | Edge]:
+    declared = Declared()
+    undirected = re.search(rb'"directed"\s*:\s*false', held.head.partition(b"[")[0]) is not None
+    counted = dict.fromkeys(LISTS, 0)
+    for key, element in elements(held, LISTS):
+        counted[key] += 1
+        place = f"{held.path}, {'node' if key == 'nodes' else 'edge'} {counted[key]}"
+        if not isinstance(element, dict):
+            raise ConfigError(f"{place} is not an object; write one with `id`, or with `source` and `target`")
+        if key == "nodes":
+            name = text_of(element.get("id"), place, "id")
+            declared.declare(name, place)
+            kind = element.get("kind")
+            yield Node(name, kind if isinstance(kind, str) else "", counted[key])
+        else:
+            edge = _edge(held, element, place, counted[key])
+            declared.edge(edge.source, edge.target, place)
+            yield edge
+            if undirected:
+                yield Edge(edge.target, edge.relation, edge.source, edge.weight, edge.place)
+    if not counted["nodes"]:
+        raise ConfigError(
+            f"{held.path} has no lists `nodes` and `edges` (or `links`); write it with networkx's node_link_data"
+        )
+    declared.end()
+
+
+def _edge(held: Input, element: dict[str, Any], place: str, number: int) -> Edge:
+    values = {"relation": RELATED, **element}
+    source, relation, target, weight = columns(held.path, values)
+    return Edge(
+        text_of(values[source], place, source),
+        text_of(values[relation], place, relation),
+        text_of(values[target], place, target),
+        weight_of(values.get(weight) if weight else None, place),
+        number,
+    )

@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import tomllib
 from pathlib import Path
 
-import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.foreign_graphs import IRI, NODES, RDF, TRIPLES, WEIGHTED, causenet, graphrag, neo4j_csv
+from tests.support.hostile_graphs import CASES
 from tests.unit.kg.test_kg_commands import said
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_kg.checked_graph import read_graph
-from oven_kg.cli.graph_commands import INFO, LINT
-from oven_kg.graph.graph_yaml import Records
-from oven_kg.loaders import delimited, graphml, jsonl, node_link, parquet
-from oven_kg.loaders.rows import EDGES, Triple, bounded, gather
+from oven_kg.cli.graph_commands import INFO, LINT, QUERY
+from oven_kg.cli.import_command import IMPORT, read_files
+from oven_kg.large.arrays import Arrays
+from oven_kg.large.folder import open_folder
+from oven_kg.loaders import source
+from oven_kg.loaders.formats import told
+from oven_kg.loaders.source import Input
 
 ROOT = Path(__file__).resolve().parents[3]
-LOADERS = {
-    ".csv": delimited.rows,
-    ".tsv": delimited.rows,
-    ".jsonl": jsonl.rows,
-    ".json": node_link.rows,
-    ".graphml": graphml.rows,
-    ".parquet": parquet.rows,
-}
-TRIPLES = [("rain", "causes", "flood", 0.5), ("dam", "solves", "flood", 0.9), ("flood", "causes", "mud", 1.0)]
-LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 9))
+EXPECTED = sorted((source, relation.upper(), target, weight) for source, relation, target, weight in TRIPLES)
+SUFFIXES = {"node-link": "json", "neo4j-jsonl": "jsonl", "conceptnet": "tsv"}
 
 
 @pytest.fixture(autouse=True)
 def entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of this checkout, whatever is installed."""
-    import tomllib
-
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     metadata = tmp_path / "meta" / "oven_controller-0.dist-info"
     metadata.mkdir(parents=True)
@@ -45,129 +41,167 @@ def entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(metadata.parent))
 
 
-def written(path: Path, triples: list[tuple[str, str, str, float]]) -> Path:
-    if path.suffix in (".csv", ".tsv"):
-        mark = "\t" if path.suffix == ".tsv" else ","
-        path.write_text(
-            "\n".join(mark.join(map(str, row)) for row in [("Source", "Relation", "Target", "w"), *triples])
+def content(arrays: Arrays) -> list[tuple[str, str, str, float]]:
+    return sorted(
+        (arrays.name(source), arrays.relations[rel], arrays.name(target), weight)
+        for source, target, rel, weight in zip(
+            arrays.sources.tolist(), arrays.dst.tolist(), arrays.rel.tolist(), arrays.weight.tolist(), strict=True
         )
-    elif path.suffix == ".jsonl":
-        keys = ("subject", "predicate", "object", "weight")
-        path.write_text("\n".join(json.dumps(dict(zip(keys, row, strict=True))) for row in triples))
-    elif path.suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        names = ("head", "relation", "tail", "weight")
-        pq.write_table(pa.table({name: [row[n] for row in triples] for n, name in enumerate(names)}), path)
-    else:
-        graph = nx.MultiDiGraph()
-        for src, relation, dst, weight in triples:
-            graph.add_edge(src, dst, relation=relation, weight=weight)
-        nx.set_node_attributes(graph, "cause", "kind")
-        if path.suffix == ".json":
-            path.write_text(json.dumps(nx.node_link_data(graph, edges="edges")))
-        else:
-            nx.write_graphml(graph, path)
-    return path
+    )
 
 
-def content(records: Records) -> list[tuple[str, str, str, float]]:
-    return sorted((edge.src, edge.relation, edge.dst, edge.strength) for edge in records.edges)
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_each_format_says_the_same(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"graph.{SUFFIXES.get(name, name)}"
+    WEIGHTED[name](path)
+    assert told(Input(path)) == name
+    nameless = path.rename(tmp_path / "graph")
+    assert told(Input(nameless)) == name
+    arrays = read_files([nameless], languages="en" if name == "conceptnet" else "").arrays
+    assert content(arrays) == EXPECTED and arrays.names(range(arrays.nodes)) == list(NODES)
+    if name in ("node-link", "graphml", "gexf", "neo4j-jsonl"):
+        assert {arrays.kind_names[kind] for kind in arrays.kinds} == {"event"}
 
 
-@pytest.mark.parametrize("suffix", LOADERS)
-def test_each_format_says_the_same(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path / f"graph{suffix}", TRIPLES)
-    records = read_graph(path)
-    assert content(records) == sorted((src, relation.upper(), dst, w) for src, relation, dst, w in TRIPLES)
-    assert {node.id for node in records.nodes} == {"rain", "flood", "dam", "mud"}
-    if suffix in (".json", ".graphml"):
-        assert {node.kind for node in records.nodes} == {"cause"}
-    found = json.loads(said(capsys, INFO, str(path), "--json"))
-    assert found["edges"] == {"CAUSES": 2, "SOLVES": 1} and found["isolated"] == 0
-    assert "2 CAUSES, 1 SOLVES" in said(capsys, INFO, str(path))
-    assert LINT.run([str(path)]) == 1
-    assert "which is not in the bibliography" in capsys.readouterr().out
+@pytest.mark.parametrize("name", RDF)
+def test_each_form_of_rdf_says_the_same(name: str, tmp_path: Path) -> None:
+    path = tmp_path / {"trig": "graph.trig", "nquads": "graph.nq"}.get(name, "graph")
+    RDF[name](path)
+    assert told(Input(path)) == name
+    found = read_files([path])
+    assert content(found.arrays) == [
+        (IRI + s.replace(" ", "_"), IRI + p, IRI + o.replace(" ", "_"), 1.0) for s, p, o, _ in sorted(TRIPLES)
+    ]
+    assert found.left_out == ({"statements about literals": 1} if name in ("ntriples", "nquads") else {})
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(*[st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1)] * 3)))
+def test_formats_without_relations_or_weights(tmp_path: Path) -> None:
+    assert content(read_files([causenet(tmp_path / "causes")]).arrays) == [
+        ("flash flood", "CAUSES", "mud", 3.0),
+        ("rain", "CAUSES", "flash flood", 3.0),
+    ]
+    for prefix in ("", "create_final_"):
+        found = read_files([graphrag(tmp_path / f"rag{prefix}", prefix)])
+        assert content(found.arrays) == sorted((s, "RELATED", o, w) for s, _, o, w in TRIPLES)
+        assert found.left_out == {"further types of an entity": 1} and found.arrays.kind_names == ("", "event")
+    assert content(read_files(neo4j_csv(tmp_path)).arrays) == EXPECTED
+
+
+@pytest.mark.parametrize("pack", [gzip, bz2])
+def test_a_packed_file_is_the_same(pack: object, tmp_path: Path) -> None:
+    path = tmp_path / "graph"
+    WEIGHTED["csv"](path)
+    packed = tmp_path / "packed"
+    packed.write_bytes(pack.compress(path.read_bytes()))  # type: ignore[attr-defined]
+    assert read_files([packed]).arrays.sha == read_files([path]).arrays.sha
+
+
+def test_an_undirected_edge_goes_both_ways(tmp_path: Path) -> None:
+    import networkx as nx
+
+    graph = nx.Graph()
+    graph.add_edge("a", "b", weight=2.0)
+    nx.write_graphml(graph, tmp_path / "graphml")
+    nx.write_gexf(graph, tmp_path / "gexf")
+    (tmp_path / "json").write_text(json.dumps(nx.node_link_data(graph, edges="links")))
+    for name in ("graphml", "gexf", "json"):
+        assert content(read_files([tmp_path / name]).arrays) == [("a", "RELATED", "b", 2.0), ("b", "RELATED", "a", 2.0)]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(
+        st.tuples(*[st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1)] * 2), min_size=1
+    )
+)
 def test_whatever_names_a_table_holds_come_back(
-    tmp_path_factory: pytest.TempPathFactory, names: list[tuple[str, ...]]
+    tmp_path_factory: pytest.TempPathFactory, names: list[tuple[str, str]]
 ) -> None:
-    path = tmp_path_factory.mktemp("names") / "g.jsonl"
-    path.write_text("\n".join(json.dumps({"s": s, "p": p, "o": o}) for s, p, o in names))
-    assert content(gather(path, jsonl.rows(path))) == sorted((s, p.upper(), o, 1.0) for s, p, o in names)
+    folder = tmp_path_factory.mktemp("names")
+    (folder / "g.jsonl").write_text("\n".join(json.dumps({"s": s, "p": "R", "o": o}) for s, o in names))
+    quoted = [",".join(f'''"{name.replace('"', '""')}"''' for name in (s, "R", o)) for s, o in names]
+    (folder / "g.csv").write_text("\n".join(["s,p,o", *quoted]), encoding="utf-8")
+    for path in folder.iterdir():
+        assert content(read_files([path]).arrays) == sorted({(s, "R", o, 1.0) for s, o in names})
 
 
-HOSTILE: dict[str, tuple[str, str | bytes, str]] = {
-    "no columns": (".csv", "a,b,c\n1,2,3", "has the columns a, b, c; a graph of triples needs subject"),
-    "empty": (".csv", "", "has the columns none"),
-    "short row": (".csv", "s,p,o\nx,y", "line 2: 'x', 'y', None is not a triple"),
-    "not a number": (".csv", "s,p,o,w\nx,y,z,much", "line 2: the weight 'much' is not a number"),
-    "open quote": (".csv", 's,p,o\n"x,y,z', "line 1: unexpected end of data"),
-    "latin": (".csv", b"s,p,o\n\xff,y,z", "invalid start byte"),
-    "long field": (".csv", "s,p,o\n" + "x" * 200_000 + ",y,z", "field larger than field limit"),
-    "long name": (".csv", "s,p,o\n" + "x" * 2_000 + ",y,z", "a name of 2000 characters"),
-    "no JSON": (".jsonl", "{", "line 1 is not JSON"),
-    "deep": (".jsonl", "[" * 60_000, "line 1 is not JSON"),
-    "a list": (".jsonl", "[1]", "line 1 is not an object"),
-    "long line": (".jsonl", '{"s": "' + "x" * 100_000, "line 1 has more than 65536 bytes"),
-    "no graph": (".json", '{"nodes": 3}', "has no lists `nodes` and `edges`"),
-    "deep JSON": (".json", "[" * 500_000, "is not JSON"),
-    "node without id": (".json", '{"nodes": [{}], "edges": []}', "node 1: it has no `id`"),
-    "edge of things": (".json", '{"nodes": [], "links": [{"source": {}, "target": 1}]}', "edge 1: {}, 'RELATED', 1 is"),
-    "laughs": (".graphml", f"<!DOCTYPE g [{LAUGHS}]><graphml>&l8;</graphml>", "declares a document type or entities"),
-    "a file": (".graphml", '<!DOCTYPE g [<!ENTITY x SYSTEM "file:///etc/passwd">]><graphml/>', "declares a document"),
-    "deep XML": (".graphml", "<a>" * 5_000, "has elements 33 deep"),
-    "cut XML": (".graphml", "<graphml><graph>", "is not GraphML: no element found"),
-    "loose edge": (".graphml", '<graphml><edge source="a"/></graphml>', "line 1: an edge has no source or no target"),
-    "no Parquet": (".parquet", b"PAR1" + b"x" * 50 + b"PAR1", "is not a readable Parquet file"),
-    "a pickle": (".parquet", b"\x80\x04\x95", "is not a readable Parquet file"),
-}
+def test_import_and_what_can_be_asked_of_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, map_, folder = tmp_path / "assertions", tmp_path / "map.yaml", tmp_path / "graph"
+    WEIGHTED["conceptnet"](path)
+    map_.write_text("Solves: HELPS\nUsedFor: null\n")
+    args = [str(path), "--languages", "en", "--least-weight", "0.9", "--relations", str(map_)]
+    out = said(capsys, IMPORT, *args, "--to", str(folder))
+    assert f"3 nodes and 2 edges in {folder}" in out and "1 edges below the least weight left out" in out
+    assert "2 assertions in other languages left out" in out and "no file has the relation 'UsedFor'" in out
+    assert content(open_folder(folder)) == [("dam", "HELPS", "flash flood", 2.0), ("flash flood", "CAUSES", "mud", 1.0)]
+    found = json.loads(said(capsys, INFO, str(folder), "--json"))
+    assert found["edges"] == {"CAUSES": 1, "HELPS": 1} and found["isolated"] == 0
+    assert found["licence"] == "CC-BY-SA-4.0"
+    assert "edges         2  1 CAUSES, 1 HELPS" in said(capsys, INFO, str(folder))
+    assert "3 nodes, 2 edges: sound" in said(capsys, LINT, str(folder))
+    with pytest.raises(ConfigError, match="is there already; name a new folder"):
+        IMPORT.run([*args, "--to", str(folder)])
+    found = json.loads(said(capsys, IMPORT, str(path), "--to", str(tmp_path / "all"), "--licence", "CC0-1.0", "--json"))
+    assert found["licence"] == "CC0-1.0" and found["edges"]["EXTERNAL_URL"] == 1 and not found["left_out"]
+    assert "/c/en/rain" in open_folder(tmp_path / "all")
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+def test_a_map_for_all_other_relations(tmp_path: Path) -> None:
+    path, map_ = tmp_path / "g.csv", tmp_path / "map.yaml"
+    WEIGHTED["csv"](path)
+    map_.write_text('CAUSES: LEADS_TO\n"*": null\n')
+    assert {relation for _, relation, *_ in content(read_files([path], relations=map_).arrays)} == {"LEADS_TO"}
+    for body, words in (
+        ("- a", "is not a map of relations"),
+        ("a: 1", "maps 'a' to 1"),
+        ("a: [", "is not a map in YAML"),
+    ):
+        map_.write_text(body)
+        with pytest.raises(ConfigError, match=words):
+            read_files([path], relations=map_)
+
+
+def test_requirements_in_a_circle_are_refused_or_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "g.csv"
+    path.write_text("s,p,o\na,requires,b\nb,requires,a\nb,requires,c\nc,is a,a\n")
+    assert LINT.run([str(path)]) == 1 and "REQUIRES goes in a circle: a → b → a" in capsys.readouterr().out
+    assert "2 requirements on a cycle left out" in said(
+        capsys, IMPORT, str(path), "--to", str(tmp_path / "g"), "--cut-cycles"
+    )
+    assert content(open_folder(tmp_path / "g")) == [("b", "REQUIRES", "c", 1.0), ("c", "IS_A", "a", 1.0)]
+
+
+def test_a_graph_of_labels_is_no_knowledge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "g.json"
+    path.write_text(json.dumps({"nodes": [{"id": n} for n in range(5)], "links": [{"source": 0, "target": 1}]}))
+    assert LINT.run([str(path)]) == 1 and "3 of 5 nodes have no edge to another" in capsys.readouterr().out
+    assert "isolated       60%" in said(capsys, INFO, str(path))
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_a_hostile_file_is_refused_with_its_place(name: str, tmp_path: Path) -> None:
-    suffix, body, words = HOSTILE[name]
-    path = tmp_path / f"graph{suffix}"
-    path.write_bytes(body if isinstance(body, bytes) else body.encode())
+    case = CASES[name]
+    path, folder = case.write(tmp_path), tmp_path / "out"
     with pytest.raises(ConfigError) as caught:
-        read_graph(path)
-    assert words in str(caught.value) and str(path) in str(caught.value)
-
-
-def test_a_parquet_bomb_is_not_unpacked(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = tmp_path / "bomb.parquet"
-    long = pa.DictionaryArray.from_arrays(pa.array([0] * 1_000, pa.int32()), pa.array(["x" * 5_000_000]))
-    pq.write_table(pa.table({"s": long, "p": long, "o": long}), path, compression="zstd")
-    with pytest.raises(ConfigError, match=r"a name of 5000000 characters|bytes unpacked"):
-        read_graph(path)
-    many = pa.DictionaryArray.from_arrays(pa.array([0] * (EDGES + 1), pa.int32()), pa.array(["x"]))
-    pq.write_table(pa.table({"s": many, "p": many, "o": many}), path, compression="zstd")
-    with pytest.raises(ConfigError, match="1000001 rows"):
-        read_graph(path)
+        IMPORT.run([str(path), "--to", str(folder), *case.args])
+    assert case.words in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert not [held for held in tmp_path.iterdir() if held.name.startswith("out")]
 
 
 def test_limits_name_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    endless = (Triple(f"n{n}", "CAUSES", f"n{n + 1}") for n in range(10**9))
-    with pytest.raises(ConfigError, match="more than 10 nodes or 1000000 edges"):
-        gather(tmp_path / "g.csv", endless, nodes=10)
-    path = written(tmp_path / "graph.csv", TRIPLES)
-    with pytest.raises(ConfigError, match=r"has \d+ bytes; at most 8 are read from a \.csv file"):
-        bounded(path, 8)
+    path = tmp_path / "g.csv"
+    WEIGHTED["csv"](path)
+    monkeypatch.setattr(source, "UNPACKED", 8)
+    with pytest.raises(ConfigError, match="has more than 8 bytes; give a part of it"):
+        read_files([path])
     with pytest.raises(ConfigError, match="cannot read the graph"):
-        read_graph(tmp_path / "none.csv")
-    (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(ConfigError, match="is not a file"):
-        read_graph(tmp_path / "folder.csv")
+        read_files([tmp_path / "none.csv"])
+    with pytest.raises(UnknownNameError, match="no format of graphs named 'cvs'; did you mean 'csv'"):
+        read_files([path], "cvs")
+    with pytest.raises(ConfigError, match="'e n' is not a language"):
+        read_files([path], languages="e n")
 
 
-@pytest.mark.parametrize("suffix", ["pickle", "gpickle", "exe"])
-def test_a_suffix_that_no_loader_has_is_an_unknown_name(suffix: str, tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match=f"no loader for files of the kind named '{suffix}'"):
-        read_graph(tmp_path / f"graph.{suffix}")
+def test_a_graph_without_remedies_is_not_asked_for_them(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"make a graph of another format usable with `oven-controller kg import"):
+        QUERY.run(["search", "rain", "--graph", str(tmp_path / "g.csv")])

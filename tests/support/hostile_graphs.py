@@ -1,0 +1,360 @@
+"""Files that no import may survive half: each with what has to be said of it.
+
+`python -m tests.support.hostile_graphs` runs `kg import` on each in a process of its own, and prints what it took.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+HEADER: Final = b"s,p,o,w\n"
+GEXF: Final = '<gexf version="1.2"><graph defaultedgetype="directed"><nodes>{}</nodes><edges>{}</edges></graph></gexf>'
+GRAPHML: Final = (
+    '<graphml><key id="w" for="edge" attr.name="weight"/><graph edgedefault="directed">{}</graph></graphml>'
+)
+RDF: Final = '<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">{}</rdf:RDF>'
+AB: Final = '<node id="a" label="a"/><node id="b" label="b"/>'
+TEN_GB: Final = 10**10
+LAUGHS: Final = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 9))
+
+
+@dataclass(frozen=True)
+class Case:
+    file: str
+    """Its name, which says the format where the content does not."""
+    content: bytes | str | Callable[[Path], None]
+    words: str
+    """What the error says, beside the path."""
+    args: tuple[str, ...] = ()
+
+    def write(self, folder: Path) -> Path:
+        path = folder / self.file
+        if callable(self.content):
+            self.content(path)
+        else:
+            path.write_bytes(self.content.encode() if isinstance(self.content, str) else self.content)
+        return path
+
+
+def long_line(first: bytes, size: int = TEN_GB) -> Callable[[Path], None]:
+    """A line without an end: a hole in the file, which takes no room."""
+
+    def write(path: Path) -> None:
+        path.write_bytes(first)
+        os.truncate(path, size)
+
+    return write
+
+
+def bomb(pack: Callable[[bytes], bytes], times: int) -> Callable[[Path], None]:
+    """`times` MB of one short line, in as many packed members."""
+    return lambda path: path.write_bytes(pack(HEADER) + pack(b"x,y,z,1\n" * 2**17) * times) and None
+
+
+def claims(rows: int) -> Callable[[Path], None]:
+    """Parquet whose table of contents speaks of more rows than there are."""
+
+    def write(path: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        held, true = io.BytesIO(), 12_345
+        pq.write_table(pa.table({name: [name] * true for name in "spo"}), held, write_statistics=False)
+        body = held.getvalue()
+        size = int.from_bytes(body[-8:-4], "little")
+        footer = body[-8 - size : -8].replace(_varint(2 * true), _varint(2 * rows))
+        path.write_bytes(body[: -8 - size] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+    return write
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def parquet(**columns: object) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table(columns), path, compression="zstd")
+
+    return write
+
+
+def _cut(write: Callable[[Path], None]) -> Callable[[Path], None]:
+    def cut(path: Path) -> None:
+        write(path)
+        os.truncate(path, path.stat().st_size * 2 // 3)
+
+    return cut
+
+
+def _array(path: Path) -> None:
+    import numpy as np
+
+    np.save(path.with_suffix(""), np.array([{}], object), allow_pickle=True)
+
+
+def apoc(*rows: object) -> str:
+    return "\n".join(map(json.dumps, rows))
+
+
+def node(id_: int) -> dict[str, object]:
+    return {"type": "node", "id": str(id_), "labels": ["Thing"], "properties": {"name": f"n{id_}"}}
+
+
+EDGE: Final = {"type": "relationship", "id": "0", "label": "CAUSES", "start": {"id": "1"}, "end": {"id": "2"}}
+LINKS: Final = {"directed": True, "nodes": [{"id": "a"}, {"id": "b"}], "links": [{"source": "a", "target": "b"}]}
+CONCEPT: Final = "/a/x\t/r/{}\t/c/en/{}\t/c/en/{}\t{}\n"
+NT: Final = b"<http://a/b> <http://a/c> <http://a/d> .\n"
+DOCTYPE: Final = "declares a document type or entities"
+
+CASES: Final[Mapping[str, Case]] = {
+    # Bombs
+    "laughs, GraphML": Case("g.graphml", f"<!DOCTYPE g [{LAUGHS}]><graphml>&l8;</graphml>", DOCTYPE),
+    "laughs, GEXF": Case("g.gexf", f"<!DOCTYPE g [{LAUGHS}]><gexf>&l8;</gexf>", DOCTYPE),
+    "laughs, RDF": Case("g.rdf", f"<!DOCTYPE g [{LAUGHS}]>{RDF.format('&l8;')}", DOCTYPE),
+    "a file as an entity": Case(
+        "g.graphml", '<!DOCTYPE g [<!ENTITY x SYSTEM "file:///etc/passwd">]><graphml/>', DOCTYPE
+    ),
+    "gzip bomb": Case("g.csv.gz", bomb(gzip.compress, 10_000), "unpacks to more than 100 times its size"),
+    "bzip2 bomb": Case("g.csv.bz2", bomb(bz2.compress, 10_000), "unpacks to more than 100 times its size"),
+    "a billion rows": Case("g.parquet", claims(10**9), "claims 1,000,000,000 rows"),
+    "rows that are not there": Case("g.parquet", claims(90_000_000), "g.parquet"),
+    "a long text, often": Case(
+        "g.parquet", lambda path: _repeated_text(path), "a name of 5,000,000 bytes; at most 1000 characters"
+    ),
+    "deep JSON": Case("g.json", '{"nodes": ' + "[" * 500_000, "line 1 is not JSON: it is nested too deeply"),
+    "deep JSON line": Case("g.jsonl", "[" * 60_000, "line 1 is not JSON"),
+    "deep XML": Case("g.graphml", "<graphml>" + "<a>" * 5_000, "has elements 65 deep"),
+    "deep Turtle": Case("g.ttl", b"@prefix a: <http://a/> .\na:b a:c " + b"( " * 600_000, "brackets within each other"),
+    "deep JSON-LD": Case("g.jsonld", '{"@graph": ' + "[" * 500_000, "is not RDF of its form"),
+    # A line of 10 GB
+    "long line, CSV": Case("g.csv", long_line(HEADER + b"x,y,z,1\n"), "line 3 has more than"),
+    "long first line": Case("g.csv", long_line(b"s,p,o"), "line 1 has more than 65,536 bytes"),
+    "long line, TSV": Case("g.tsv", long_line(b"s\tp\to\nx\ty\tz\n"), "line 3 has more than"),
+    "long line, JSON lines": Case("g.jsonl", long_line(b'{"s":"x","p":"y","o":"z"}\n{"s":"'), "line 2 has more than"),
+    "long line, ConceptNet": Case(
+        "g.tsv", long_line(CONCEPT.format("Causes", "a", "b", '{"weight": 1}').encode()), "line 2 has more than"
+    ),
+    "long line, N-Triples": Case("g.nt", long_line(NT + b"<http://a/"), "g.nt"),
+    "long text, Turtle": Case("g.ttl", long_line(b'@prefix a: <http://a/> .\na:b a:c """'), "g.ttl"),
+    "long text, JSON-LD": Case("g.jsonld", long_line(b'{"@id": "'), "g.jsonld"),
+    "long text, node-link": Case("g.json", long_line(b'{"nodes": [{"id": "'), "line 1 is not JSON"),
+    "long id, node-link": Case(
+        "g.json", lambda path: _endless_text(path, b'{"nodes": [{"id": "'), "a value of more than 4,194,304 letters"
+    ),
+    "long text, GraphML": Case(
+        "g.graphml", lambda path: _endless_text(path, b"<graphml><graph>"), "bytes in one element"
+    ),
+    "long attribute, GEXF": Case("g.gexf", lambda path: _endless_text(path, b'<gexf a="'), "bytes in one element"),
+    "long text, RDF/XML": Case("g.rdf", lambda path: _endless_text(path, RDF[:-12].encode()), "bytes in one element"),
+    "long line, Neo4j": Case("g.csv", long_line(b":ID,name\n1,"), "line 2 has more than"),
+    "long name": Case("g.csv", HEADER + b"x" * 2_000 + b",y,z,1\n", "line 2: the node 'xxxx"),
+    # Weights
+    "not a number": Case("g.csv", HEADER + b"x,y,z,much\n", "line 2: the weight 'much' is not a number"),
+    "NaN, CSV": Case("g.csv", HEADER + b"x,y,z,1\nx,y,z,nan\n", "line 3: the weight nan is not usable"),
+    "negative, CSV": Case("g.csv", HEADER + b"x,y,z,-1\n", "line 2: the weight -1.0 is not usable"),
+    "infinite, CSV": Case("g.csv", HEADER + b"x,y,z,1e39\n", "line 2: the weight 1e+39 is not usable"),
+    "NaN, JSON lines": Case("g.jsonl", '{"s":"x","p":"y","o":"z","w":NaN}', "line 1: the weight nan is not usable"),
+    "huge, JSON lines": Case("g.jsonl", '{"s":"x","p":"y","o":"z","w":1' + "0" * 400 + "}", "the weight inf is not"),
+    "NaN, ConceptNet": Case("g.tsv", CONCEPT.format("Causes", "a", "b", '{"weight": NaN}'), "line 1: the weight nan"),
+    "negative, ConceptNet": Case(
+        "g.tsv", CONCEPT.format("Causes", "a", "b", '{"weight": -2}'), "line 1: the weight -2"
+    ),
+    "no weight, ConceptNet": Case(
+        "g.tsv", CONCEPT.format("Causes", "a", "b", '{"note": 1}'), "with a number as `weight`"
+    ),
+    "NaN, Parquet": Case("g.parquet", parquet(s=["x"], p=["y"], o=["z"], w=[float("nan")]), "row 1: the weight nan"),
+    "text, Parquet": Case("g.parquet", parquet(s=["x"], p=["y"], o=["z"], w=["much"]), "has to be a number"),
+    "negative, GraphML": Case(
+        "g.graphml",
+        GRAPHML.format(AB + '\n<edge source="a" target="b"><data key="w">-1</data></edge>'),
+        "line 2: the weight -1.0 is not usable",
+    ),
+    "NaN, node-link": Case(
+        "g.json", json.dumps(LINKS | {"links": [{"source": "a", "target": "b", "weight": float("nan")}]}), "weight nan"
+    ),
+    # Order and ids
+    "relationship first, APOC": Case(
+        "g.jsonl", apoc(node(1), EDGE, node(2)), "line 2: the relationship ends at the id '2'"
+    ),
+    "relationship first, GEXF": Case(
+        "g.gexf",
+        "<gexf><graph><edges>\n<edge source='a' target='b'/></edges><nodes>" + AB + "</nodes></graph></gexf>",
+        "line 2: the relationship ends at the id 'a'",
+    ),
+    "no such node, Neo4j": Case(
+        "g.csv", ":START_ID,:END_ID,:TYPE\n1,2,CAUSES\n", "line 2: the relationship ends at the id '1'"
+    ),
+    "no such node, GraphML": Case(
+        "g.graphml", GRAPHML.format('<node id="a"/>\n<edge source="a" target="b"/>'), "line 2: the edge ends at 'b'"
+    ),
+    "no such node, node-link": Case(
+        "g.json", json.dumps(LINKS | {"links": [{"source": "a", "target": "c"}]}), "edge 1: the edge ends at 'c'"
+    ),
+    "one id twice, APOC": Case(
+        "g.jsonl", apoc(node(1), node(2), node(1), EDGE), "line 3: the id '1' is a node's already"
+    ),
+    "one id twice, Neo4j": Case("g.csv", "x:ID,name\n1,a\n1,b\n", "line 3: the id '1' is a node's already"),
+    "one id twice, GEXF": Case("g.gexf", GEXF.format(AB + "\n" + AB, ""), "line 2: the id 'a' is a node's already"),
+    "one id twice, GraphML": Case(
+        "g.graphml", GRAPHML.format(AB + "\n" + AB), "line 2: the node 'a' is declared twice"
+    ),
+    "one id twice, node-link": Case(
+        "g.json", json.dumps(LINKS | {"nodes": [{"id": 1}, {"id": 1}]}), "node 2: the node '1'"
+    ),
+    "a circle, CSV": Case(
+        "g.csv", b"s,p,o\na,causes,b\nc,requires,a\na,requires,b\nb,requires,c\n", "REQUIRES goes in a circle"
+    ),
+    "a circle, ConceptNet": Case(
+        "g.tsv",
+        "".join(CONCEPT.format("HasPrerequisite", *pair, '{"weight": 1}') for pair in ("ab", "ba")),
+        "line 1: REQUIRES goes in a circle, a → b → a",
+        ("--languages", "en"),
+    ),
+    "needs itself": Case("g.csv", b"s,p,o\na,requires,a\n", "line 2: REQUIRES goes in a circle, a → a"),
+    # Half a file
+    "half a gzip": Case("g.csv.gz", gzip.compress(HEADER + os.urandom(0) + b"x,y,z,1\n" * 999)[:-9], "is cut short"),
+    "half a bzip2": Case("g.csv.bz2", bz2.compress(HEADER + b"x,y,z,1\n" * 999)[:-9], "is cut short"),
+    "a wrong gzip": Case("g.csv.gz", gzip.compress(HEADER)[:-8] + b"\0" * 8, "cannot be unpacked"),
+    "half a Parquet": Case("g.parquet", _cut(parquet(s=["x"] * 99, p=["y"] * 99, o=["z"] * 99)), "is it cut short"),
+    "half a GraphML": Case("g.graphml", "<graphml><graph>", "line 1: it is not GraphML: no element found"),
+    "half an RDF/XML": Case("g.rdf", RDF[:-12], "line 1: it is not RDF/XML: no element found"),
+    "half a JSON": Case("g.json", json.dumps(LINKS)[:-9], "line 1 is not JSON"),
+    "half a JSON line": Case("g.jsonl", '{"s":"x","p":"y","o":"z"}\n{"s":"x","p"', "line 2 is not JSON"),
+    "half an N-Triples": Case("g.nt", NT + NT[:-9], "line 2 is not RDF of its form"),
+    "half a Turtle": Case("g.ttl", "@prefix a: <http://a/> .\na:b a:c", "is not RDF of its form"),
+    "half a row": Case("g.csv", HEADER + b"x,y,z,1\nx,y", "line 3 has 2 columns and should have 4"),
+    "half a ConceptNet": Case(
+        "g.tsv", CONCEPT.format("Causes", "a", "b", '{"weight": 1}') + "/a/x\t/r/Causes\t/c/en", "line 2 has 3 columns"
+    ),
+    "half a Neo4j": Case("g.csv", ":ID,name\n1,a\n2\n", "line 3 has 1 columns and should have 2"),
+    "an open quote": Case("g.csv", HEADER + b'x,y,z,1\n"x,y,z,1\n', "line 3 has 1 columns"),
+    "a longer open quote": Case("g.csv", HEADER + b'"x,y,z,1\n' + b"x,y,z,1\n" * 600_000, "line 2 opens a quote"),
+    "nothing": Case("g.csv", b"", "has the columns none"),
+    "a header": Case("g.csv", HEADER, "no edge is left of no rows"),
+    # Texts
+    "Latin-1, CSV": Case("g.csv", HEADER + b"x,y,z,1\n\xe9t\xe9,y,z,1\n", "line 3 is not UTF-8 (byte 0xe9)"),
+    "Latin-1, header": Case("g.csv", b"s\xe9,p,o\n", "line 1 is not UTF-8 (byte 0xe9)"),
+    "Latin-1, ConceptNet": Case(
+        "g.tsv",
+        CONCEPT.format("Causes", "é", "b", '{"weight": 1}').encode("latin-1"),
+        "line 1 is not UTF-8 (byte 0xe9)",
+    ),
+    "Latin-1, JSON lines": Case("g.jsonl", b'{"s":"\xe9","p":"y","o":"z"}', "line 1 is not UTF-8 (byte 0xe9)"),
+    "Latin-1, node-link": Case(
+        "g.json", json.dumps(LINKS).encode().replace(b'"a"', b'"\xe9"'), "is not UTF-8 (byte 0xe9)"
+    ),
+    "Latin-1, GraphML": Case(
+        "g.graphml", GRAPHML.format('<node id="\xe9"/>').encode("latin-1"), "line 1: it is not GraphML"
+    ),
+    "Latin-1, N-Triples": Case("g.nt", NT.replace(b"d", b"\xe9"), "line 1 is not RDF of its form: "),
+    "bytes, Parquet": Case("g.parquet", parquet(s=[b"\xe9"], p=[b"y"], o=[b"z"]), "row 1 is not UTF-8 (byte 0xe9)"),
+    "UTF-16": Case("g.csv", "s,p,o\nx,y,z\n".encode("utf-16"), "is in UTF-16, which is not read"),
+    "half a letter": Case(
+        "g.jsonl", r'{"s":"\ud83d","p":"y","o":"z"}', "line 1: the node '\\ud83d' is not valid Unicode"
+    ),
+    "no name": Case("g.csv", HEADER + b",y,z,1\n", "line 2: a node without a name"),
+    "an empty cell, Parquet": Case(
+        "g.parquet", parquet(s=["x", None], p=["y"] * 2, o=["z"] * 2), "row 2: the subject is empty"
+    ),
+    "numbers, Parquet": Case("g.parquet", parquet(s=[1.5], p=["y"], o=["z"]), "is a column of double"),
+    # No graphs
+    "a pickle": Case("g.csv", pickle.dumps([1]), "is a pickle, which is not read"),
+    "a pickle as Parquet": Case(
+        "g.parquet", pickle.dumps([1]), "is a pickle, which is not read", ("--format", "parquet")
+    ),
+    "an array of objects": Case("g.npy", _array, "is an array of numpy's, which is not read"),
+    "an archive": Case("g.csv", b"PK\x03\x04" + bytes(99), "is a zip archive, which is not read"),
+    "something else": Case("g.txt", "Once upon a time", "cannot be told; give it with --format"),
+    "other columns": Case("g.csv", "a,b,c\n1,2,3", "has the columns a, b, c; a graph of triples needs subject"),
+    "no lists": Case("g.json", '{"nodes": 3}', "has no lists `nodes` and `edges`"),
+    "a node without id": Case("g.json", '{"nodes": [{}], "edges": []}', "node 1: the id is None"),
+    "an edge of things": Case(
+        "g.json", '{"nodes": [], "links": [{"source": {}, "target": 1}]}', "edge 1: the source is {}"
+    ),
+    "an edge with one end": Case("g.graphml", '<graphml><edge source="a"/></graphml>', "line 1: an edge has no target"),
+    "a list": Case("g.jsonl", '{"s":"x","p":"y","o":"z"}\n[1]', "line 2 is not an object"),
+    "no Parquet": Case("g.parquet", b"PAR1" + b"x" * 50 + b"PAR1", "is not a readable Parquet file"),
+    "a remote context": Case(
+        "g.jsonld", '{"@context": "http://localhost/x", "@id": "http://a/b"}', "is not RDF of its form"
+    ),
+    "a pipe": Case("g.csv", os.mkfifo, "it is not a regular file"),
+    "a folder": Case("g", lambda path: path.mkdir(), "is a folder without GraphRAG's"),
+}
+
+
+def _repeated_text(path: Path) -> None:
+    import pyarrow as pa
+
+    long = pa.DictionaryArray.from_arrays(pa.array([0] * 1_000, pa.int32()), pa.array(["x" * 5_000_000]))
+    parquet(s=long, p=long, o=long)(path)
+
+
+def _endless_text(path: Path, first: bytes, size: int = 8 * 2**20) -> None:
+    """Letters, since XML takes no zeros; more than is ever read."""
+    path.write_bytes(first + b"x" * size)
+
+
+def _written_elsewhere(case: Case, folder: Path) -> Path:
+    """By a child, since the memory that this process has had would count as that of all it starts."""
+    if not (child := os.fork()):
+        case.write(folder)
+        os._exit(0)
+    os.waitpid(child, 0)
+    return folder / case.file
+
+
+def measured() -> int:
+    """Run each case as a user would. The exit code: 1 if one does not end as it has to."""
+    wrong = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        for name, case in CASES.items():
+            folder = Path(tempfile.mkdtemp(dir=temporary))
+            path = _written_elsewhere(case, folder)
+            command = [str(Path(sys.executable).with_name("oven-controller"))]
+            before = {*folder.iterdir()}
+            begun = time.monotonic()
+            process = subprocess.Popen(
+                [*command, "kg", "import", str(path), "--to", str(folder / "out"), *case.args],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            assert process.stdout
+            said = process.stdout.read()
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            took, cpu, memory = time.monotonic() - begun, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+            one_line = " ".join(said.split())
+            sound = process.returncode == 2 and case.words in one_line and "Traceback" not in said and memory < 300
+            sound = sound and {*folder.iterdir()} == before
+            wrong += not sound
+            mark = "ok   " if sound else "WRONG"
+            print(
+                f"{mark} {process.returncode} {memory:4.0f} MB {cpu:5.2f} s CPU {took:5.2f} s  {name}: {one_line[:230]}"
+            )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(measured())

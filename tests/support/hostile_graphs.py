@@ -145,9 +145,7 @@ CASES: Final[Mapping[str, Case]] = {
     "deep JSON": Case("g.json", '{"nodes": ' + "[" * 500_000, "line 1 is not JSON: it is nested too deeply"),
     "deep JSON line": Case("g.jsonl", "[" * 60_000, "line 1 is not JSON"),
     "deep XML": Case("g.graphml", "<graphml>" + "<a>" * 5_000, "has elements 65 deep"),
-    "deep Turtle": Case(
-        "g.ttl", b"@prefix a: <http://a/> .\na:b a:c " + b"( " * 600_000, "brackets within each other"
-    ),
+    "deep Turtle": Case("g.ttl", b"@prefix a: <http://a/> .\na:b a:c " + b"( " * 600_000, "brackets within each other"),
     "deep JSON-LD": Case("g.jsonld", '{"@graph": ' + "[" * 500_000, "is not RDF of its form"),
     # A line of 10 GB
     "long line, CSV": Case("g.csv", long_line(HEADER + b"x,y,z,1\n"), "line 3 has more than"),

@@ -23,6 +23,11 @@ HomeFolder = Annotated[
     Path | None, typer.Option("--home", metavar="DIR", help="Keep runs and caches there, not in a temporary folder.")
 ]
 
+GraphFolder = Annotated[
+    Path | None,
+    typer.Option("--graph", metavar="FOLDER", help="Scores of this large graph, not of one of the sources trained on."),
+]
+
 
 class Bench:
     """A measurement and its command. `main` has its options as annotated parameters, and returns the exit code."""

@@ -6,7 +6,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from oven_controller.protocol.messages import Decision, LearnerMessage, LogMessage, Observation, RunStarted, Value
+from oven_controller.protocol.messages import (
+    Decision,
+    LearnerMessage,
+    LogMessage,
+    Observation,
+    Receipt,
+    RunStarted,
+    Value,
+)
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
 
@@ -95,6 +103,9 @@ class RuleLink:
     def __init__(self, rule: Rule) -> None:
         self.last_metrics: dict[str, float] = {}
         self.changes: list[tuple[int, str, Value]] = []
+        """What the rule asked for: (tick, actuator, value)."""
+        self.receipts: list[Receipt] = []
+        """The outcome of each: applied, no-op, rejected or expired."""
         self._rule = rule
         self._inbox: deque[LogMessage] = deque()
 
@@ -108,6 +119,8 @@ class RuleLink:
         message = make()
         if isinstance(message, RunStarted):
             self._rule.start(message)
+        elif isinstance(message, Receipt):
+            self.receipts.append(message)
         elif isinstance(message, Observation):
             self.last_metrics.update(message.metrics)
             for index, (actuator, value) in enumerate(self._rule.look(message)):

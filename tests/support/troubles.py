@@ -87,6 +87,22 @@ CHANNELS = PRETRAINING.model_copy(
         "metrics": (*PRETRAINING.metrics, MetricSpec(name="channel/mtp")),
     }
 )
+GRAPH = PRETRAINING.model_copy(
+    update={
+        "actuators": (*PRETRAINING.actuators, ActuatorSpec(name="channel.kg", kind="scalar", low=0, high=1, value=0.5)),
+        "metrics": (*PRETRAINING.metrics, MetricSpec(name="channel/kg")),
+        "horizon": Horizon(max_steps=400),
+    }
+)
+ROUNDED = SHORT.model_copy(
+    update={
+        "actuators": (
+            *PRETRAINING.actuators,
+            ActuatorSpec(name="train.quantisation", kind="choice", choices=("none", "int8", "int4"), value="none"),
+        ),
+        "metrics": (*PRETRAINING.metrics, MetricSpec(name="eval/int4/loss", better="down", held_out=True)),
+    }
+)
 STARVED = GRPO.model_copy(
     update={
         "actuators": tuple(
@@ -227,6 +243,11 @@ TROUBLES: dict[str, tuple[RunStarted, Change]] = {
     ),
     "pretraining.late": (SHORT, _set()),
     "pretraining.channel": (CHANNELS, lambda since, was: was | {"channel/mtp": 0.7 * was["loss"]}),
+    "pretraining.graph": (GRAPH, lambda since, was: was | {"channel/kg": was["loss"]}),
+    "pretraining.rounded": (
+        ROUNDED,
+        lambda since, was: was | ({"eval/int4/loss": was["eval/loss"] + 0.2} if "eval/loss" in was else {}),
+    ),
     "pretraining.displaced": (PRETRAINING, _times("optim/weight_norm", lambda since: 1.2)),
     "grpo.nothing": (GRPO, _set()),
     "grpo.aligned": (GRPO, ALIGNED),

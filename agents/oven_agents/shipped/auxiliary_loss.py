@@ -6,11 +6,11 @@ from statistics import median
 
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import needs_second
-from oven_agents.stats.objective import objective, signed
+from oven_agents.stats.confidence import needs_second, stands_alone
+from oven_agents.stats.objective import held_out, objective, signed
 from oven_controller.protocol.messages import RunStarted, Vote
 
-KNOB, TERM = "channel.", "channel/"
+KNOB, TERM, MTP = "channel.", "channel/", "channel.mtp"
 
 
 class AuxiliaryLoss(Agent):
@@ -20,18 +20,19 @@ class AuxiliaryLoss(Agent):
 
     Actions: it halves the term's weight, `channel.<name>`; because the run is late, only once. Multi-token prediction
     is weighted down late in training (DeepSeek-V3, arXiv 2412.19437, §4.2: .3, then .1), and in the system that this
-    agent is taken from, .1 to .05 past three quarters of the run.
+    agent is taken from, .1 to .05 past three quarters of the run. For that term it stands alone late in a run.
 
-    False alarms: how many it raises was not measured. That less is better late is a rule of thumb, and its confidence
-    says so: it needs a second voice, or a person. A term that is the objective itself, as in distillation, is left
-    alone.
+    False alarms: how many it raises was not measured. That less is better late is a rule of thumb for any other term,
+    as is a share that is too high for all of them, and its confidence says so: it needs a second voice, or a person. A
+    term that is the objective itself, as in distillation, is left alone.
 
     Limits: it knows only terms that the trainer announces twice, as the knob `channel.<name>` and as the metric
-    `channel/<name>`. A run without them is told that it cannot fire.
+    `channel/<name>`. A run without them is told that it cannot fire. `channel.kg` is `knowledge`'s.
     """
 
-    moves = ("channel.distill", "channel.sft", "channel.mtp", "channel.z_loss")
-    """What the shipped trainer calls its terms, and two that are usual; the mesh takes exact names."""
+    moves = ("channel.distill", "channel.sft", MTP, "channel.z_loss")
+    """What the shipped trainers call their terms, and one that is usual; the mesh takes exact names."""
+    speciality = (MTP,)
     options = dict.fromkeys(("most", "late"), SHARE)
 
     WINDOW = 40
@@ -75,13 +76,15 @@ class AuxiliaryLoss(Agent):
         halved = knob.bounded(knob.number / 2)
         if halved > knob.number / 1.2:
             return None
-        target = objective(window.run)
+        # The loss holds the term: it falls with the weight, whatever that does to the model.
+        target = held_out(window.run) or objective(window.run)
+        sure = stands_alone if late and knob.spec.name == MTP else needs_second
         why = (
             f"{name} is {share:.0%} of the loss at {window.progress:.0%} of the run"
             f"{' and falls no more' if late else ''}: {knob.spec.name} {knob.number:.3g} → {halved:.3g}"
         )
         return window.propose(
-            knob.spec.name, halved, confidence=needs_second(window.run), why=why, target=target.name,
+            knob.spec.name, halved, confidence=sure(window.run), why=why, target=target.name,
             expected_change=signed(target, 0.01), horizon=60,
         )  # fmt: skip
 

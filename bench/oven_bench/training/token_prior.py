@@ -3,10 +3,10 @@
 The experiment that this project's graph comes from: a graph of half a million nodes is distilled into scores of 358
 tokens, in under a kilobyte, which scale the rows of the embedding at the start (row × (1 + ½ score); embeddings tied).
 It was reported without a run in which the graph was off. Here the graph is drawn from the standard library's own
-sources, of the files trained on alone, and every seed is run with: `baseline` nothing; `kg` its scores; `shuffled` the
-same scores on other tokens; `frequency` the same profile on the most frequent tokens; `unigram` no scores, but the
-corpus' own log probabilities, 4 bits each, as the start of a learnt output bias. A seed has one initialisation and one
-order of batches in all arms. Bits per byte on held-out files at the end; less is better.
+sources, of the files trained on alone, or is a large one that is given. Every seed is run with: `baseline` nothing;
+`kg` its scores; `shuffled` the same scores on other tokens; `frequency` the same profile on the most frequent tokens;
+`unigram` no scores, but the corpus' own log probabilities, 4 bits each, as the start of a learnt output bias. A seed
+has one initialisation and one order of batches in all arms. Bits per byte on held-out files at the end; less is better.
 
 HELPS only if the graph beats the baseline, the shuffled scores and frequency alike. NO EFFECT if one of them is surely
 about as good as the graph, or better. INCONCLUSIVE otherwise, and below five seeds.
@@ -20,7 +20,7 @@ import sys
 import sysconfig
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -29,9 +29,9 @@ from typing import Annotated, Any, Final
 import torch
 from typer import Option
 
-from oven_bench.bench_command import Bench, Json, print_object
+from oven_bench.bench_command import Bench, GraphFolder, Json, print_object
 from oven_bench.statistics import Word, paired, word
-from oven_controller import plugins
+from oven_bench.training.graph_scores import scores_of_folder, scores_of_sources
 from oven_controller.errors import ConfigError
 
 ARMS: Final = ("baseline", "kg", "shuffled", "frequency", "unigram")
@@ -41,7 +41,6 @@ LEVELS: Final = 15
 ENOUGH: Final = 5
 SMALLEST: Final = 0.02
 """Bits per byte: the smallest gain that is of interest, about a hundredth of what such a model needs."""
-SourcePrior = Callable[[Sequence[Path], Sequence[str], int], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +167,10 @@ def trained(size: Size, data: Corpus, arm: str, scores: Mapping[int, float], see
     return nats / math.log(2) / int(data.lengths[data.held_out[:, 1:]].sum())
 
 
-def measure(size: Size, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(size: Size, graph: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
     seeds = size.seeds
-    load: SourcePrior = plugins.load("in_process", "function", "source_prior")
     data = corpus(size.files)
-    prior = load(data.files, data.texts, 358)
+    prior = scores_of_folder(graph, data.texts) if graph else scores_of_sources(data.files, data.texts)
     bits: dict[str, list[float]] = {arm: [] for arm in ARMS}
     began = time.process_time()
     for seed in range(1, seeds + 1):
@@ -182,10 +180,7 @@ def measure(size: Size, say: Callable[[str], None]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "seeds": seeds,
         "steps": size.steps,
-        "graph_nodes": prior.nodes,
-        "graph_edges": prior.edges,
-        "blob_bytes": len(prior.blob),
-        "tokens": len(prior.scores),
+        **prior.figures,
         "bits_per_byte": {arm: round(fmean(values), 4) for arm, values in bits.items()},
         "cpu_s": round(time.process_time() - began, 1),
     }
@@ -222,6 +217,7 @@ def bench(
     steps: Annotated[
         int | None, Option(help="Steps of each run.", show_default=f"{FULL.steps}; {QUICK.steps} with --quick")
     ] = None,
+    graph: GraphFolder = None,
     quick: Annotated[bool, Option("--quick", help="A few steps on a few files, to see that it runs.")] = False,
     as_json: Json = False,
 ) -> int:
@@ -233,7 +229,7 @@ def bench(
     )
     if size.seeds < 1 or size.steps < 1:
         raise ConfigError(f"--seeds {size.seeds} and --steps {size.steps} must be at least 1")
-    found = measure(size, lambda line: print(line, file=sys.stderr, flush=True))
+    found = measure(size, graph, lambda line: print(line, file=sys.stderr, flush=True))
     print_object(found, as_json)
     return 0
 

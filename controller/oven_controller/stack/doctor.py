@@ -152,6 +152,19 @@ def terminal(tty: bool, environ: Mapping[str, str], columns: int, rows: int) -> 
     return Check("terminal", "ok", found)
 
 
+def sandbox(backends: Sequence[str], landlock: int) -> Check:
+    """What code that a model writes would run behind. `landlock`: the kernel's version of it, or 0."""
+    if not backends:
+        found = "no backend: code that a model writes does not run here"
+        return Check("sandbox", "warn", found, 'Linux on x86_64 or aarch64, or pip install "oven-controller[monty]"')
+    found = f"{backends[0]}{f' (Landlock {landlock})' if landlock else ''}"
+    others = f"; also {', '.join(backends[1:])}" if backends[1:] else ""
+    if backends[0] == "landlock+seccomp":
+        return Check("sandbox", "ok", found + others)
+    lost = "no Landlock: other people's tests do not run in it"
+    return Check("sandbox", "warn", f"{found}{others}; {lost}", "Linux 5.13 or newer, with Landlock switched on")
+
+
 def keys(names_set: Sequence[str]) -> Check:
     """Which of the usual environment variables are set. Takes names only: a value is never looked at."""
     found = ", ".join(f"{name} {'set' if name in names_set else 'not set'}" for name in KEYS)

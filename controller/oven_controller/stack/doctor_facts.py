@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import OvenError, reason
 from oven_controller.runs.folder import Home
+from oven_controller.sandbox.probe import probe
 from oven_controller.security.credentials import Credentials
 from oven_controller.server import embedded as servers
 from oven_controller.stack import doctor
@@ -41,6 +42,7 @@ def examine(home: Home, port: int | None = None) -> list[Check]:
         doctor.port(port, port_is_free(port)),
         doctor.home(home.path, *writable(home.path)),
         doctor.terminal(sys.stdin.isatty() and sys.stdout.isatty(), os.environ, *shutil.get_terminal_size()),
+        doctor.sandbox((walls := probe()).backends, walls.landlock),
         doctor.keys([name for name in doctor.KEYS if name in os.environ]),
         doctor.leftovers(leftovers(home)),
     ]

@@ -14,6 +14,8 @@ from oven_learner.losses.text_trainer import HIDDEN, IGNORED
 
 WIDTH = 2
 """The head's inner width, in widths of the model: it then has a third of a transformer layer's weights."""
+AFTER = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+"""Settings of models that change their logits behind the output layer (Gemma, Cohere, Granite)."""
 SPREAD = 0.02
 """Standard deviation of the head's first weights: what transformers initialises Llama's and GPT-2's with."""
 
@@ -44,8 +46,8 @@ class MultiToken(Channel):
     (its appendix B compares other heads, down to linear ones): any language model of transformers has a place for that.
     The model that is saved is without it: it helps training alone. It is a part of checkpoints (`channels.pt`).
 
-    Raises ConfigError for a model without an output layer, and for several processes: the head's gradients are not
-    averaged over them.
+    Raises ConfigError for a model without an output layer, or one that changes its logits behind it, and for several
+    processes: the head's gradients are not averaged over them.
     """
 
     name = "mtp"
@@ -69,6 +71,13 @@ class MultiToken(Channel):
             raise ConfigError(
                 f"channel.mtp: {type(trainer.model).__name__} has no output layer that makes logits of hidden states; "
                 "train a causal language model, or leave the channel out"
+            )
+        changed = [name for name in AFTER if getattr(trainer.model.config, name, None) not in (None, 1, 1.0)]
+        if changed:
+            raise ConfigError(
+                f"channel.mtp: {type(trainer.model).__name__} changes its logits behind the output layer "
+                f"({changed[0]} = {getattr(trainer.model.config, changed[0])}), which the second head would lack; "
+                "leave the channel out"
             )
         weight = output.weight  # (V, H)
         self._head = Head(weight.shape[1], trainer.args.seed, weight.device, weight.dtype)

@@ -70,7 +70,12 @@ class TextChannels:
         if not active or not model.training:
             return whole(model, inputs, return_outputs, num_items_in_batch=num_items_in_batch)
         asked = {"output_hidden_states": True} if any(channel.reads == "hidden" for channel in active) else {}
-        loss, outputs = whole(model, {**inputs, **asked}, True, num_items_in_batch=num_items_in_batch)
+        if self._fused:
+            loss, outputs = whole(model, {**inputs}, num_items_in_batch=num_items_in_batch), None
+        else:
+            loss, outputs = whole(model, {**inputs, **asked}, True, num_items_in_batch=num_items_in_batch)
+        if not _differentiable(outputs, loss, hidden=bool(asked)):
+            outputs = model(**{name: value for name, value in inputs.items() if name != "labels"}, **asked)
         seen = {**inputs, LOGITS: outputs.logits}
         if asked:
             seen[HIDDEN] = outputs.hidden_states[-1]
@@ -78,6 +83,12 @@ class TextChannels:
         for channel in active:
             loss = loss + channel.weight * self._term(channel, model, seen, scaled)
         return (loss, outputs) if return_outputs else loss
+
+    @property
+    def _fused(self) -> bool:
+        """Whether the trainer's loss makes no logits with a gradient, and warns when it is asked for some: TRL's
+        SFTTrainer. Channels then run the model a second time, as they do where a loss leaves them out (Liger)."""
+        return any(cls.__name__ == "SFTTrainer" for cls in type(self).__mro__)
 
     def _term(self, channel: Channel, model: Any, inputs: dict[str, Any], scaled: bool) -> Tensor:
         """The mean over this micro-batch's tokens, over the micro-batches of a step. Published is the mean over the
@@ -168,6 +179,13 @@ class TextTrainer(TextChannels, Trainer):
         seen = {name: sum(values) / len(values) for name, values in self._metrics[mode].items() if values}
         super().log({**logs, **seen}, start_time)
         self._metrics[mode].clear()
+
+
+def _differentiable(outputs: Any, loss: Tensor, *, hidden: bool) -> bool:
+    """Whether the outputs that the loss came with have what channels read, with its gradient."""
+    states = getattr(outputs, "hidden_states", None) if hidden else (None,)
+    wanted = (getattr(outputs, "logits", None), *((states[-1],) if hidden and states else ()))
+    return bool(states) and all(one is not None and one.requires_grad == loss.requires_grad for one in wanted)
 
 
 def _named(channels: Iterable[str]) -> str:

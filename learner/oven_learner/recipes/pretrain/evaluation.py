@@ -14,6 +14,11 @@ METRIC = "eval/bits_per_byte"
 BATCH = 64
 
 
+def served_metric(choice: str) -> str:
+    """Of the weights rounded as they will be served, e.g. eval/int4/bits_per_byte."""
+    return METRIC.replace("/", f"/{choice}/", 1)
+
+
 def held_out_rows(streams: Mapping[str, Tensor], length: int, most: int) -> dict[str, Tensor]:
     """Windows by sub-corpus, int64 [rows, length], spread evenly over it; together about `most`, and each with one at
     the least. Neighbours share a token: what ends one begins the next, so that every token but the first is predicted.

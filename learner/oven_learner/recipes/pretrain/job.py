@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from transformers import TrainingArguments, set_seed
@@ -16,7 +17,7 @@ from oven_learner.hf.knobs.mixture import Mixture, plug_in
 from oven_learner.hf.knobs.quantisation import FakeQuantisation
 from oven_learner.losses import Channel, MultiToken, TextTrainer, TokenWeighted
 from oven_learner.recipes.pretrain import corpus, tokens
-from oven_learner.recipes.pretrain.evaluation import METRIC, bits_per_byte, held_out_rows
+from oven_learner.recipes.pretrain.evaluation import METRIC, bits_per_byte, held_out_rows, served_metric
 from oven_learner.recipes.pretrain.model import build_model
 from oven_learner.recipes.pretrain.settings import PretrainSettings, Start
 from oven_learner.recipes.pretrain.token_prior import TokenPrior, find_prior, scale_embedding
@@ -58,18 +59,39 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
     plug_in(trainer, mixture)
 
     def evaluate() -> dict[str, float | list[float]]:
-        found = bits_per_byte(trainer.accelerator.unwrap_model(trainer.model), held_out, lengths)
-        return found | {WEIGHT_BITS: float(rounding.bits)}
+        return _measured(
+            lambda: bits_per_byte(trainer.accelerator.unwrap_model(trainer.model), held_out, lengths),
+            rounding,
+            settings.served,
+        )
 
     return Job(
         trainer=trainer,
         evaluate=evaluate,
         evaluate_every=settings.eval_every,
-        metrics=gauges(tuple(held_out)),
+        metrics=gauges(tuple(held_out), settings.served),
         lr_bounds=LR_BOUNDS,
         mixture=mixture,
         actuators=actuators,
     )
+
+
+def _measured(
+    measure: Callable[[], dict[str, float | list[float]]], rounding: FakeQuantisation, served: str
+) -> dict[str, float | list[float]]:
+    """What is held out, of the weights as the forward pass has them. Where they will be served rounded: of the weights
+    as they are and of the rounded ones apart, so that no knob makes either of them jump."""
+    if served == quantisation.NONE:
+        return measure() | {WEIGHT_BITS: float(rounding.bits)}
+    now = rounding.read()
+    try:
+        rounding.write(served)
+        rounded = measure()[METRIC]
+        rounding.write(quantisation.NONE)
+        found = measure() | {WEIGHT_BITS: float(rounding.bits)}
+    finally:
+        rounding.write(now)
+    return found | {served_metric(served): rounded if isinstance(rounded, float) else fmean(rounded)}
 
 
 def _channels(settings: PretrainSettings, prior: TokenPrior | None) -> list[Channel]:
@@ -78,11 +100,14 @@ def _channels(settings: PretrainSettings, prior: TokenPrior | None) -> list[Chan
     return [*weighted, MultiToken(settings.mtp_weight)]
 
 
-def gauges(held_out: Sequence[str]) -> tuple[MetricSpec, ...]:
-    """What this recipe adds to the gauges that `attach` finds, by the sub-corpora of which something is held out."""
+def gauges(held_out: Sequence[str], served: str = quantisation.NONE) -> tuple[MetricSpec, ...]:
+    """What this recipe adds to the gauges that `attach` finds, by the sub-corpora of which something is held out and
+    what the weights will be rounded to."""
     of_parts = [f"{METRIC}/{name}" for name in held_out] if len(held_out) > 1 else []
+    rounded = [served_metric(served)] if served != quantisation.NONE else []
+    names = (METRIC, *of_parts, *rounded)
     return (
-        *(MetricSpec(name=name, better="down", held_out=True, unit="bits per byte") for name in (METRIC, *of_parts)),
+        *(MetricSpec(name=name, better="down", held_out=True, unit="bits per byte") for name in names),
         MetricSpec(name=WEIGHT_BITS, unit="of a linear layer's weight in this evaluation"),
     )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from oven_learner.recipes.base import no_such_start
 
@@ -106,17 +106,20 @@ class PretrainSettings(BaseModel):
         default="none", description="train.quantisation at the start: the linear layers' weights in the forward pass"
     )
 
+    served: Literal["none", "int8", "int4"] = Field(
+        default="none",
+        description="what weights will be rounded to where they are served: measured, too, as eval/<it>/bits_per_byte",
+    )
+
     eval_every: int = Field(default=50, ge=1, description="steps between held-out evaluations")
     eval_rows: int = Field(default=128, ge=1, description="held-out rows of each evaluation, the same every time")
 
-    @model_validator(mode="after")
-    def _something_to_weight_by(self) -> PretrainSettings:
-        if self.kg_weight > 0 and self.token_prior == NO_PRIOR:
-            raise ValueError(
-                f"kg_weight = {self.kg_weight:g} weights tokens by the token prior, and token_prior is none; give kg, "
-                "unigram or a file"
-            )
-        return self
+    @field_validator("kg_weight")
+    @classmethod
+    def _something_to_weight_by(cls, weight: float, others: ValidationInfo) -> float:
+        if weight > 0 and others.data.get("token_prior") == NO_PRIOR:
+            raise ValueError("it weights tokens by token_prior, and that is none; give kg, unigram or a file")
+        return weight
 
 
 LEARNING_RATE_RANGE = (1 / 30, 30.0)

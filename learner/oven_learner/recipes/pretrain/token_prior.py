@@ -65,6 +65,8 @@ def find_prior(wanted: str, texts: Sequence[str], counts: Tensor, folder: Path, 
         raise ConfigError(
             f"{origin}: {error}; make one with `oven-controller kg token-prior {vocabulary} --method kg --to FILE`"
         ) from error
+    if not all(map(math.isfinite, found.values())):
+        raise ConfigError(f"{origin}: its scores are not finite numbers; it is damaged, make it again")
     prior = TokenPrior(from_0_to_1(found), origin)
     if not any(prior.scores.values()):
         raise ConfigError(f"{origin}: no token has a score above 0, so they say nothing; give another, or none")

@@ -1,0 +1,75 @@
+"""Takes weight from the loss that a knowledge graph's scores add, the later in a run the more."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.window import Window
+from oven_agents.stats.confidence import stands_alone
+from oven_agents.stats.objective import held_out, objective, signed
+from oven_controller.protocol.messages import RunStarted, Vote
+
+WEIGHT: Final = "channel.kg"
+PHASES: Final = ((0.7, 0.2), (0.4, 0.6), (0.15, 0.8))
+"""(progress from which, share of the first weight), the latest first. The system that this agent is taken from has .5,
+.4 from 15 % of the run, .3 from 40 % and .1 from 70 %; as shares, a run that begins at .5 gets just these."""
+
+
+class Knowledge(Agent):
+    """Signals: the run's progress, and the weight of the loss that a graph's token scores add (`channel.kg`).
+
+    Actions: it lowers the weight in three stages, to .8, .6 and .2 of the first one at 15, 40 and 70 % of the run. The
+    weight makes the objective another one than what is held out: over 300 steps such weights gained .19 nats on the
+    graph's tokens and cost .03 bits per byte on all (three seeds, no effect shown; docs/experiments.md), and what is
+    steered early has to be trained as it is measured in the end. It never raises the weight: how much the graph counts
+    is the user's to say, and 0 stays 0.
+
+    False alarms: none that gauges could raise, since progress alone decides. Whether the schedule beats a constant
+    weight was not shown by the system that it is taken from; `bench source-swarm` measures it here.
+
+    Limits: a run without a horizon has no progress. Once a person has set the weight to another value than one of
+    these, it is silent.
+    """
+
+    moves = (WEIGHT,)
+    speciality = (WEIGHT,)
+    options = dict.fromkeys(("gain",), SHARE)
+
+    LEAST = 0.05
+    """Share of the first weight by which a stage has to differ from the weight now; less would only fill the log."""
+    GAIN = 0.005
+    """Improvement that it forecasts, as a share of the metric's newest value: what a constant weight cost in a run of
+    300 steps was about a hundredth, without being shown."""
+    HORIZON = 100
+    """Ticks in which the forecast is judged: held-out readings are 50 steps apart in the recipe that has this knob."""
+
+    def cannot_fire(self, run: RunStarted) -> str | None:
+        if all(spec.name != WEIGHT for spec in run.actuators):
+            return (
+                f"the run announces no {WEIGHT}: it trains without a graph's token scores (recipe pretrain takes them "
+                "with --token_prior kg or FILE)"
+            )
+        if not run.horizon.known:
+            return "the run announces no horizon, neither steps nor seconds: it has no progress to follow"
+        return super().cannot_fire(run)
+
+    def vote(self, window: Window) -> Vote | None:
+        knob, changed = window.knobs[WEIGHT], window.applied(WEIGHT)
+        before = changed[0].before if changed else knob.number
+        first = float(before) if isinstance(before, int | float) else knob.number
+        own = [knob.bounded(round(share * first, 6)) for _, share in PHASES]
+        if any(receipt.decision_id in window.commanded and receipt.after not in own for receipt in changed):
+            return None
+        share = next((share for since, share in PHASES if window.progress >= since), 1.0)
+        lowered = knob.bounded(round(share * first, 6))
+        if lowered > knob.number - self.LEAST * first or knob.number <= 0:
+            return None
+        target = held_out(window.run) or objective(window.run)
+        now = next(iter(window.series(target.name, last=1)), 1.0)
+        return window.propose(
+            WEIGHT, lowered, confidence=stands_alone(window.run), target=target.name,
+            expected_change=signed(target, self.GAIN * abs(now)), horizon=self.HORIZON,
+            why=f"{window.progress:.0%} of the run is done, and from here the graph's scores keep {share:.0%} of their "
+            f"first weight: {WEIGHT} {knob.number:.3g} → {lowered:.3g}",
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Attacks on the sandbox, each shown to work without it, honest programs that must run in it, and its speed."""

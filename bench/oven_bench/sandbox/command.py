@@ -1,0 +1,207 @@
+"""`bench sandbox`: attacks stopped, honest programs run, and what it costs, for each backend that this machine has.
+
+An attack counts if it reaches its goal against the control, a plain child that runs code by `exec` (control.py), on
+this machine and in this run; `not_shown` names the others. It is stopped if it does not reach its goal, the block is
+over in time and the next block works. `tests` is the profile with two folders, attacked from inside; `within_rights`
+names what it allows on purpose. Times are medians: `start_ms` until code can run; `block_ms` and `worker_ms` of a block
+and a call that do nothing; `context_s` until 50 MB of text are a variable inside.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+from typer import Option
+
+from oven_bench.bench_command import Bench, Json, print_object, print_table
+from oven_bench.progress import progress
+from oven_bench.sandbox.attack import Attack, Seen
+from oven_bench.sandbox.attacks import KINDS
+from oven_bench.sandbox.control import run_control
+from oven_bench.sandbox.honest_code import CONTEXT, SNIPPETS
+from oven_bench.sandbox.more_attacks import OWN
+from oven_bench.sandbox.targets import Targets
+from oven_controller.errors import ConfigError, OvenError
+from oven_controller.sandbox import frames
+from oven_controller.sandbox.limits import Limits
+from oven_controller.sandbox.probe import probe
+from oven_controller.sandbox.profiles import REPL, Profile, for_tests
+from oven_controller.sandbox.session import Sandbox, open_sandbox
+
+DEADLINE_S = 0.5
+"""Of an attack's block: none needs more to reach its goal."""
+LATE_S = 2.0
+"""After its deadline a block has to be over within that, on a busy machine too."""
+CONTROL_S = 20.0
+"""For an attack on the control; one that is to hang has to do so for as long as a block is given."""
+ATTACKED = Limits(block_s=DEADLINE_S, memory_bytes=400_000_000, calls=2000, call_bytes=500_000, answer_bytes=500_000)
+FRAMES = {"header": "<BI", "kind": [frames.DONE], "too_long": 2**32 - 1}
+"""The format that frames to the host have: what an attacker finds in the source."""
+CONTEXT_BYTES = 50_000_000
+CONTEXTS = 3
+
+
+def shown(attacks: Sequence[Attack]) -> tuple[list[Attack], list[str]]:
+    """(attacks that work against the control here, names of the others)."""
+    there, not_here = [], []
+    with progress("control", len(attacks)) as advance:
+        for attack in attacks:
+            with Targets() as targets:
+                worked = targets.reached(
+                    attack, run_control(attack, targets, DEADLINE_S + LATE_S if attack.goal == "hang" else CONTROL_S)
+                )
+            if worked:
+                there.append(attack)
+            else:
+                not_here.append(attack.name)
+            advance(1, attack.name)
+    return there, not_here
+
+
+def stopped(attack: Attack, profile: Profile, backend: str) -> bool:
+    """Whether the sandbox stood: no goal reached, the block over in time, the next one as if nothing had been."""
+    with Targets() as targets, open_sandbox(profile, {"worker": _worker(targets)}, ATTACKED, backend) as sandbox:
+        sandbox.assign("T", targets.told | FRAMES)
+        began = time.monotonic()
+        block = sandbox.run(attack.code)
+        in_time = time.monotonic() - began < DEADLINE_S + LATE_S
+        after = sandbox.run("print(6 * 7)")
+        serving = after.ended == "completed" and after.stdout == "42\n"
+        values = [] if block.answer is None else [str(block.answer.value)]
+        given = [block.stdout, block.stderr, block.error, *values]
+        seen = Seen("\n".join(given), max(map(len, given)), in_time, block.answer is not None, serving)
+        return in_time and serving and not targets.reached(attack, seen)
+
+
+def _worker(targets: Targets) -> Any:
+    key = targets.memory_secret
+
+    def worker(prompt: str) -> str:
+        return f"{len(key)}: {prompt[:10]}"
+
+    return worker
+
+
+def honest(profile: Profile, backend: str) -> list[str]:
+    """Names of the honest programs that ran, one after another in one sandbox."""
+    ran = []
+    with open_sandbox(profile, {"worker": lambda prompt: str(prompt.count("beta") - 1)}, backend=backend) as sandbox:
+        sandbox.assign("context", CONTEXT)
+        for snippet in SNIPPETS:
+            block = sandbox.run(snippet.code)
+            if block.ended == "completed" and block.stdout.strip() == snippet.printed:
+                ran.append(snippet.name)
+    return ran
+
+
+def speed(profile: Profile, backend: str, starts: int, blocks: int) -> dict[str, float]:
+    begun = []
+    for _ in range(starts):
+        began = time.perf_counter()
+        with open_sandbox(profile, backend=backend):
+            begun.append(time.perf_counter() - began)
+    calls: list[float] = []
+    with open_sandbox(profile, {"worker": lambda prompt: prompt}, Limits(calls=blocks), backend) as sandbox:
+        one = [_timed(sandbox, "pass") for _ in range(blocks)]
+        loop = "for _ in range(100):\n    worker('x')"
+        calls = [(_timed(sandbox, loop) - median(one)) / 100 for _ in range(blocks // 100)]
+        text = ("the quick brown fox jumps over the lazy dog.\n" * (CONTEXT_BYTES // 45 + 1))[:CONTEXT_BYTES]
+        contexts = []
+        for _ in range(CONTEXTS):
+            began = time.perf_counter()
+            sandbox.assign("context", text)
+            contexts.append(time.perf_counter() - began)
+        if sandbox.run("print(len(context))").stdout.strip() != str(CONTEXT_BYTES):
+            raise ConfigError("the context did not arrive whole: nothing was measured")
+    return {
+        "start_ms": round(1e3 * median(begun), 2),
+        "block_ms": round(1e3 * median(one), 4),
+        "worker_ms": round(1e3 * median(calls), 4),
+        "context_s": round(median(contexts), 3),
+    }
+
+
+def _timed(sandbox: Sandbox, code: str) -> float:
+    began = time.perf_counter()
+    block = sandbox.run(code)
+    took = time.perf_counter() - began
+    if block.ended != "completed":
+        raise ConfigError(f"a harmless block ended with {block.error}: nothing was measured")
+    return took
+
+
+def measured(
+    name: str, profile: Profile, backend: str, attacks: Sequence[Attack], starts: int, blocks: int
+) -> dict[str, Any]:
+    """One row: a backend in a profile."""
+    tried = [attack for attack in attacks if profile.name not in attack.within_rights]
+    got_through = []
+    with progress(name, len(tried)) as advance:
+        for attack in tried:
+            try:
+                held = stopped(attack, profile, backend)
+            except OvenError as error:
+                raise ConfigError(f"{name}, {attack.name}: {error}") from None
+            if not held:
+                got_through.append(attack.name)
+            advance(1, attack.name)
+    ran = honest(profile, backend)
+    return {
+        "name": name,
+        "attacks": len(tried),
+        "stopped": len(tried) - len(got_through),
+        "honest": len(SNIPPETS),
+        "ran": len(ran),
+        **speed(profile, backend, starts, blocks),
+        "got_through": got_through,
+        "did_not_run": [snippet.name for snippet in SNIPPETS if snippet.name not in ran],
+        "within_rights": [attack.name for attack in attacks if profile.name in attack.within_rights],
+    }
+
+
+def main(
+    starts: Annotated[int, Option(min=1, help="Starts that are timed.")] = 15,
+    blocks: Annotated[int, Option(min=100, help="Blocks that are timed, and as many calls.")] = 2000,
+    as_json: Json = False,
+) -> int:
+    walls = probe()
+    if not walls.backends:
+        raise ConfigError("this machine has no backend of the sandbox: there is nothing to measure")
+    attacks, not_shown = shown([*KINDS, *OWN])
+    rows = [measured(name, REPL, name, attacks, starts, blocks) for name in walls.backends]
+    if "landlock+seccomp" in walls.backends:
+        with tempfile.TemporaryDirectory() as read, tempfile.TemporaryDirectory() as write:
+            profile = for_tests(Path(read), Path(write))
+            rows.append(measured("landlock+seccomp, tests", profile, "landlock+seccomp", attacks, starts, blocks))
+    names = {attack.name for attack in attacks}
+    found = {
+        "backends": rows,
+        "kinds": sum(attack.name in names for attack in KINDS),
+        "own": sum(attack.name in names for attack in OWN),
+        "not_shown": not_shown,
+        "landlock": walls.landlock,
+    }
+    if as_json:
+        print_object(found, True)
+        return 0
+    headings = ("backend", "attacks", "stopped", "honest", "ran", "start ms", "block ms", "worker ms", "context s")
+    keys = ("name", "attacks", "stopped", "honest", "ran", "start_ms", "block_ms", "worker_ms", "context_s")
+    print_table(
+        {name: value for name, value in found.items() if name != "backends"}, headings,
+        [[str(row[key]) for key in keys] for row in rows],
+    )  # fmt: skip
+    for row in rows:
+        print(
+            f"{row['name']}: got through: {row['got_through'] or 'none'}; did not run: {row['did_not_run'] or 'none'}"
+        )
+    return 0
+
+
+BENCH = Bench(
+    "sandbox", main, "Attack the sandbox for model-written code, run honest programs in it, and time it.", "--json"
+)

@@ -1,0 +1,120 @@
+"""Putting up the walls around this process, by ctypes: limits, capabilities, Landlock, seccomp; and trying them.
+
+None of it can be taken down again. The host makes the rules; here they are handed to the kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import resource
+import signal
+import struct
+from typing import Any, Final
+
+PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
+SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC = 1, 1
+LANDLOCK_RULE_PATH_BENEATH: Final = 1
+F_SETSIG: Final = 10
+CAPABILITY_VERSION: Final = 0x20080522
+"""_LINUX_CAPABILITY_VERSION_3: two words for each set."""
+AF_INET, SOCK_DGRAM = 2, 2
+AT_FDCWD: Final = -100
+
+
+class LockdownError(Exception):
+    """A wall that does not stand."""
+
+
+class _Program(ctypes.Structure):
+    """struct sock_fprog."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+
+class Kernel:
+    """System calls by number, from the host's table."""
+
+    def __init__(self, numbers: dict[str, int]) -> None:
+        self._numbers = numbers
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.syscall.restype = ctypes.c_long
+
+    def call(self, name: str, *arguments: Any) -> int:
+        """Raises OSError."""
+        words = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+        result = int(self._libc.syscall(ctypes.c_long(self._numbers[name]), *words))
+        if result < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"{name}: {os.strerror(number)}")
+        return result
+
+    def prctl(self, option: int, value: int) -> None:
+        """Raises OSError."""
+        zero = ctypes.c_ulong(0)
+        if self._libc.prctl(option, ctypes.c_ulong(value), zero, zero, zero):
+            raise OSError(ctypes.get_errno(), f"prctl {option}")
+
+
+def die_with_host(lifeline: int) -> None:
+    """The kernel kills this process when the other end of the pipe `lifeline` is closed, whatever runs here."""
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def limit_resources(limits: dict[str, int]) -> None:
+    """By name of RLIMIT_…; soft and hard."""
+    for name, value in limits.items():
+        which = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(which)[1]
+        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(which, (most, most))
+
+
+def lock(kernel: Kernel, landlock: dict[str, Any] | None, program: bytes) -> None:
+    """Raises LockdownError, where a wall cannot be put up."""
+    if (threads := len(os.listdir("/proc/self/task"))) != 1:
+        raise LockdownError(f"{threads} threads run before the walls are up; a module of the profile started them")
+    try:
+        kernel.prctl(PR_SET_DUMPABLE, 0)
+        kernel.call("capset", struct.pack("<Ii", CAPABILITY_VERSION, 0), bytes(24))
+        kernel.prctl(PR_SET_NO_NEW_PRIVS, 1)
+        if landlock is not None:
+            _restrict_paths(kernel, bytes.fromhex(landlock["ruleset"]), landlock["grants"])
+        code = ctypes.create_string_buffer(program, len(program))
+        prog = _Program(len(program) // 8, ctypes.cast(code, ctypes.c_void_p))
+        kernel.call("seccomp", SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, ctypes.byref(prog))
+    except OSError as error:
+        raise LockdownError(f"the kernel refuses: {error.strerror}") from None
+
+
+def _restrict_paths(kernel: Kernel, ruleset: bytes, grants: list[tuple[str, int]]) -> None:
+    rules = kernel.call("landlock_create_ruleset", ruleset, len(ruleset), 0)
+    for path, rights in grants:
+        folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        kernel.call("landlock_add_rule", rules, LANDLOCK_RULE_PATH_BENEATH, struct.pack("<Qi", rights, folder), 0)
+        os.close(folder)
+    kernel.call("landlock_restrict_self", rules, 0)
+    os.close(rules)
+
+
+def prove(kernel: Kernel) -> None:
+    """Tries what must not work any more. Raises LockdownError where it does: a kernel may ignore a filter."""
+    attempts: tuple[tuple[str, tuple[Any, ...]], ...] = (
+        ("openat", (AT_FDCWD, b"/etc", os.O_RDONLY, 0)),
+        ("openat", (AT_FDCWD, b"/proc/self/mem", os.O_RDWR, 0)),
+        ("socket", (AF_INET, SOCK_DGRAM, 0)),
+        ("execve", (None, None, None)),
+        ("kill", (os.getpid(), 0)),
+        ("ptrace", (0, 0, 0, 0)),
+    )
+    for name, arguments in attempts:
+        try:
+            kernel.call(name, *arguments)
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.EACCES):
+                continue
+        raise LockdownError(f"{name} still works behind the walls")

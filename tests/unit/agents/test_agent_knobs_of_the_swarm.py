@@ -1,0 +1,160 @@
+"""The agents that turn the knobs of the swarm that the project comes from, on made-up windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pytest
+from tests.support.gauges import receipt
+
+from oven_agents import Agent
+from oven_agents.sdk.alternative_plans import spoken
+from oven_agents.sdk.session import Session
+from oven_agents.shipped.auxiliary_loss import AuxiliaryLoss
+from oven_agents.shipped.knowledge import Knowledge
+from oven_agents.shipped.quantisation import Quantisation
+from oven_agents.stats.confidence import NEEDS_SECOND, STANDS_ALONE
+from oven_controller.protocol.messages import (
+    ActuatorSpec,
+    Decision,
+    Horizon,
+    MetricSpec,
+    Observation,
+    RunStarted,
+    Value,
+    Vote,
+)
+
+STEPS = 400
+KNOBS: Mapping[str, ActuatorSpec] = {
+    "channel.kg": ActuatorSpec(name="channel.kg", kind="scalar", low=0, high=1, value=0.5),
+    "channel.mtp": ActuatorSpec(name="channel.mtp", kind="scalar", low=0, high=1, value=0.1),
+    "train.quantisation": ActuatorSpec(
+        name="train.quantisation", kind="choice", choices=("none", "int8", "int4"), value="none"
+    ),
+}
+METRICS = (
+    MetricSpec(name="loss", better="down"),
+    MetricSpec(name="learning_rate"),
+    MetricSpec(name="channel/mtp", better="down"),
+    MetricSpec(name="eval/bits_per_byte", better="down", held_out=True),
+    MetricSpec(name="eval/int4/bits_per_byte", better="down", held_out=True),
+)
+
+
+def run(*knobs: str, metrics: Iterable[MetricSpec] = METRICS, steps: int | None = STEPS, **values: Value) -> RunStarted:
+    specs = [KNOBS[name].model_copy(update={"value": values.get(name.split(".")[1], KNOBS[name].value)})
+             for name in knobs]  # fmt: skip
+    return RunStarted(
+        incarnation=1, n=0, recipe="pretrain", actuators=tuple(specs), metrics=tuple(metrics),
+        horizon=Horizon(max_steps=steps),
+    )  # fmt: skip
+
+
+def observation(tick: int, **metrics: float) -> Observation:
+    found = {"loss": 2.0, "learning_rate": 2e-3} | {name.replace("__", "/"): value for name, value in metrics.items()}
+    return Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=tick / STEPS, metrics=found)
+
+
+def turned(agent: Agent, started: RunStarted, observations: Iterable[Observation]) -> list[tuple[int, Value, float]]:
+    """(tick, value, confidence) of each proposal; each is applied in the next tick, as the mesh would."""
+    session = Session(agent, "me")
+    session.absorb(started)
+    value = started.actuators[0].value
+    found: list[tuple[int, Value, float]] = []
+    for one in observations:
+        session.absorb(one)
+        for vote in spoken(session.react()):
+            if isinstance(vote, Vote):
+                found.append((vote.tick, vote.value, vote.confidence))
+                told = receipt(one.tick, vote.actuator, value, vote.value)
+                session.absorb(told.model_copy(update={"decision_id": f"{one.tick:012d}-00"}))
+                value = vote.value
+        assert not session.problems, session.problems
+    return found
+
+
+def test_the_graphs_weight_is_lowered_in_the_sources_stages_and_ends_at_a_fifth() -> None:
+    said = turned(Knowledge(), run("channel.kg"), map(observation, range(1, STEPS + 1)))
+    assert [(tick / STEPS, value) for tick, value, _ in said] == [(0.15, 0.4), (0.4, 0.3), (0.7, 0.1)]
+    assert all(confidence == STANDS_ALONE for *_, confidence in said)
+
+
+def test_it_keeps_the_users_scale_never_raises_and_takes_a_late_start_at_once() -> None:
+    said = turned(Knowledge(), run("channel.kg", kg=1.0), map(observation, range(350, STEPS)))
+    assert [(tick, value) for tick, value, _ in said] == [(350, 0.2)]
+    assert turned(Knowledge(), run("channel.kg", kg=0.0), map(observation, range(1, STEPS))) == []
+
+
+@pytest.mark.parametrize(("value", "after"), [(0.45, []), (0.4, [0.3, 0.1])])
+def test_a_weight_that_a_person_set_is_theirs_and_a_stage_that_was_approved_is_not(
+    value: float, after: list[float]
+) -> None:
+    session = Session(Knowledge(), "me")
+    session.absorb(run("channel.kg"))
+    session.absorb(observation(1))
+    id_ = "000000000005-00"
+    session.absorb(
+        Decision(
+            id=id_, ballot="", command="c1", actuator="channel.kg", verdict="adopted", value=value, reason="set",
+            tally=(), tick=1, apply_at_tick=2, expires_at_tick=9,
+        )
+    )  # fmt: skip
+    session.absorb(receipt(2, "channel.kg", 0.5, value).model_copy(update={"decision_id": id_}))
+    said: list[Value] = []
+    for tick in range(3, STEPS):
+        session.absorb(observation(tick))
+        for vote in spoken(session.react()):
+            if isinstance(vote, Vote):
+                said.append(vote.value)
+                told = receipt(tick, "channel.kg", 0.5, vote.value)
+                session.absorb(told.model_copy(update={"decision_id": f"{tick:012d}-00"}))
+    assert said == after
+
+
+ROUNDED = {"eval__bits_per_byte": 2.0, "eval__int4__bits_per_byte": 2.2}
+
+
+def test_training_is_quantised_late_where_rounding_costs() -> None:
+    said = turned(Quantisation(), run("train.quantisation"), (observation(tick, **ROUNDED) for tick in range(1, STEPS)))
+    assert said == [(261, "int4", Quantisation.SURE)], "past .65, and once"
+    cheap = ROUNDED | {"eval__int4__bits_per_byte": 2.001}
+    assert not turned(
+        Quantisation(), run("train.quantisation"), (observation(tick, **cheap) for tick in range(1, STEPS))
+    )
+
+
+@pytest.mark.parametrize(("cooled_at", "turned_at"), [(100, 161), (200, 200), (300, 261)])
+def test_or_earlier_once_the_rate_came_down(cooled_at: int, turned_at: int) -> None:
+    rates = (observation(tick, learning_rate=2e-3 if tick < cooled_at else 2e-4, **ROUNDED) for tick in range(1, STEPS))
+    assert [tick for tick, *_ in turned(Quantisation(), run("train.quantisation"), rates)] == [turned_at]
+
+
+def test_a_precision_that_is_on_already_is_left_alone() -> None:
+    on = run("train.quantisation", quantisation="int8")
+    assert not turned(Quantisation(), on, (observation(tick, **ROUNDED) for tick in range(1, STEPS)))
+
+
+def test_multi_token_prediction_is_weighted_down_once_late_where_it_no_longer_falls() -> None:
+    still = (observation(tick, channel__mtp=3.0) for tick in range(1, STEPS))
+    assert turned(AuxiliaryLoss(), run("channel.mtp"), still) == [(301, 0.05, STANDS_ALONE)]
+    falling = (observation(tick, channel__mtp=3.0 * 0.998**tick) for tick in range(1, STEPS))
+    assert turned(AuxiliaryLoss(), run("channel.mtp"), falling) == []
+    heavy = (observation(tick, channel__mtp=1.5) for tick in range(1, 100))
+    said = turned(AuxiliaryLoss(), run("channel.mtp", mtp=1.0), heavy)
+    assert [(value, sure) for _, value, sure in said] == [(0.5, NEEDS_SECOND)], "a rule of thumb needs a second voice"
+
+
+@pytest.mark.parametrize(
+    ("agent", "started", "why"),
+    [
+        (Knowledge(), run("channel.mtp"), "announces no channel.kg"),
+        (Knowledge(), run("channel.kg", steps=None), "no horizon"),
+        (Quantisation(), run("channel.kg"), "announces no train.quantisation"),
+        (Quantisation(), run("train.quantisation", metrics=METRICS[:4]), "weights rounded to int8 or int4"),
+        (Quantisation(), run("train.quantisation", steps=None), "no horizon"),
+        (AuxiliaryLoss(), run("channel.kg"), "no auxiliary loss term"),
+    ],
+)
+def test_where_it_cannot_fire_it_says_why(agent: Agent, started: RunStarted, why: str) -> None:
+    assert why in (agent.cannot_fire(started) or "")

@@ -1,0 +1,49 @@
+"""The attacks of `bench sandbox` against the real sandbox, and one of each goal against the control first."""
+
+from __future__ import annotations
+
+import pytest
+
+from oven_bench.sandbox.attack import Attack
+from oven_bench.sandbox.attacks import KINDS
+from oven_bench.sandbox.command import honest, shown, stopped
+from oven_bench.sandbox.honest_code import SNIPPETS
+from oven_bench.sandbox.more_attacks import OWN
+from oven_controller.sandbox.probe import probe
+from oven_controller.sandbox.profiles import REPL
+
+BACKENDS = probe().backends
+pytestmark = pytest.mark.skipif(not BACKENDS, reason="this machine has no backend of the sandbox")
+ATTACKS = [*KINDS, *OWN]
+
+
+def test_there_are_as_many_as_were_asked_for_and_no_two_of_one_name() -> None:
+    assert len(KINDS) >= 33 and len(OWN) >= 20
+    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS)
+
+
+def test_the_control_is_broken_into_by_an_attack_of_every_goal() -> None:
+    """So what is stopped below would have got through."""
+    of_each = list({attack.goal: attack for attack in reversed(ATTACKS)}.values())
+    there, not_here = shown(of_each)
+    assert not_here == [] and there == of_each
+
+
+def test_an_attack_that_reaches_its_goal_is_seen() -> None:
+    allowed = Attack("prints", "held", "print('HELD')")
+    assert not stopped(allowed, REPL, BACKENDS[0])
+    harmless = Attack("harmless", "secret", "print(1)")
+    assert shown([harmless]) == ([], ["harmless"])
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=[attack.name for attack in ATTACKS])
+def test_the_strongest_backend_stops_it(attack: Attack) -> None:
+    assert stopped(attack, REPL, BACKENDS[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_honest_programs_run(backend: str) -> None:
+    lacking = {"numpy"}
+    if backend == "monty":
+        lacking |= {"generators", "statistics", "heapq", "textwrap", "io.StringIO"}
+    assert set(honest(REPL, backend)) >= {snippet.name for snippet in SNIPPETS} - lacking

@@ -1,0 +1,115 @@
+"""The sandbox's filters: what the assembled program says, against the rules that it was made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.bpf_machine import verdict
+
+from oven_controller.sandbox import landlock_rights
+from oven_controller.sandbox.allow_list import Channel, folder_rules, repl_rules
+from oven_controller.sandbox.bpf import ALLOW, EPERM, ERRNO, KILL, Argument, Rule, program
+from oven_controller.sandbox.syscalls import AARCH64, MACHINES, X86_64, Machine
+
+CHANNEL = Channel(7, 9, 11)
+RULES = {"repl": repl_rules(CHANNEL), "tests": folder_rules(CHANNEL)}
+PROGRAMS = {
+    (name, machine.name): program(machine, rules) for name, rules in RULES.items() for machine in MACHINES.values()
+}
+LOW = 0xFFFFFFFF
+
+
+def holds(condition: Argument, arguments: Sequence[int]) -> bool:
+    value = arguments[condition.index]
+    mask = condition.values[0]
+    return {
+        "one_of": value in condition.values,
+        "none_of": value & LOW not in condition.values,
+        "without": not value & mask & LOW,
+        "with": value & mask == mask,
+        "not_all": value & mask != mask,
+    }[condition.test]
+
+
+def expected(rules: Sequence[Rule], call: str, arguments: Sequence[int]) -> int:
+    rule = next((one for one in rules if one.call == call), None)
+    if rule is None:
+        return ERRNO | EPERM
+    allowed = rule.allowed and all(holds(one, arguments) for one in rule.conditions)
+    return ALLOW if allowed else ERRNO | rule.errno
+
+
+words = st.one_of(
+    st.sampled_from(
+        [0, 1, 2, 3, 4, 6, 7, 9, 11, 0x20, 0x22, 0x10000, 0x3D0F00, 1030, 0x5401, 0x5412, 0x80801, 1 << 32]
+    ),
+    st.integers(0, 2**64 - 1),
+)
+
+
+@given(
+    st.sampled_from(sorted(RULES)),
+    st.sampled_from([X86_64, AARCH64]),
+    st.sampled_from(sorted(X86_64.numbers)),
+    st.lists(words, min_size=6, max_size=6),
+)
+def test_a_filter_says_what_its_rules_say(profile: str, machine: Machine, call: str, arguments: list[int]) -> None:
+    number = machine.numbers.get(call)
+    if number is not None:
+        said = verdict(PROGRAMS[profile, machine.name], number, machine.audit, arguments)
+        assert said == expected(RULES[profile], call, arguments)
+
+
+@pytest.mark.parametrize("profile", RULES)
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_what_is_not_named_is_refused_and_another_convention_kills(profile: str, machine: Machine) -> None:
+    code, none = PROGRAMS[profile, machine.name], [0] * 6
+    named = {machine.numbers[rule.call] for rule in RULES[profile] if rule.call in machine.numbers}
+    for number in {*range(600), -1} - named:
+        assert verdict(code, number, machine.audit, none) == ERRNO | EPERM
+    assert verdict(code, machine.numbers["read"], 0x40000003, none) == KILL  # i386: other numbers
+    if machine.foreign_from is not None:  # x32
+        assert verdict(code, machine.foreign_from + machine.numbers["getpid"], machine.audit, none) == ERRNO | EPERM
+
+
+def test_no_profile_lets_out_what_a_wall_is_for() -> None:
+    never = {"socket", "connect", "execve", "ptrace", "kill", "capset", "seccomp", "landlock_restrict_self"}
+    for rules in RULES.values():
+        assert not never & {rule.call for rule in rules}
+    assert not {"openat", "open", "close", "clone", "dup2", "fcntl", "ioctl"} & {rule.call for rule in RULES["repl"]}
+
+
+def test_a_filter_that_the_kernel_would_not_take_is_refused() -> None:
+    with pytest.raises(ValueError, match="the kernel takes 4096"):
+        program(X86_64, [Rule("read")] * 3000)
+
+
+@pytest.mark.parametrize(
+    ("machine", "header"),
+    [
+        (X86_64, "/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
+        (AARCH64, "/usr/include/asm-generic/unistd.h"),
+    ],
+    ids=["x86_64", "aarch64"],
+)
+def test_numbers_are_those_of_the_kernels_headers(machine: Machine, header: str) -> None:
+    if not Path(header).exists():
+        pytest.skip(f"{header} is not installed")
+    found = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", Path(header).read_text())
+    numbers = {name: int(number) for name, number in reversed(found)}
+    numbers["newfstatat"] = numbers.get("newfstatat", numbers.get("fstatat", -1))
+    assert {call: numbers.get(call) for call in machine.numbers} == dict(machine.numbers)
+
+
+def test_rights_are_those_that_the_kernels_version_knows() -> None:
+    assert [landlock_rights.files(version).bit_length() for version in range(1, 8)] == [13, 14, 15, 15, 16, 16, 16]
+    assert [len(landlock_rights.ruleset(version)) for version in range(1, 8)] == [8, 8, 8, 16, 16, 24, 24]
+    for version in range(1, 8):
+        assert not landlock_rights.beneath(version, landlock_rights.WRITE) & ~landlock_rights.files(version)
+    links_and_devices = landlock_rights.MAKE_SYM | landlock_rights.MAKE_SOCK | landlock_rights.MAKE_FIFO
+    assert not landlock_rights.WRITE & (links_and_devices | landlock_rights.EXECUTE)

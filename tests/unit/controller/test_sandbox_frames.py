@@ -1,0 +1,163 @@
+"""Frames and the conversation over them: what a child may say, and what it may not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oven_controller.errors import ConfigError
+from oven_controller.sandbox import frames
+from oven_controller.sandbox.block import Answer
+from oven_controller.sandbox.conversation import CallError, Conversation, GoneError
+from oven_controller.sandbox.frames import FrameError, Frames, decode, encode, frame
+from oven_controller.sandbox.limits import Limits
+from oven_controller.sandbox.probe import Walls, choose
+from oven_controller.sandbox.syscalls import X86_64
+
+LONGEST = {frames.OUT: 100, frames.DONE: 50}
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(LONGEST)), st.binary(max_size=50))), st.integers(1, 40))
+def test_frames_come_out_whole_however_they_were_cut(sent: list[tuple[int, bytes]], size: int) -> None:
+    stream = b"".join(frame(kind, payload) for kind, payload in sent)
+    reader = Frames(LONGEST)
+    pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
+    assert [one for piece in pieces for one in reader.feed(piece)] == sent
+
+
+@given(st.binary())
+def test_no_bytes_make_a_reader_do_anything_but_refuse(noise: bytes) -> None:
+    try:
+        for kind, payload in Frames(LONGEST).feed(noise):
+            assert len(payload) <= LONGEST[kind]
+            decode(payload)
+    except FrameError:
+        pass
+
+
+def test_a_frame_that_is_too_long_is_refused_by_its_header() -> None:
+    with pytest.raises(FrameError, match="a frame of 101 bytes, where 100 are the most"):
+        list(Frames(LONGEST).feed(frames.HEADER.pack(frames.OUT, 101)))
+    with pytest.raises(FrameError, match=r"64\.0 MB, where 64 MB fit"):
+        frame(frames.TEXT, bytes(frames.FRAME_BYTES + 1))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=5),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=50)
+@given(json_values)
+def test_values_come_back_as_they_were(value: object) -> None:
+    assert decode(encode(value)) == value
+
+
+@pytest.mark.parametrize("value", [{1}, math.nan, math.inf, b"x", object(), {(1,): 2}, "\ud800", {"a": ["\udfff"]}])
+def test_what_json_cannot_hold_is_named_and_refused(value: object) -> None:
+    with pytest.raises(FrameError):
+        encode(value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"NaN", b"[Infinity]", b"1e999", b'"\\ud800"', b"[" * 200 + b"]" * 200, b"[" * 100_000, b"\xff", b"", b"9" * 5000],
+)
+def test_what_a_child_may_not_send_is_refused(data: bytes) -> None:
+    with pytest.raises(FrameError):
+        decode(data)
+
+
+class Scripted:
+    """A child that says what it is told to, and then is gone."""
+
+    def __init__(self, said: Iterable[tuple[int, bytes]]) -> None:
+        self._said, self.got = iter(said), list[bytes]()
+
+    def send(self, data: bytes, deadline: float) -> None:
+        self.got.append(data)
+
+    def receive(self, deadline: float) -> tuple[int, bytes]:
+        for one in self._said:
+            return one
+        raise GoneError("its process ended with exit code 1")
+
+
+DONE = (frames.DONE, b'{"ended":"completed","dropped":0}')
+
+
+def conversation(*said: tuple[int, bytes], limits: Limits | None = None, **functions: Any) -> tuple[Any, list[bytes]]:
+    child = Scripted(said)
+    return Conversation(functions, limits or Limits()).hold(child, b""), child.got[1:]
+
+
+def call(*args: object) -> tuple[int, bytes]:
+    return frames.CALL, encode({"name": "worker", "args": args, "kwargs": {}})
+
+
+def test_the_first_answer_counts_even_if_the_child_dies_of_it() -> None:
+    block, _ = conversation((frames.FINAL, b"0"), (frames.FINAL, b"1"))
+    assert block.answer == Answer(0) and block.ended == "died" and block.namespace_lost
+
+
+def test_calls_are_answered_or_fail_in_the_code_that_made_them() -> None:
+    def worker(prompt: str) -> object:
+        if prompt == "told":
+            raise CallError("no key: set it")
+        if prompt == "secret":
+            raise ValueError("sk-secret")
+        return {1} if prompt == "set" else prompt.upper()
+
+    block, got = conversation(call("a"), call("told"), call("secret"), call("set"), DONE, worker=worker)
+    assert block.ended == "completed" and block.calls == 4
+    assert [data[5:] for data in got[:3]] == [b'"A"', b"no key: set it", b"worker() failed: ValueError"]
+    assert got[3][5:].startswith(b"what worker() returned cannot be passed on")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        (frames.READY, b""),
+        (frames.DONE, b'{"ended":"won","dropped":0}'),
+        (frames.DONE, b'{"ended":"completed","dropped":"many"}'),
+        (frames.CALL, b'{"name":"worker"}'),
+        (frames.CALL, b"[]"),
+        (frames.FINAL, b"{"),
+    ],
+)
+def test_what_is_out_of_turn_or_shape_ends_the_child(said: tuple[int, bytes]) -> None:
+    block, _ = conversation(said, DONE)
+    assert block.ended == "protocol" and block.namespace_lost and block.answer is None
+
+
+def test_a_child_that_does_not_cut_is_held_to_the_limits() -> None:
+    limits = Limits(output_bytes=10, calls=2, received_bytes=1000)
+    block, _ = conversation((frames.OUT, b"x" * 8), (frames.ERR, b"y" * 8), DONE, limits=limits)
+    assert (block.stdout, block.stderr, block.dropped) == ("x" * 8, "yy", 6)
+    block, _ = conversation(*[call("a")] * 3, limits=limits, worker=str)
+    assert block.ended == "limit" and "more than 2 times" in block.error
+    block, _ = conversation(*[(frames.OUT, b"x" * 600)] * 2, limits=limits)
+    assert block.ended == "limit" and "1000 bytes" in block.error
+
+
+def test_limits_and_backends_that_there_are_not_are_refused_by_a_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"block_s is 0; give a number above 0"):
+        Limits(block_s=0)
+    with pytest.raises(ConfigError, match="at most 64000000 fit into a frame"):
+        Limits(answer_bytes=10**9)
+    bare = Walls(X86_64, 0, False, False)
+    with pytest.raises(ConfigError, match=r"does not start: this machine has no seccomp.*oven-controller\[monty\]"):
+        choose(bare, None, "repl")
+    with pytest.raises(ConfigError, match="known: landlock"):
+        choose(bare, "docker", "repl")
+    alone = Walls(X86_64, 0, True, True)
+    assert alone.backends == ("seccomp", "monty") and choose(alone, None, "repl") == "seccomp"
+    with pytest.raises(ConfigError, match="cannot tell one folder from another"):
+        choose(alone, None, "tests")

@@ -1,0 +1,152 @@
+"""The pretraining recipe's token prior: where scores are from, what they do, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from tests.support.attached import THIRD_PARTY
+from tests.unit.learner.test_pretrain import TINY, Home, text, write
+
+from oven_controller.errors import BusError, ConfigError
+from oven_controller.protocol.token_scores import encode, vocabulary_sha
+from oven_learner.link.token_prior import ServedPrior
+from oven_learner.recipes.pretrain import corpus, token_prior, tokens
+from oven_learner.recipes.pretrain.settings import PretrainSettings
+from oven_learner.recipes.pretrain.token_prior import KEPT, STRENGTH, from_0_to_1
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    files = {f"{part}__{n}": text(n + 100 * seed) for seed, part in enumerate(("one", "two")) for n in range(8)}
+    return Home(write(tmp_path_factory.mktemp("corpus"), **files), tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def words(home: Home) -> tokens.Tokens:
+    return tokens.tokenized(corpus.read(home.corpus, 0.05, 32_000_000), TINY["vocabulary"], home.cache)
+
+
+def embedding(job: Any) -> torch.Tensor:
+    rows: torch.Tensor = job.trainer.model.get_input_embeddings().weight.detach()
+    return rows
+
+
+def weighted(job: Any) -> dict[int, float]:
+    """What `channel.kg` weights by."""
+    (scores,) = [channel.scores for channel in job.trainer.channels if channel.name == "kg"]
+    return dict(scores)
+
+
+def test_without_one_nothing_is_scaled_and_there_is_no_channel(tmp_path: Path, home: Home) -> None:
+    assert [channel.name for channel in home.job(tmp_path).trainer.channels] == ["mtp"]
+    assert not (tmp_path / KEPT).exists()
+
+
+def test_unigram_has_the_frequent_tokens_and_scales_their_rows(
+    tmp_path: Path, home: Home, words: tokens.Tokens
+) -> None:
+    plain, scaled = home.job(tmp_path), home.job(tmp_path, token_prior="unigram")
+    counts, scores = words.counts, weighted(scaled)
+    assert int(counts.sum()) == sum(len(stream) for stream in words.train.values())
+    assert set(scores) == {int(token) for token in counts.nonzero()}, "all: the corpus has fewer than 358"
+    assert max(scores.values()) == 1 == scores[int(counts.argmax())] and min(scores.values()) == 0
+    low, high = (math.log(int(counts[counts > 0].min())), math.log(int(counts.max())))
+    for token, score in scores.items():
+        assert score == pytest.approx((math.log(int(counts[token])) - low) / (high - low), abs=1 / 30 + 1e-6)
+    factors = torch.tensor([1 + STRENGTH * scores.get(token, 0.0) for token in range(len(counts))])
+    assert torch.allclose(embedding(scaled), embedding(plain) * factors.unsqueeze(1), rtol=1e-6)
+    others = [name for name, _ in plain.trainer.model.named_parameters() if "embed" not in name]
+    parameters = [dict(job.trainer.model.named_parameters()) for job in (plain, scaled)]
+    assert all(torch.equal(parameters[0][name], parameters[1][name]) for name in others), "the same draws"
+
+
+def test_a_file_that_the_command_wrote_is_read_for_the_vocabulary_that_is_kept(
+    tmp_path: Path, home: Home, words: tokens.Tokens
+) -> None:
+    from oven_kg.cli.training_commands import TOKEN_PRIOR
+
+    file = tmp_path / "prior.bin"
+    assert TOKEN_PRIOR.run([str(words.file), "--method", "kg", "-k", "20", "--to", str(file)]) == 0
+    scores = weighted(home.job(tmp_path, token_prior=str(file)))
+    assert len(scores) == 20 and max(scores.values()) == 1 and min(scores.values()) == pytest.approx(1 / 20)
+
+
+def test_log_probabilities_become_scores() -> None:
+    assert from_0_to_1({1: 1.0, 2: 0.2}) == {1: 1.0, 2: 0.2}
+    assert from_0_to_1({1: -2.0, 2: -6.0, 3: -5.0}) == {1: 1.0, 2: 0.0, 3: 0.25}
+    assert from_0_to_1({1: -2.0}) == {1: 1.0}
+
+
+def blob(size: int, sha: str, **scores: float) -> bytes:
+    return encode({int(token[1:]): score for token, score in scores.items()}, size, sha)
+
+
+def test_what_says_nothing_of_these_tokens_is_refused_with_the_remedy(
+    tmp_path: Path, home: Home, words: tokens.Tokens
+) -> None:
+    size, sha = len(words.texts), vocabulary_sha(words.texts)
+    remedy = rf"make one with `oven-controller kg token-prior {words.file} --method kg --to FILE`"
+    not_finite = bytearray(blob(size, sha, t1=0.5, t2=1.0))
+    struct.pack_into(">f", not_finite, 18, math.nan)
+    for held, said in (
+        (blob(size, vocabulary_sha(["another", "one"]), t1=1.0), rf"is for a vocabulary of {size} tokens .*; {remedy}"),
+        (blob(400, sha, t1=1.0), rf"is for a vocabulary of 400 tokens .*; {remedy}"),
+        (b"PK\x03\x04 not one at all", rf"are not token prior; {remedy}"),
+        (blob(size, sha, t1=1.0)[:-1], rf"it is damaged; {remedy}"),
+        (blob(size, sha, t1=0.0), "no token has a score above 0"),
+        (bytes(not_finite), "its scores are not finite numbers"),
+        (b"x" * 2000, r"prior.bin"),
+    ):
+        file = tmp_path / "prior.bin"
+        file.write_bytes(held)
+        with pytest.raises(ConfigError, match=said):
+            home.job(tmp_path, token_prior=str(file))
+
+
+def test_the_stacks_graph_is_asked_once_in_a_run(
+    tmp_path: Path, home: Home, words: tokens.Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OVEN_URL", "OVEN_RUN", "OVEN_CREDS"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match=r"token_prior = kg asks a stack's prior service, and there is none: start"):
+        home.job(tmp_path, token_prior="kg")
+    monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
+    monkeypatch.setenv("OVEN_RUN", "r")
+    asked: list[Any] = []
+    served = blob(len(words.texts), vocabulary_sha(words.texts), t40=1.0, t50=0.5)
+
+    def ask(connection: Any, vocabulary: Any, **how: Any) -> ServedPrior:
+        asked.append((connection.run, list(vocabulary), how))
+        if len(asked) == 1:
+            raise BusError("no one answers on oven.kg.token_prior")
+        return ServedPrior({}, served, "ab" * 32, "no effect")
+
+    monkeypatch.setattr(token_prior, "ask_token_prior", ask)
+    with pytest.raises(ConfigError, match=r"the prior service did not answer \(no one answers .*`unigram` or `none`"):
+        home.job(tmp_path, token_prior="kg")
+    first, again = (weighted(home.job(tmp_path, token_prior="kg")) for _ in range(2))
+    assert first == again == {40: 1.0, 50: 0.5} and (tmp_path / KEPT).read_bytes() == served
+    assert len(asked) == 2 and asked[1] == ("r", words.texts, {"k": 358})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"token_prior": "kgg"}, "'kgg' is neither none, unigram or kg, nor a file"),
+        ({"kg_weight": 0.5}, "it weights tokens by token_prior, and that is none"),
+        ({"kg_weight": 1.5, "token_prior": "kg"}, "less than or equal to 1"),
+        ({"quantisation": "int2"}, "'none', 'int8' or 'int4'"),
+    ],
+)
+def test_settings_are_checked_before_anything_starts(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        PretrainSettings.model_validate(given)
+    assert PretrainSettings.model_validate({"token_prior": "unigram", "kg_weight": 0.5}).kg_weight == 0.5

@@ -1,0 +1,196 @@
+"""Loss channels of transformers' Trainer: off they are nothing, and on they are exact whatever the trainer does."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from tests.support.attached import THIRD_PARTY, equal, llama, tokens, trainer, weights
+from tests.support.tiny_grpo import ROWS, grpo, tokenizer
+from tests.support.trial_driver import DrivenTrainer, Driver
+from transformers import LlamaForCausalLM, Trainer, set_seed
+from trl import SFTConfig, SFTTrainer
+
+from oven_controller.errors import ConfigError
+from oven_learner.hf import trainer_snapshot
+from oven_learner.hf.attach import attach
+from oven_learner.losses import (
+    Channel,
+    ChannelTrainer,
+    MultiToken,
+    Supervised,
+    TextChannels,
+    TextTrainer,
+    TokenWeighted,
+)
+from oven_learner.testing import FakeLink
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
+
+SCORES = {token: token / 32 for token in range(3, 20)}
+
+
+def job(folder: Path, *channels: Channel, plain: bool = False, **settings: Any) -> Any:
+    set_seed(3)
+    cls: Any = Trainer if plain else partial(TextTrainer, channels=channels)
+    settings = {"max_steps": 4, "logging_steps": 1, **settings}
+    made = trainer(folder, model=llama(), data=tokens(32), cls=cls, **settings)
+    made.eval_dataset = tokens(8)
+    return made
+
+
+def both(kg: float = 0.0, mtp: float = 0.0) -> list[Channel]:
+    return [TokenWeighted(SCORES, kg), MultiToken(mtp)]
+
+
+DOCUMENTED: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "accumulated": {"gradient_accumulation_steps": 2},
+    "evaluated": {"eval_strategy": "steps", "eval_steps": 2},
+    "smoothed": {"label_smoothing_factor": 0.1},
+    "saved": {"save_strategy": "steps", "save_steps": 2},
+}
+
+
+@pytest.mark.parametrize("documented", DOCUMENTED)
+def test_off_it_is_transformers_trainer_bit_for_bit(tmp_path: Path, documented: str) -> None:
+    ends = []
+    for plain in (True, False):
+        made = job(tmp_path / str(plain), *both(), plain=plain, **DOCUMENTED[documented])
+        made.train()
+        logs = [{k: v for k, v in entry.items() if not k.endswith(("runtime", "per_second"))}
+                for entry in made.state.log_history]  # fmt: skip
+        files = [path.read_bytes() for path in sorted(tmp_path.glob(f"{plain}/*/*.safetensors"))]
+        ends.append((logs, weights(made), torch.get_rng_state(), files))
+    (logs, trained, generator, files), (logs_too, trained_too, generator_too, files_too) = ends
+    assert logs == logs_too and equal(trained, trained_too) and torch.equal(generator, generator_too)
+    assert files == files_too and bool(files) == (documented == "saved")
+
+
+def test_gradients_of_two_halves_are_those_of_the_whole(tmp_path: Path) -> None:
+    whole = job(tmp_path, *both(0.5, 0.3), max_steps=1, logging_steps=1)
+    halves = job(
+        tmp_path, *both(0.5, 0.3), max_steps=1, per_device_train_batch_size=2, gradient_accumulation_steps=2
+    )  # fmt: skip
+    for made in (whole, halves):
+        for channel in made.channels:  # the mean over a micro-batch has to be that over the step
+            if isinstance(channel, TokenWeighted):
+                channel.scores = dict.fromkeys(range(32), 1.0)
+                channel._by_token = torch.ones(32)  # noqa: SLF001
+        made.train()
+    told = [made.state.log_history[0] for made in (whole, halves)]
+    for name in ("loss", "grad_norm", "channel/kg", "channel/mtp"):
+        assert told[0][name] == pytest.approx(told[1][name], rel=1e-5), name
+
+
+def test_evaluation_has_the_trainers_own_loss_whatever_is_on(tmp_path: Path) -> None:
+    found = [job(tmp_path, *both(*of)).evaluate()["eval_loss"] for of in ((0.0, 0.0), (0.5, 0.3))]
+    assert found[0] == found[1]
+
+
+def test_a_checkpoint_that_was_saved_while_both_are_on_is_a_plain_model_and_resumes(tmp_path: Path) -> None:
+    straight = job(tmp_path, *both(0.5, 0.3), save_strategy="steps", save_steps=2)
+    straight.train()
+    resumed = job(tmp_path, *both(0.5, 0.3))
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert equal(weights(straight), weights(resumed)), "without a controller, too"
+    assert equal(*([*made.channels[1].module.state_dict().values()] for made in (straight, resumed)))
+    loaded, said = LlamaForCausalLM.from_pretrained(tmp_path / "checkpoint-4", output_loading_info=True)
+    assert not said["unexpected_keys"] and equal([*loaded.state_dict().values()], weights(straight))
+    other = job(tmp_path, TokenWeighted(SCORES))
+    with pytest.raises(ConfigError, match=r"checkpoint-2 was saved with channel.mtp, .* this trainer has no channels"):
+        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
+def test_a_second_training_goes_on_with_the_same_head(tmp_path: Path) -> None:
+    made = job(tmp_path, MultiToken(0.3), max_steps=2)
+    made.train()
+    made.train()
+    held = [parameter for group in made.optimizer.param_groups for parameter in group["params"]]
+    assert len(held) == len({id(parameter) for parameter in held})
+
+
+def test_a_trial_moves_no_bit_of_the_head_of_the_branch_that_is_kept(tmp_path: Path) -> None:
+    ends = []
+    for tried in (False, True):
+        made = job(tmp_path, *both(0.5, 0.3), max_steps=6)
+        attached = attach(made, link=FakeLink())
+        if tried:
+            turn = made.channels[1].set_weight
+            driver = Driver(
+                attached.branch, at=2, steps=2, changes=[partial(turn, 1.0)], done=partial(turn, 0.3)
+            )  # fmt: skip
+            made.add_callback(DrivenTrainer(made, driver))
+        made.train()
+        if tried:
+            assert driver.over
+        ends.append([*weights(made), *made.channels[1].module.state_dict().values()])
+    assert equal(ends[0], ends[1])
+
+
+def test_a_copy_for_rollback_has_the_head(tmp_path: Path) -> None:
+    made = job(tmp_path, MultiToken(0.3), max_steps=2)
+    made.train()
+    _, state = trainer_snapshot.take(made)
+    head = made.channels[0].module
+    then = [value.clone() for value in head.state_dict().values()]
+    with torch.no_grad():
+        head.down += 1
+    trainer_snapshot.restore(made, state)
+    assert equal(then, [*head.state_dict().values()])
+    assert trainer_snapshot.size(made) == 12 * sum(p.numel() for p in [*made.model.parameters(), *head.parameters()])
+
+
+class Supervision(TextChannels, SFTTrainer):
+    """TRL's fused loss gives out logits without a gradient."""
+
+
+def test_trls_sft_trainer_has_them_with_their_gradient(tmp_path: Path) -> None:
+    ends = []
+    texts = [{"input_ids": row["input_ids"].tolist()} for row in tokens(8)]
+    for weight in (0.0, 0.5):
+        set_seed(3)
+        made = Supervision(
+            model=llama(), train_dataset=Dataset.from_list(texts),
+            args=SFTConfig(output_dir=str(tmp_path), max_steps=1, use_cpu=True, report_to=[], logging_steps=1,
+                           disable_tqdm=True, dataloader_pin_memory=False, learning_rate=0.01, bf16=False),
+            processing_class=tokenizer(), channels=both(weight, weight),
+        )  # fmt: skip
+        made.train()
+        ends.append((weights(made), made.state.log_history[0]))
+    assert not equal(ends[0][0], ends[1][0]) and ends[1][1]["channel/kg/weight"] == 0.5
+    alone = ends[0][1]["loss"]
+    assert ends[1][1]["loss"] == pytest.approx(
+        alone + 0.5 * (ends[1][1]["channel/kg"] + ends[1][1]["channel/mtp"]), rel=1e-4
+    )
+    assert ends[1][1]["grad_norm"] > 1.2 * ends[0][1]["grad_norm"]
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda f: job(f, MultiToken(), MultiToken()), "channels mtp, mtp: each may be given once"),
+        (lambda f: job(f, Supervised()), "channel.sft reads completions, .* give it to a ChannelTrainer"),
+        (lambda f: grpo(f, ChannelTrainer, channels=[MultiToken()]), "channel.mtp reads hidden, .* to a TextTrainer"),
+        (lambda f: job(f, TokenWeighted({40: 1.0})), "token 40 has a score, and the model has 32 tokens"),
+        (lambda f: TokenWeighted({4: math.nan}), "token 4 has the score nan; give finite ones, 0 or above"),
+        (lambda f: TokenWeighted({4: -1.0}), "token 4 has the score -1"),
+        (lambda f: TokenWeighted({4: 0.0}), "no token has a score above 0"),
+        (lambda f: MultiToken(2.0), "channel.mtp: weight 2 with a maximum of 1"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_combined_is_refused_with_the_remedy(tmp_path: Path, made: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        made(tmp_path)
+
+
+def test_rows_too_short_for_a_term_add_nothing_and_publish_nothing(tmp_path: Path) -> None:
+    made = job(tmp_path, *both(0.5, 0.3), max_steps=1)
+    made.train_dataset = [{"input_ids": row["input_ids"][:2], "labels": torch.tensor([20, 21])} for row in tokens(8)]
+    made.train()
+    assert ROWS and not [name for name in made.state.log_history[0] if name.startswith("channel/")]

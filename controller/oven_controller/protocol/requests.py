@@ -271,6 +271,11 @@ class GraphInfo(Message):
     edges: dict[str, int] = Field(description="relation → count")
     grades: dict[str, int] = Field(default_factory=dict, description="grade → edges")
     isolated: Real = Field(description="share of nodes without an edge")
+    large: str = Field(
+        default="",
+        exclude_if=_is_default,
+        description="SHA-256 of the large graph that answers query, curriculum and token_prior; absent: this one does",
+    )
     contradictions: tuple[tuple[str, str], ...] = ()
     requirements: tuple[tuple[str, str], ...] = Field(
         default=(), description='change → "actuator:NAME", "metric:PATTERN" or "held_out"'
@@ -345,6 +350,12 @@ class Curriculum(Message):
     graph: str
     weights: dict[str, Real]
     unmet: tuple[UnmetPrerequisite, ...] = ()
+    known: int = Field(
+        default=0,
+        ge=0,
+        description="prerequisites that are known among the topics asked for, direct or not, those that were sent "
+        "included",
+    )
 
 
 class TokenPriorRequest(Message):
@@ -414,6 +425,18 @@ class GraphQuery(Message):
     op: Literal["neighbors", "path", "ppr", "search"]
     node: str = Field(default="", max_length=200, description="neighbors, path, ppr: where it starts; search: words")
     to: str = Field(default="", max_length=200, description="path: where it ends")
+    relations: tuple[str, ...] = Field(
+        default=(),
+        max_length=64,
+        exclude_if=_is_default,
+        description="neighbors, path: edges of these relations alone are followed; none: of all",
+    )
+    direction: Literal["both", "out", "in"] = Field(
+        default="both",
+        description="edges are followed in both directions, along them (out) or against them (in); not for search, and "
+        "ppr takes both or out",
+    )
+    depth: int = Field(default=1, ge=1, le=8, description="neighbors: how many edges away a node may be")
     limit: int = Field(default=20, ge=1, le=200, description="rows wanted")
 
 
@@ -423,10 +446,19 @@ class QueryRow(BaseModel):
     node: str
     kind: str
     text: str = ""
-    edge: str = Field(default="", description="id of the edge that led here")
+    edge: str = Field(
+        default="", description="id of the edge that led here; in a large graph its position in the graph's arrays"
+    )
     relation: str = ""
     towards: Literal["", "out", "in"] = Field(default="", description="along the edge, or against it")
-    score: Real = Field(default=0.0, description="ppr: share of the walk; search: words found")
+    depth: int = Field(
+        default=0,
+        exclude_if=_is_default,
+        description="neighbors: edges away, where it may be several; else absent",
+    )
+    score: Real = Field(
+        default=0.0, description="ppr: share of the walk; search: words found; an edge of a large graph: its weight"
+    )
 
 
 class QueryAnswer(Message):

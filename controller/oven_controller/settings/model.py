@@ -392,7 +392,11 @@ class Settings(BaseModel):
     tuner: TunerSettings = TunerSettings()
     author: AuthorSettings = AuthorSettings()
     notify: NotifySettings = NotifySettings()
-    kg: bool = Field(default=True, description="start the prior service")
+    kg: bool | str = Field(
+        default=True,
+        description="the prior service's graph: true, the built-in one; a folder that `kg import` wrote, that one as "
+        "well, which answers query, curriculum and token_prior; false, no service",
+    )
     otlp: str = Field(default="", pattern="^$|^https?://", description="send traces there, OTLP over HTTP; empty: off")
     lockstep: bool = Field(default=False, description="the learner waits at every tick, so that a run can be repeated")
     charge_rollbacks: bool = Field(
@@ -418,6 +422,15 @@ class Settings(BaseModel):
     def completions_every(self) -> int:
         """Steps between two samples of completions; 0: none are taken."""
         return self.completions.steps_between(attached=self.recipe == ATTACHED)
+
+    @field_validator("kg")
+    @classmethod
+    def _graph_folder(cls, value: bool | str) -> bool | str:
+        if isinstance(value, bool):
+            return value
+        if not value:
+            raise ValueError("give a folder that `oven-controller kg import` wrote, true or false")
+        return str(Path(value).absolute())  # the service may run in another folder
 
     @field_validator("nats")
     @classmethod

@@ -31,7 +31,8 @@ def dry_run(request: Request, home: Home) -> list[str]:
     for number in range(1, settings.meshes + 1):
         processes["mesh" if number == 1 else f"mesh-{number}"] = f"{own} mesh"
     if settings.kg:
-        processes["kg"] = f"{own} kg" if "kg" in installed else "not started; it is not installed"
+        large = f" --large {settings.kg}" if isinstance(settings.kg, str) else ""
+        processes["kg"] = f"{own} kg{large}" if "kg" in installed else "not started; it is not installed"
     for pool in pools(agent_specs(settings), per_process(settings)):
         processes[pool.process] = f"{own} agent {' '.join(pool.arguments)}"
     for name in settings.committee.judges:

@@ -96,6 +96,8 @@ class Plan:
     url: str
     otlp: str = ""
     agents_memory_mb: int | None = None
+    kg_folder: str = ""
+    """Of a large graph that the prior service has beside the built-in one."""
 
     def mesh(self, number: int = 1) -> Service:
         """The `number`-th replica, from 1: mesh, mesh-2, mesh-3. All have the key of the role."""
@@ -118,7 +120,7 @@ class Plan:
         return replace(own, foreign=True, whole=True)
 
     def kg(self) -> Service:
-        return self._own("kg", "kg", (), self.environment("kg"))
+        return self._own("kg", "kg", ("--large", self.kg_folder) if self.kg_folder else (), self.environment("kg"))
 
     def member(self, name: str) -> Service:
         return self._own(f"member-{name}", "member", ("--name", name), self.environment("member", name))

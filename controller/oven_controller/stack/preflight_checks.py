@@ -25,6 +25,8 @@ from oven_controller.settings.model import ATTACHED, Settings
 from oven_controller.settings.resolution import Resolved
 from oven_controller.stack.plan import Pool, own_command, pools
 
+GRAPH = "graph.json"
+"""In the folder of every large graph; the prior service checks the rest of it."""
 LOAD_S = 60.0
 """For the agents' files: as long as a process of theirs has to be ready."""
 
@@ -66,6 +68,11 @@ def check(request: Request, home: Home) -> None:
     resolve(settings.notify, os.environ, home.find(request.run).path if request.resume else None)
     if settings.committee.frontier.model:
         probe_set.read_prompts(Path(settings.committee.frontier.prompts))
+    if isinstance(settings.kg, str) and not (Path(settings.kg) / GRAPH).is_file():
+        raise ConfigError(
+            f"kg is {settings.kg}, which is not a graph's folder (with a {GRAPH}); make one with "
+            "`oven-controller kg import FILE --to FOLDER`"
+        )
     if settings.agent_options:
         check_agents(settings)  # an option that is wrong shows only where the agent is loaded
     if request.resume:

@@ -104,7 +104,8 @@ class _Up:
             if self.settings.nats and (warning := await exposure_warning(url, self.settings.tls_ca, trust)):
                 self.out(f"warning: {warning}")
             async with Bus.connect(url, self._credentials(), name="admin", trust=trust) as bus:
-                plan = Plan(self.folder, url, self.settings.otlp, self.settings.agents_memory_mb)
+                kg_folder = kg if isinstance(kg := self.settings.kg, str) else ""
+                plan = Plan(self.folder, url, self.settings.otlp, self.settings.agents_memory_mb, kg_folder)
                 return await self._with_bus(bus, plan)
         finally:
             if self.processes is not None:

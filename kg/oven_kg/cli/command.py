@@ -16,7 +16,10 @@ from oven_controller.errors import ConfigError
 Asked = TypeVar("Asked", bound=BaseModel)
 
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object")]
-GraphFile = Annotated[Path | None, typer.Option("--graph", metavar="FILE", help="a graph in place of the built-in one")]
+GraphFile = Annotated[
+    Path | None,
+    typer.Option("--graph", metavar="PATH", help="a graph's file, or a large one's folder, for the built-in one"),
+]
 
 
 @dataclass(frozen=True)

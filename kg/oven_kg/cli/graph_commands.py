@@ -9,15 +9,15 @@ from typing import Annotated, Final, Literal
 import typer
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, GraphQuery, Phase, Symptom
+from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, GraphQuery, Phase, QueryAnswer, Symptom
 from oven_controller.terminal_text import say
-from oven_kg.checked_graph import is_yaml, load, read_graph
+from oven_kg.checked_graph import described, is_yaml, load, read_graph
+from oven_kg.cli.chosen_graph import answered
 from oven_kg.cli.command import Command, GraphFile, Json, validated
 from oven_kg.cli.import_command import about_graph, large_graph, lines
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
 from oven_kg.reasoning.diagnosis import diagnose
-from oven_kg.reasoning.query import query
 
 FAULTS: Final = 50
 """Faults that `lint` prints; of more, the first ones."""
@@ -93,15 +93,6 @@ def _info(file: File = None, graph_file: GraphFile = None, as_json: Json = False
     return 0
 
 
-def described(path: Path | None) -> Knowledge:
-    """A graph that no one will ask for remedies may have faults, but for edges that lead nowhere."""
-    records = read_graph(path)
-    nodes = {node.id for node in records.nodes}
-    if loose := [edge for edge in records.edges if not {edge.src, edge.dst} <= nodes]:
-        raise ConfigError(f"edge {loose[0].id} of {path} dangles; `oven-controller kg lint {path}` lists all faults")
-    return Knowledge(records)
-
-
 def _lint(file: File = None) -> int:
     if file and not is_yaml(file):
         from oven_kg.large.faults import faults as large_faults
@@ -125,19 +116,27 @@ def _query(
     op: Annotated[Literal["neighbors", "path", "ppr", "search"], typer.Argument()],
     node: Annotated[str, typer.Argument(help="a node's id; for search: words")],
     to: Annotated[str, typer.Argument(help="for path: where it ends")] = "",
+    relation: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="follow edges of this relation alone; may be repeated")
+    ] = None,
+    direction: Annotated[
+        Literal["both", "out", "in"], typer.Option(help="follow edges both ways, along them, or against them")
+    ] = "both",
+    depth: Annotated[int, typer.Option(help="for neighbors: how many edges away, at most 8")] = 1,
     limit: Annotated[int, typer.Option(help="rows wanted, at most 200")] = 20,
     graph_file: GraphFile = None,
     as_json: Json = False,
 ) -> int:
-    asked = validated(GraphQuery, {"op": op, "node": node, "to": to, "limit": limit})
-    found = query(load(graph_file), asked)
+    values = {"op": op, "node": node, "to": to, "limit": limit}
+    values |= {"relations": relation or (), "direction": direction, "depth": depth}
+    found = answered(graph_file, "query", validated(GraphQuery, values), QueryAnswer)
     if as_json:
-        print(found.model_dump_json(indent=1))
+        say(*json.dumps(found.model_dump(mode="json"), indent=1).splitlines())
         return 0
     for row in found.rows:
         way = {"out": f"→ {row.relation} →", "in": f"← {row.relation} ←", "": ""}[row.towards]
-        score = f"{row.score:.4f}" if op == "ppr" else ""
-        print("  ".join(part for part in (score, way, row.node, f"({row.kind}) {row.text}") if part))
+        score = f"{row.score:.4f}" if op == "ppr" else str(row.depth or "")
+        say("  ".join(part for part in (score, way, row.node, f"({row.kind}) {row.text}") if part))
     if found.more:
         print(f"and more; --limit {2 * limit} shows them")
     return 0

@@ -16,16 +16,21 @@ import typer
 from oven_controller.errors import ConfigError
 from oven_controller.files import read_file
 from oven_controller.log.outcome_reports import OutcomeReports
-from oven_controller.protocol.requests import CurriculumRequest, OutcomeReport, TokenPriorRequest
+from oven_controller.protocol.requests import (
+    Curriculum,
+    CurriculumRequest,
+    OutcomeReport,
+    TokenPrior,
+    TokenPriorRequest,
+)
 from oven_controller.runs import log_reader
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.security.signing import Keyring
-from oven_kg.checked_graph import load
+from oven_controller.terminal_text import say
+from oven_kg.cli.chosen_graph import answered
 from oven_kg.cli.command import Command, GraphFile, Json, validated
-from oven_kg.reasoning.curriculum import curriculum
 from oven_kg.reasoning.posteriors import Posteriors
 from oven_kg.service.posterior_store import read, write
-from oven_kg.token_prior.prior import token_prior
 
 VOCABULARY_BYTES = 64 * 2**20
 
@@ -72,14 +77,14 @@ def _curriculum(
         "threshold": threshold,
         "floor": floor,
     }
-    found = curriculum(load(graph_file), validated(CurriculumRequest, asked))
+    found = answered(graph_file, "curriculum", validated(CurriculumRequest, asked), Curriculum)
     if as_json:
-        print(found.model_dump_json(indent=1))
+        say(*json.dumps(found.model_dump(mode="json"), indent=1).splitlines())
         return 0
     for topic, weight in found.weights.items():
-        print(f"{weight:6.1%}  {topic}")
+        say(f"{weight:6.1%}  {topic}")
     for short in found.unmet:
-        print(f"not yet: {' builds on '.join(short.path)}, of which {short.bound:.0%} is sure")
+        say(f"not yet: {' builds on '.join(short.path)}, of which {short.bound:.0%} is sure")
     return 0
 
 
@@ -113,7 +118,7 @@ def _token_prior(
         raise ConfigError("a unigram prior counts tokens: give --corpus, or --method kg")
     counts = _counts(corpus, len(vocabulary)) if corpus else ()
     asked = {"method": method, "vocabulary": vocabulary, "counts": counts, "k": k}
-    found = token_prior(load(graph_file), validated(TokenPriorRequest, asked))
+    found = answered(graph_file, "token_prior", validated(TokenPriorRequest, asked), TokenPrior)
     if to:
         to.write_bytes(base64.b64decode(found.blob))
     if as_json:

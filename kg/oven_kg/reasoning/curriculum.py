@@ -10,34 +10,48 @@ of p reaches the threshold.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from oven_controller.protocol.requests import Curriculum, CurriculumRequest, Mastery, UnmetPrerequisite
 from oven_kg.graph.knowledge import Knowledge
 
+if TYPE_CHECKING:
+    from oven_kg.large.arrays import Arrays  # brings numpy, which the service on the built-in graph goes without
+
+REQUIRES: Final = "REQUIRES"
+"""The relation of a topic to what it builds on."""
+REACH: Final = 1_000
+"""Prerequisites of a topic that are looked at, however far: a graph of common knowledge has chains without end."""
 CONFIDENCE: Final = 1.645
 """Standard normal quantile of the one-sided 95 % bound."""
 
 
-def curriculum(graph: Knowledge, asked: CurriculumRequest) -> Curriculum:
-    """Prerequisites are the graph's REQUIRES edges and the request's own, and theirs in turn. One of which nothing was
-    asked (no mastery is known) holds no one up: what is not trained here cannot be mastered here. Circles hold no one
-    up either: in them every topic would wait for itself."""
+Needs: TypeAlias = Callable[[str], Iterable[str]]
+"""A topic → what it builds on directly."""
+
+
+def curriculum(sha: str, of_graph: Needs, asked: CurriculumRequest) -> Curriculum:
+    """Prerequisites are the graph's (`sha`, and its REQUIRES edges `of_graph`) and the request's own, and theirs in
+    turn. One of which nothing was asked (no mastery is known) holds no one up: what is not trained here cannot be
+    mastered here. Circles hold no one up either: in them every topic would wait for itself. Of a topic with more, the
+    nearest REACH count."""
     known = {mastery.topic: mastery for mastery in asked.mastery}
-    needs: dict[str, list[str]] = {}
-    for edge in graph.edges.values():
-        if edge.relation == "REQUIRES":
-            needs.setdefault(edge.src, []).append(edge.dst)
+    sent: dict[str, list[str]] = {}
     for topic, need in asked.prerequisites:
-        needs.setdefault(topic, []).append(need)
+        sent.setdefault(topic, []).append(need)
+    needs = cache(lambda topic: sorted({*of_graph(topic), *sent.get(topic, ())}))
     raw: dict[str, float] = {}
     unmet: list[UnmetPrerequisite] = []
+    count = 0
     for topic, mastery in sorted(known.items()):
+        ways = [way for way in _ways(topic, needs) if way[-1] in known]
+        count += len(ways)
         short = [
-            UnmetPrerequisite(topic=topic, path=way, bound=lower_bound(known[way[-1]]))
-            for way in _ways(topic, needs)
-            if way[-1] in known and lower_bound(known[way[-1]]) < asked.threshold
+            UnmetPrerequisite(topic=topic, path=way, bound=bound)
+            for way in ways
+            if (bound := lower_bound(known[way[-1]])) < asked.threshold
         ]
         p = mean(mastery)
         raw[topic] = 0.0 if short else p * (1 - p)
@@ -46,7 +60,32 @@ def curriculum(graph: Knowledge, asked: CurriculumRequest) -> Curriculum:
     floor = asked.floor if total > 0 else 1.0
     even = floor / len(raw)
     weights = {topic: even + (1 - floor) * (value / total if total > 0 else 0.0) for topic, value in raw.items()}
-    return Curriculum(graph=graph.sha, weights=weights, unmet=tuple(unmet))
+    return Curriculum(graph=sha, weights=weights, unmet=tuple(unmet), known=count)
+
+
+def required(graph: Knowledge) -> Needs:
+    """What each node of the graph REQUIRES."""
+    found: dict[str, list[str]] = {}
+    for edge in graph.edges.values():
+        if edge.relation == REQUIRES:
+            found.setdefault(edge.src, []).append(edge.dst)
+    return lambda topic: found.get(topic, ())
+
+
+def required_in(arrays: Arrays) -> Needs:
+    """What each node of a large graph REQUIRES; of a topic that it does not have, nothing is known."""
+    if REQUIRES not in arrays.relations:
+        return lambda topic: ()
+    wanted = arrays.relations.index(REQUIRES)
+
+    def needs(topic: str) -> list[str]:
+        try:
+            ends, relations, _ = arrays.out(arrays.index(topic))
+        except KeyError:
+            return []
+        return arrays.names(ends[relations == wanted])
+
+    return needs
 
 
 def mean(mastery: Mastery) -> float:
@@ -62,13 +101,15 @@ def lower_bound(mastery: Mastery) -> float:
     return max(0.0, (centre - spread) / (1 + z * z / n))
 
 
-def _ways(topic: str, needs: Mapping[str, Iterable[str]]) -> list[tuple[str, ...]]:
-    """The shortest way to each prerequisite, however far; breadth first, in order of names."""
+def _ways(topic: str, needs: Needs) -> list[tuple[str, ...]]:
+    """The shortest way to each of the nearest REACH prerequisites; breadth first, in order of names."""
     found: dict[str, tuple[str, ...]] = {}
     waiting: list[tuple[str, ...]] = [(topic,)]
     for way in waiting:
-        for need in sorted(set(needs.get(way[-1], ()))):
+        for need in needs(way[-1]):
             if need not in found and need != topic:
+                if len(found) == REACH:
+                    return list(found.values())
                 found[need] = (*way, need)
                 waiting.append(found[need])
     return list(found.values())

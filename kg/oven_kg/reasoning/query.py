@@ -10,10 +10,9 @@ import heapq
 import re
 from collections import Counter
 from functools import cache
-from itertools import pairwise
 from typing import Final
 
-from oven_controller.errors import UnknownNameError
+from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.protocol.requests import GraphQuery, QueryAnswer, QueryRow
 from oven_kg.graph.knowledge import Knowledge
 
@@ -24,7 +23,9 @@ ACCURACY: Final = 1e-5
 
 
 def query(graph: Knowledge, asked: GraphQuery) -> QueryAnswer:
-    """Raises UnknownNameError for a node that is not there."""
+    """Raises UnknownNameError for a node or a relation that is not there, and ConfigError for a direction that the walk
+    has not."""
+    _relations(graph, asked)
     found = {"neighbors": _neighbors, "path": _path, "ppr": _ppr, "search": _search}[asked.op](graph, asked)
     return QueryAnswer(graph=graph.sha, rows=tuple(found[: asked.limit]), more=len(found) > asked.limit)
 
@@ -41,50 +42,73 @@ def _row(graph: Knowledge, id_: str, **more: object) -> QueryRow:
 
 
 def _neighbors(graph: Knowledge, asked: GraphQuery) -> list[QueryRow]:
+    """One edge away: each edge. Further away: each node, the near ones first."""
     start = _node(graph, asked.node)
-    rows = [
-        _row(graph, dst, edge=key, relation=graph.edges[key].relation, towards="out")
-        for _, dst, key in sorted(graph.network.out_edges(start, keys=True))
-    ]
-    return rows + [
-        _row(graph, src, edge=key, relation=graph.edges[key].relation, towards="in")
-        for src, _, key in sorted(graph.network.in_edges(start, keys=True))
-        if graph.edges[key].relation != "CONTRADICTS"  # written once, and stands in both directions already
-    ]
+    if asked.depth == 1:
+        return [
+            _row(graph, end, edge=key, relation=graph.edges[key].relation, towards=towards)
+            for end, key, towards in _edges(graph, start, asked)
+        ]
+    depths = {start: 0}
+    waiting = [start]
+    for at in waiting:
+        for end, _, _ in _edges(graph, at, asked) if depths[at] < asked.depth else ():
+            if end not in depths:
+                depths[end] = depths[at] + 1
+                waiting.append(end)
+    ranked = sorted((depth, end) for end, depth in depths.items() if depth)
+    return [_row(graph, end, depth=depth) for depth, end in ranked]
+
+
+def _edges(graph: Knowledge, node: str, asked: GraphQuery) -> list[tuple[str, str, str]]:
+    """(its other end, its id, "out" or "in") of the edges that the question follows from a node."""
+    found = []
+    if asked.direction != "in":
+        found += [(end, key, "out") for _, end, key in sorted(graph.network.out_edges(node, keys=True))]
+    if asked.direction != "out":
+        found += [
+            (end, key, "in")
+            for end, _, key in sorted(graph.network.in_edges(node, keys=True))
+            if asked.direction == "in" or graph.edges[key].relation != "CONTRADICTS"  # stands in both directions
+        ]
+    return [step for step in found if not asked.relations or graph.edges[step[1]].relation in asked.relations]
+
+
+def _relations(graph: Knowledge, asked: GraphQuery) -> None:
+    known = sorted({edge.relation for edge in graph.edges.values()})
+    for name in asked.relations:
+        if name not in known:
+            raise UnknownNameError("relation", name, known)
 
 
 def _path(graph: Knowledge, asked: GraphQuery) -> list[QueryRow]:
     """The nodes of a shortest way, the first of them by name where several are as short; empty where there is none."""
     start, end = _node(graph, asked.node), _node(graph, asked.to)
-    came: dict[str, str] = {start: ""}
+    came: dict[str, tuple[str, QueryRow]] = {start: ("", _row(graph, start))}
     waiting = [start]
     for at in waiting:
         if at == end:
             break
-        for near in sorted({*graph.network.successors(at), *graph.network.predecessors(at)}):
+        steps = _edges(graph, at, asked)
+        for near, key, towards in sorted(steps, key=lambda step: (step[0], step[2] == "in", step[1])):
             if near not in came:
-                came[near] = at
+                relation = graph.edges[key].relation
+                came[near] = at, _row(graph, near, edge=key, relation=relation, towards=towards)
                 waiting.append(near)
-    if end not in came:
-        return []
-    way = [end]
-    while came[way[-1]]:
-        way.append(came[way[-1]])
-    way.reverse()
-    return [_row(graph, start), *(_step(graph, one, other) for one, other in pairwise(way))]
-
-
-def _step(graph: Knowledge, one: str, other: str) -> QueryRow:
-    out = graph.network.has_edge(one, other)
-    key = min(graph.network[one][other] if out else graph.network[other][one])
-    return _row(graph, other, edge=key, relation=graph.edges[key].relation, towards="out" if out else "in")
+    rows, at = [], end
+    while at in came:
+        at, row = came[at]
+        rows.append(row)
+    return rows[::-1]
 
 
 def _ppr(graph: Knowledge, asked: GraphQuery) -> list[QueryRow]:
     """Personalised PageRank by forward push (Andersen, Chung & Lang 2006): each share is too low by at most ACCURACY
     times the node's degree. Pushed in the order of the residue, so that the answer does not depend on the files'."""
+    if asked.relations or asked.direction == "in":
+        raise ConfigError("ppr walks along all relations, in the direction both or out; leave the others out")
     start = _node(graph, asked.node)
-    around = cache(lambda node: _around(graph, node))
+    around = cache(lambda node: _around(graph, node, both=asked.direction == "both"))
     share: dict[str, float] = {}
     residue: dict[str, float] = {start: 1.0}
     waiting = [(-1.0, start)]
@@ -106,10 +130,11 @@ def _ppr(graph: Knowledge, asked: GraphQuery) -> list[QueryRow]:
     return [_row(graph, id_, score=value) for id_, value in ranked[: asked.limit + 2] if id_ != start]
 
 
-def _around(graph: Knowledge, node: str) -> dict[str, int]:
-    """Neighbour → edges to or from it."""
+def _around(graph: Knowledge, node: str, *, both: bool) -> dict[str, int]:
+    """Neighbour → edges to it, or from it."""
     keys = {(dst, key) for _, dst, key in graph.network.out_edges(node, keys=True)}
-    keys |= {(src, key) for src, _, key in graph.network.in_edges(node, keys=True)}
+    if both:
+        keys |= {(src, key) for src, _, key in graph.network.in_edges(node, keys=True)}
     return dict(sorted(Counter(end for end, _ in keys).items()))
 
 

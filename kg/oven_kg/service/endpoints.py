@@ -7,9 +7,9 @@ so does a program that holds it itself: `answers` is the entry point `kg` of the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -29,12 +29,15 @@ from oven_controller.protocol.requests import (
 from oven_kg.checked_graph import load
 from oven_kg.graph.graph_yaml import Edge
 from oven_kg.graph.knowledge import Knowledge
-from oven_kg.reasoning.curriculum import curriculum
+from oven_kg.reasoning.curriculum import curriculum, required
 from oven_kg.reasoning.diagnosis import diagnose, posterior, severities
 from oven_kg.reasoning.judgement import judge
 from oven_kg.reasoning.posteriors import Learnt, Posteriors, Signature, learn
 from oven_kg.reasoning.query import query
-from oven_kg.token_prior.prior import token_prior
+from oven_kg.token_prior.prior import label_scores, token_prior
+
+if TYPE_CHECKING:
+    from oven_kg.service.large_answers import LargeAnswers
 
 POSTERIORS: Final = "posteriors"
 """Gives out all that was learnt, whatever is asked: for who holds the object itself. No endpoint of the bus, where a
@@ -57,8 +60,12 @@ def read(kind: type[_Asked], request: bytes) -> _Asked:
 class Answers:
     """Holds a frozen graph and what outcomes taught. Not for use from several threads at once."""
 
-    def __init__(self, graph: Knowledge, posteriors: Posteriors | None = None) -> None:
+    def __init__(
+        self, graph: Knowledge, posteriors: Posteriors | None = None, large: LargeAnswers | None = None
+    ) -> None:
+        """`large`: a graph that answers what it can in place of this one."""
         self.graph = graph
+        self.large = large
         self._posteriors = posteriors or Posteriors()
         self._learnt: dict[tuple[str, int], Learnt] = {}
         self._seen: dict[tuple[str, tuple[tuple[str, float], ...]], tuple[Signature, Mapping[str, float]]] = {}
@@ -75,9 +82,13 @@ class Answers:
             "judge": (JudgeRequest, self._judge),
             "info": (GraphInfoRequest, self._info),
             "outcome": (OutcomeReport, self.take),
-            "curriculum": (CurriculumRequest, lambda asked: curriculum(self.graph, asked)),
-            "token_prior": (TokenPriorRequest, lambda asked: token_prior(self.graph, asked)),
-            "query": (GraphQuery, lambda asked: query(self.graph, asked)),
+            "curriculum": (CurriculumRequest, partial(curriculum, self.graph.sha, required(self.graph))),
+            "token_prior": (
+                TokenPriorRequest,
+                partial(token_prior, self.graph.sha, partial(label_scores, self.graph)),
+            ),
+            "query": (GraphQuery, partial(query, self.graph)),
+            **(self.large.endpoints if self.large else {}),
         }
 
     def __call__(self, endpoint: str, request: bytes) -> bytes | None:
@@ -114,7 +125,11 @@ class Answers:
         return found.model_copy(update={"posteriors": self._posteriors.sha})
 
     def _info(self, _: GraphInfoRequest) -> Message:
-        learnt = {"posteriors": self._posteriors.sha, "outcomes": len(self._posteriors.reports)}
+        learnt = {
+            "posteriors": self._posteriors.sha,
+            "outcomes": len(self._posteriors.reports),
+            "large": self.large.sha if self.large else "",
+        }
         return self.graph.info().model_copy(update=learnt)
 
     def learnt_for(self, phase: str, parameters: int) -> Learnt:
@@ -141,12 +156,30 @@ class Answers:
 
 
 def answers(
-    graph: Path | None = None, *, shuffled: int | None = None, posteriors: bytes | None = None
+    graph: Path | None = None,
+    *,
+    shuffled: int | None = None,
+    posteriors: bytes | None = None,
+    large: Path | None = None,
 ) -> Callable[[str, bytes], bytes | None]:
     """Entry point: the endpoints over the built-in graph, or the one in the file `graph`.
 
     `shuffled`: a seed; the graph's remedies then point at permuted targets (oven_kg/graph/randomized_control.py).
-    `posteriors`: what the endpoint `posteriors` gave out before. Raises ConfigError for a graph with faults, and for
-    bytes that are none such.
+    `posteriors`: what the endpoint `posteriors` gave out before. `large`: the folder of a large graph, which then
+    answers query, curriculum and token_prior. Raises ConfigError for a graph with faults, and for bytes that are none
+    such.
     """
-    return Answers(load(graph, shuffled=shuffled), Posteriors.load(posteriors) if posteriors else None)
+    known = Posteriors.load(posteriors) if posteriors else None
+    return Answers(load(graph, shuffled=shuffled), known, opened(large) if large else None)
+
+
+def opened(folder: Path) -> LargeAnswers:
+    """What the large graph in the folder answers. Raises ConfigError for one that is not sound, and where numpy or
+    scipy is not installed."""
+    try:
+        from oven_kg.service.large_answers import LargeAnswers
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f'a large graph takes {error.name}, which is not installed: `pip install "oven-controller[kg]"`'
+        ) from error
+    return LargeAnswers.open(folder)

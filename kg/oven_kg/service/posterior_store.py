@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oven_controller.errors import ConfigError
 from oven_controller.files import write_atomic
@@ -10,6 +11,9 @@ from oven_controller.protocol.requests import OutcomeReport, OutcomeTaken
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.reasoning.posteriors import Posteriors
 from oven_kg.service.endpoints import Answers
+
+if TYPE_CHECKING:
+    from oven_kg.service.large_answers import LargeAnswers
 
 LIMIT = 64 * 2**20
 """Bytes: many times what as many reports as are kept can take."""
@@ -19,8 +23,8 @@ class PersistentAnswers(Answers):
     """Answers whose posteriors stand in `path`, which need not be there yet. Raises ConfigError when it holds no
     posteriors, or cannot be written."""
 
-    def __init__(self, graph: Knowledge, path: Path) -> None:
-        super().__init__(graph, read(path) if path.exists() else None)
+    def __init__(self, graph: Knowledge, path: Path, large: LargeAnswers | None = None) -> None:
+        super().__init__(graph, read(path) if path.exists() else None, large)
         self._path = path
 
     def take(self, *reports: OutcomeReport) -> OutcomeTaken:

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
@@ -31,9 +32,10 @@ from oven_controller.protocol.requests import RequestPart, TokenPriorRequest
 from oven_controller.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.service import token_prior_process
-from oven_kg.service.endpoints import Answers, read
+from oven_kg.service.endpoints import Answers, opened, read
 from oven_kg.service.outcome_follower import follow
 from oven_kg.service.posterior_store import PersistentAnswers
+from oven_kg.service.token_prior_process import BUILT_IN, Graphs
 from oven_kg.service.uploads import Uploads
 
 log = logging.getLogger("oven.kg")
@@ -44,6 +46,8 @@ VERSION: Final = "1.0.0"
 QUEUE: Final = "kg"
 SHORT: Final = 4096
 """Bytes. A request that names an upload has fewer; reading a longer one would hold the other endpoints up."""
+LARGEST: Final = 1_000_000
+"""Bytes of an answer; a message of the bus, with its headers, has at most 1 MiB."""
 
 Answer: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 
@@ -62,14 +66,19 @@ def serve(
         Path | None,
         typer.Option(metavar="FILE", help="what was learnt (`oven-controller kg learn`); what is told here is added"),
     ] = None,
+    large: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="a large graph for query, curriculum and token_prior (`kg import`)"),
+    ] = None,
 ) -> None:
     """Answer on the bus until told to end."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     credentials = Credentials.from_environment()
     graph = load(file)
-    answers = PersistentAnswers(graph, posteriors) if posteriors else Answers(graph)
+    beside = opened(large) if large else None
+    answers = PersistentAnswers(graph, posteriors, beside) if posteriors else Answers(graph, large=beside)
     run, pin = os.environ.get("OVEN_RUN", ""), os.environ.get("OVEN_LEARNER_KEY")
-    asyncio.run(_until_told(answers, os.environ["OVEN_URL"], credentials, run, pin, file))
+    asyncio.run(_until_told(answers, os.environ["OVEN_URL"], credentials, run, pin, Graphs(file, large)))
 
 
 async def _until_told(
@@ -78,13 +87,16 @@ async def _until_told(
     credentials: Credentials | None,
     run: str = "",
     pin: str | None = None,
-    file: Path | None = None,
+    graphs: Graphs = BUILT_IN,
 ) -> None:
     stop = asyncio.Event()
     call_at_end(stop.set)
-    async with Bus.connect(url, credentials, name="kg") as bus, serving(bus, answers, file):
+    async with Bus.connect(url, credentials, name="kg") as bus, serving(bus, answers, graphs):
         graph = answers.graph
         log.info("graph %s, %d nodes, %d edges", graph.sha[:12], len(graph.nodes), len(graph.edges))
+        if answers.large is not None:
+            arrays = answers.large.arrays
+            log.info("large graph %s, %d nodes, %d edges", arrays.sha[:12], arrays.nodes, arrays.edges)
         following = asyncio.create_task(follow(bus, run, answers, pin)) if run else None
         await stop.wait()
         if following is not None:
@@ -92,35 +104,47 @@ async def _until_told(
 
 
 @contextlib.asynccontextmanager
-async def serving(bus: Bus, answers: Answers, graph: Path | None = None) -> AsyncIterator[None]:
-    """Answer for as long as the context lasts, through the server's restarts. `graph`: the file that the answers are
-    from, if it is not the built-in one."""
+async def serving(bus: Bus, answers: Answers, graphs: Graphs = BUILT_IN) -> AsyncIterator[None]:
+    """Answer for as long as the context lasts, through the server's restarts. `graphs`: where the answers are from."""
+    large = {"large": answers.large.sha} if answers.large else {}
     config = ServiceConfig(
         name=NAME,
         version=VERSION,
         description="Causes and remedies in training, with sources",
-        metadata={"graph": answers.graph.sha},
+        metadata={"graph": answers.graph.sha, **large},
         queue_group=QUEUE,
     )
     service = await nats.micro.add_service(bus.client, config)
-    for endpoint, answer in _endpoints(answers, graph).items():
-        await service.add_endpoint(name=endpoint, subject=names.kg(endpoint), handler=_answering(answer))
-    await bus.flush()
-    try:
-        yield
-    finally:
-        with contextlib.suppress(Exception):  # a server that is gone has nothing to be told
-            async with asyncio.timeout(2):
-                await service.stop()
+    with ThreadPoolExecutor(1, "oven-kg-large") as beside:
+        for endpoint, answer in _endpoints(answers, graphs, beside).items():
+            await service.add_endpoint(name=endpoint, subject=names.kg(endpoint), handler=_answering(answer))
+        await bus.flush()
+        if answers.large is not None:
+            beside.submit(answers.large.prepare)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(Exception):  # a server that is gone has nothing to be told
+                async with asyncio.timeout(2):
+                    await service.stop()
 
 
-def _endpoints(answers: Answers, graph: Path | None) -> Mapping[str, Answer]:
-    """Name → how it is answered: here, but for the scores of tokens, which would hold all the others up."""
+def _endpoints(answers: Answers, graphs: Graphs, beside: Executor) -> Mapping[str, Answer]:
+    """Name → how it is answered: here; by a large graph in the thread `beside`, for some of its answers take
+    milliseconds, most of them in numpy, which lets go of the interpreter; scores of tokens in a process of their own.
+    """
     uploads = Uploads()
 
     def here(endpoint: str) -> Answer:
         async def answer(request: bytes) -> bytes:
             return answers(endpoint, request) or b""
+
+        return answer
+
+    def in_thread(endpoint: str) -> Answer:
+        async def answer(request: bytes) -> bytes:
+            found = await asyncio.get_running_loop().run_in_executor(beside, answers, endpoint, request)
+            return found or b""
 
         return answer
 
@@ -130,9 +154,10 @@ def _endpoints(answers: Answers, graph: Path | None) -> Mapping[str, Answer]:
     async def token_prior(request: bytes) -> bytes:
         named = read(TokenPriorRequest, request).upload if len(request) < SHORT else ""
         whole = uploads.whole(named) if named else request
-        return await token_prior_process.answer(whole, compressed=bool(named), graph=graph)
+        return await token_prior_process.answer(whole, graphs, compressed=bool(named))
 
-    found = {endpoint: here(endpoint) for endpoint in answers.endpoints}
+    large = answers.large.endpoints if answers.large else {}
+    found = {endpoint: (in_thread if endpoint in large else here)(endpoint) for endpoint in answers.endpoints}
     return found | {"token_prior": token_prior, "upload": upload}
 
 
@@ -146,6 +171,8 @@ def _answering(answer: Answer) -> Callable[[Request], Awaitable[None]]:
             found = await answer(request.data)
         except OvenError as error:
             raise ServiceError("400", clip(str(error), 300)) from error
+        if len(found) > LARGEST:
+            raise ServiceError("400", f"the answer has {len(found)} bytes, and the bus takes {LARGEST}; ask for less")
         await request.respond(found)
 
     return handle

@@ -13,6 +13,7 @@ import os
 import resource
 import sys
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -28,10 +29,24 @@ BUSES: Final = ("OVEN_CREDS", "OVEN_URL")
 """What it is not handed: it has nothing to say on the bus."""
 
 
-async def answer(request: bytes, *, compressed: bool, graph: Path | None, limit_s: float = LIMIT_S) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """Where the graphs are that a service answers from."""
+
+    file: Path | None = None
+    """None: the built-in one."""
+    large: Path | None = None
+    """The folder of the large one, if there is one."""
+
+
+BUILT_IN: Final = Graphs()
+
+
+async def answer(request: bytes, graphs: Graphs, *, compressed: bool, limit_s: float = LIMIT_S) -> bytes:
     """The TokenPrior of a TokenPriorRequest, both as they are on the bus. Raises ConfigError where the request cannot
     be answered, or not in `limit_s`."""
-    command = [sys.executable, "-P", "-m", __name__, "compressed" if compressed else "plain", str(graph or "")]
+    named = [str(graphs.file or ""), str(graphs.large or "")]
+    command = [sys.executable, "-P", "-m", __name__, "compressed" if compressed else "plain", *named]
     environment = {key: value for key, value in os.environ.items() if key not in BUSES} | dict.fromkeys(SINGLE, "1")
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe)
@@ -73,16 +88,14 @@ def inflated(data: bytes) -> bytes:
 
 def main(args: list[str]) -> int:
     """What the process does: a request on standard input, the answer on standard output."""
-    from oven_kg.checked_graph import load
-    from oven_kg.service.endpoints import Answers
+    from oven_kg.service.endpoints import answers
 
     resource.setrlimit(resource.RLIMIT_CPU, (int(LIMIT_S), int(LIMIT_S) + 5))
-    how, graph = args
+    how, file, large = args
     try:
         request = sys.stdin.buffer.read()
-        found = Answers(load(Path(graph) if graph else None))(
-            "token_prior", inflated(request) if how == "compressed" else request
-        )
+        ask = answers(Path(file) if file else None, large=Path(large) if large else None)
+        found = ask("token_prior", inflated(request) if how == "compressed" else request)
     except OvenError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -8,14 +8,17 @@ letters and dots would have it all.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 TYPES: Final[Mapping[str, float]] = MappingProxyType(
     {"CAUSES": 1.0, "SOLVES": 1.0, "REQUIRES": 0.7, "IS_A": 0.7, "CONTRADICTS": 0.5, "CONTAINS": 0.2}
 )
-"""Relation → what an edge of it weighs; others 0.5."""
+"""Relation → what an edge of it weighs."""
+OTHER: Final = 0.5
+"""What an edge of any other relation weighs."""
 BACK: Final = 0.3
 """What an edge weighs against its direction."""
 DAMPING: Final = 0.85
@@ -23,6 +26,11 @@ ACCURACY: Final = 1e-10
 """The most that the ranks are off, as the sum of absolute differences."""
 ITERATIONS: Final = math.ceil(math.log(ACCURACY / 2) / math.log(DAMPING))
 """After so many the ranks are that near, whatever the graph: each shrinks the distance, 2 at most, by the damping."""
+PREFIXES: Final = ("", " ")
+"""How a word may stand: at the beginning of a text, and within one."""
+
+Encode: TypeAlias = Callable[[str], Sequence[int]]
+"""A tokenizer: a text's tokens."""
 
 
 def pagerank(count: int, edges: Iterable[tuple[int, int, float]]) -> list[float]:
@@ -60,14 +68,14 @@ def node_importance(nodes: Sequence[str], triples: Iterable[tuple[str, str, str]
         counts[triple] = counts.get(triple, 0) + 1
     edges = []
     for (src, relation, dst), n in sorted(counts.items()):
-        weight = TYPES.get(relation, 0.5) * math.log1p(n)
+        weight = TYPES.get(relation, OTHER) * math.log1p(n)
         edges.append((index[src], index[dst], weight))
         edges.append((index[dst], index[src], BACK * weight))
     return {node: rank * len(nodes) for node, rank in zip(nodes, pagerank(len(nodes), edges), strict=True)}
 
 
 def token_scores(
-    importance: Mapping[str, float], labels: Callable[[str], Iterable[str]], encode: Callable[[str], Sequence[int]]
+    importance: Mapping[str, float], labels: Callable[[str], Iterable[str]], encode: Encode
 ) -> dict[int, float]:
     """Token → score. `labels`: the texts that a node goes by; `encode`: the tokenizer. A label's tokens share its mass
     evenly, and a node's labels share its importance."""
@@ -88,3 +96,10 @@ def top(scores: Mapping[int, float], k: int) -> dict[int, float]:
     """The k highest, linear in their rank: 1 for the first, 1/k for the last."""
     ranked = sorted((id_ for id_, score in scores.items() if score > 0), key=lambda id_: (-scores[id_], id_))[:k]
     return {id_: 1 - at / len(ranked) for at, id_ in enumerate(ranked)}
+
+
+def words(id_: str, text: str) -> Iterable[str]:
+    """The label's words, as they stand at the beginning of a text and within one."""
+    for word in dict.fromkeys(re.findall(r"\w+", f"{id_} {text}".replace("_", " "))):
+        for prefix in PREFIXES:
+            yield prefix + word

@@ -9,14 +9,14 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.requests import TokenPrior, TokenPriorRequest
 from oven_controller.protocol.token_scores import encode, tokens_in, vocabulary_sha
 from oven_kg.graph.knowledge import Knowledge
-from oven_kg.token_prior.pagerank import node_importance, token_scores, top
+from oven_kg.token_prior.pagerank import Encode, node_importance, token_scores, top, words
 
 ABLATION: Final = {
     "unigram": "as the start of an output bias it was 0.26 bits per byte better on held-out files after 40 steps than "
@@ -26,26 +26,26 @@ ABLATION: Final = {
     "0.032), and 0.079 worse than the same profile on the most frequent tokens (0.055 to 0.102): no effect beyond "
     "frequency",
 }
-PREFIXES: Final = ("", " ")
 
 
-def token_prior(graph: Knowledge, asked: TokenPriorRequest) -> TokenPrior:
-    """Raises ConfigError for a request without what its method needs."""
+def token_prior(sha: str, of_graph: Callable[[Encode], dict[int, float]], asked: TokenPriorRequest) -> TokenPrior:
+    """`sha`: the graph's; `of_graph`: the scores of tokens that it gives, cut by a tokenizer. Raises ConfigError for a
+    request without what its method needs."""
     size = len(asked.vocabulary or asked.counts)
     if asked.vocabulary and asked.counts and len(asked.vocabulary) != len(asked.counts):
         raise ConfigError(f"{len(asked.vocabulary)} tokens and {len(asked.counts)} counts; give one count a token")
-    sha = vocabulary_sha(asked.vocabulary) if asked.vocabulary else asked.vocabulary_sha
-    if asked.vocabulary_sha not in ("", sha):
+    own = vocabulary_sha(asked.vocabulary) if asked.vocabulary else asked.vocabulary_sha
+    if asked.vocabulary_sha not in ("", own):
         raise ConfigError(
-            f"the vocabulary sent has the SHA-256 {sha[:16]}…, and vocabulary_sha says {asked.vocabulary_sha[:16]!r}…: "
+            f"the vocabulary sent has the SHA-256 {own[:16]}…, and vocabulary_sha says {asked.vocabulary_sha[:16]!r}…: "
             "it is another tokenizer's; send the vocabulary of the one that is trained"
         )
-    if not re.fullmatch(r"[0-9a-f]{64}", sha):
-        raise ConfigError(f"vocabulary_sha is {sha!r}; send the vocabulary, or its SHA-256 in 64 hexadecimal digits")
-    scores = _unigram(asked) if asked.method == "unigram" else _from_graph(graph, asked)
-    blob = encode(scores, size, sha)
+    if not re.fullmatch(r"[0-9a-f]{64}", own):
+        raise ConfigError(f"vocabulary_sha is {own!r}; send the vocabulary, or its SHA-256 in 64 hexadecimal digits")
+    scores = _unigram(asked) if asked.method == "unigram" else _from_graph(of_graph, asked)
+    blob = encode(scores, size, own)
     return TokenPrior(
-        graph=graph.sha,
+        graph=sha,
         method=asked.method,
         tokens=tokens_in(blob),
         bytes=len(blob),
@@ -63,25 +63,22 @@ def _unigram(asked: TokenPriorRequest) -> dict[int, float]:
     return {id_: math.log(asked.counts[id_] / total) for id_ in ranked[: asked.k]}
 
 
-def _from_graph(graph: Knowledge, asked: TokenPriorRequest) -> dict[int, float]:
+def label_scores(graph: Knowledge, encode: Encode) -> dict[int, float]:
+    """Token → score, from the importance of the nodes in whose ids and texts it is."""
+    triples = [(edge.src, edge.relation, edge.dst) for edge in graph.edges.values()]
+    importance = node_importance(sorted(graph.nodes), triples)
+    return token_scores(importance, lambda node: words(node, graph.nodes[node].text), encode)
+
+
+def _from_graph(of_graph: Callable[[Encode], dict[int, float]], asked: TokenPriorRequest) -> dict[int, float]:
     """Rank-linear scores of the k tokens that the graph's labels give most."""
     if not asked.vocabulary:
         raise ConfigError("a prior from the graph needs `vocabulary`: it looks its labels up among the tokens")
-    triples = [(edge.src, edge.relation, edge.dst) for edge in graph.edges.values()]
-    importance = node_importance(sorted(graph.nodes), triples)
     texts = {text: id_ for id_, text in reversed(list(enumerate(asked.vocabulary))) if text}
-    scores = token_scores(importance, lambda node: words(node, graph.nodes[node].text), Longest(texts))
-    found = top(scores, asked.k)
+    found = top(of_graph(Longest(texts)), asked.k)
     if not found:
         raise ConfigError("no token of the vocabulary is in a label of the graph; is it one of byte ids?")
     return found
-
-
-def words(id_: str, text: str) -> Iterable[str]:
-    """The label's words, as they stand at the beginning of a text and within one."""
-    for word in dict.fromkeys(re.findall(r"\w+", f"{id_} {text}".replace("_", " "))):
-        for prefix in PREFIXES:
-            yield prefix + word
 
 
 class Longest:

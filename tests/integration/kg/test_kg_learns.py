@@ -10,6 +10,8 @@ from tests.integration.conftest import Stack, wait_for
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import Outcome
 from oven_kg.checked_graph import load
+from oven_kg.large.builder import Builder
+from oven_kg.large.folder import write
 from oven_kg.service.endpoints import Answers
 
 # Has the clip tighter and tighter: what is measured follows it.
@@ -50,12 +52,17 @@ with oven.connect(knobs, metrics=metrics) as client:
 
 @pytest.mark.e2e
 def test_three_outcomes_move_the_posteriors(stack: Stack) -> None:
-    """Under the stack's own keys; that the server refused nobody anything is checked as the stack ends."""
+    """Under the stack's own keys; that the server refused nobody anything is checked as the stack ends. Beside a large
+    graph the built-in one diagnoses, judges and learns as it does alone."""
     stack.install({"kg": "oven_kg.service.process:main"})
     (stack.folder / "tightens.py").write_text(TIGHTENS)
     (stack.folder / "train.py").write_text(TRAINS)
     rules = ("rules.autonomy=auto", "rules.cooldown_ticks=12", "rules.outcome_ticks=5", "rules.newcomers=full")
-    settings = [part for one in ("agents=tightens.py", *rules) for part in ("--set", one)]
+    builder = Builder()
+    builder.edges(["multiply"], ["REQUIRES"], ["add"])
+    large = builder.finish()
+    write(stack.folder / "large", large)
+    settings = [part for one in ("agents=tightens.py", "kg=large", *rules) for part in ("--set", one)]
     up = stack.start("run", "--run", "r", *settings, "--", sys.executable, "train.py")
     folder = stack.run_folder("r")
     log = folder.logs / "kg.log"
@@ -67,6 +74,7 @@ def test_three_outcomes_move_the_posteriors(stack: Stack) -> None:
 
     wait_for(known, "the service knows three outcomes")
     assert "no history" not in log.read_text()
+    assert f"large graph {large.sha[:12]}, 2 nodes, 1 edges" in log.read_text()
     assert known()[-1][-1] != Answers(load()).posteriors.sha[:12]
     (folder.path / "finish").touch()
     code, said = stack.end_of(up)

@@ -15,14 +15,25 @@ from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
 from oven_controller.protocol import names
 from oven_controller.protocol.permissions import kg_inbox
-from oven_controller.protocol.requests import RequestPart, TokenPriorRequest
+from oven_controller.protocol.requests import (
+    DiagnoseRequest,
+    Diagnosis,
+    GraphQuery,
+    QueryAnswer,
+    RequestPart,
+    Symptom,
+    TokenPriorRequest,
+)
 from oven_controller.protocol.rules import Rules
 from oven_controller.protocol.token_scores import LIMIT, vocabulary_sha
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_kg.checked_graph import load
-from oven_kg.service.endpoints import Answers
+from oven_kg.large.builder import Builder
+from oven_kg.large.folder import open_folder, write
+from oven_kg.service.endpoints import Answers, opened
 from oven_kg.service.process import serving
+from oven_kg.service.token_prior_process import Graphs
 from oven_learner.link.find_controller import Connection
 from oven_learner.link.token_prior import WHOLE, ServedPrior, ask_token_prior
 
@@ -73,6 +84,33 @@ async def test_the_learner_is_answered_also_for_a_vocabulary_that_no_message_hol
     assert {LARGE[id_] for id_ in large.scores} >= {BASE[id_] for id_ in small.scores} >= {" loss", "learning"}
     assert max(counted.scores) == len(LARGE) - 1 and len(counted.blob) <= LIMIT
     assert "Violation" not in (tmp_path / "nats-server.log").read_text()
+
+
+async def test_a_large_graph_answers_under_its_own_hash_and_scores_hold_nobody_up(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    folder, builder = tmp_path / "graph", Builder()
+    builder.edges(["loss", "spike"], ["CAUSES", "REQUIRES"], ["spike", "rate"])
+    write(folder, builder.finish())
+    answers = Answers(load(), large=opened(folder))
+    sha = open_folder(folder).sha
+    asking = GraphQuery(op="neighbors", node="spike").wire()
+    seen = DiagnoseRequest(symptoms=(Symptom(id="loss_spike"),)).wire()
+    async with (
+        connected(server, "kg") as bus,
+        serving(bus, answers, Graphs(large=folder)),
+        connected(server, "lr") as agent,
+    ):
+        scoring = asyncio.create_task(asked(server, LARGE))
+        while not scoring.done() and not bus.client.stats["in_msgs"]:
+            await asyncio.sleep(0)
+        diagnosis = Diagnosis.model_validate_json(await agent.request(names.kg("diagnose"), seen))
+        found = QueryAnswer.model_validate_json(await agent.request(names.kg("query"), asking))
+        assert not scoring.done()
+        prior = await scoring
+    assert diagnosis.graph == load().sha != found.graph == prior.graph == sha
+    assert [row.node for row in found.rows] == ["rate", "loss"]
+    assert {LARGE[id_] for id_ in prior.scores} >= {"loss", " loss", "rate", " rate"}
 
 
 async def test_what_cannot_be_answered_is_refused_in_a_sentence(server: EmbeddedServer) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 from collections import Counter, defaultdict
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,22 @@ from hypothesis import strategies as st
 from tests.unit.kg.test_kg_commands import said
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.requests import Curriculum, CurriculumRequest, GraphQuery, QueryAnswer, TokenPriorRequest
+from oven_controller.protocol.requests import (
+    Curriculum,
+    CurriculumRequest,
+    GraphQuery,
+    QueryAnswer,
+    TokenPrior,
+    TokenPriorRequest,
+)
 from oven_controller.protocol.token_scores import LIMIT, decode, encode, vocabulary_sha
 from oven_kg.checked_graph import load
 from oven_kg.cli.graph_commands import QUERY
 from oven_kg.cli.training_commands import CURRICULUM, LEARN, TOKEN_PRIOR
-from oven_kg.reasoning.curriculum import curriculum, lower_bound
+from oven_kg.reasoning.curriculum import curriculum, lower_bound, required
 from oven_kg.reasoning.query import query
 from oven_kg.token_prior.pagerank import node_importance, pagerank, top
-from oven_kg.token_prior.prior import Longest, token_prior
+from oven_kg.token_prior.prior import Longest, label_scores, token_prior
 
 GRAPH = load()
 TOPICS = st.sampled_from("abcdef")
@@ -31,9 +39,12 @@ TOPICS = st.sampled_from("abcdef")
 
 def shares(mastery: dict[str, tuple[float, float]], *needs: tuple[str, str], **more: object) -> Curriculum:
     rows = [{"topic": topic, "successes": s, "failures": f} for topic, (s, f) in mastery.items()]
-    return curriculum(
-        GRAPH, CurriculumRequest.model_validate({"mastery": rows, "prerequisites": needs, "floor": 0.1, **more})
-    )
+    asked = CurriculumRequest.model_validate({"mastery": rows, "prerequisites": needs, "floor": 0.1, **more})
+    return curriculum(GRAPH.sha, required(GRAPH), asked)
+
+
+def prior(asked: TokenPriorRequest) -> TokenPrior:
+    return token_prior(GRAPH.sha, partial(label_scores, GRAPH), asked)
 
 
 def test_what_is_half_mastered_gets_most() -> None:
@@ -108,7 +119,7 @@ def test_what_is_no_prior_or_is_damaged_is_refused_or_read_never_worse(noise: by
 
 def test_a_prior_for_another_tokenizer_is_refused() -> None:
     words = ["loss", " rate", "x"]
-    found = token_prior(GRAPH, TokenPriorRequest(vocabulary=tuple(words), counts=(5, 3, 2)))
+    found = prior(TokenPriorRequest(vocabulary=tuple(words), counts=(5, 3, 2)))
     blob = base64.b64decode(found.blob)
     assert len(blob) == found.bytes and found.tokens == 3 and "0.127" in found.ablation
     read = decode(blob, 3, vocabulary_sha(words))
@@ -120,7 +131,7 @@ def test_a_prior_for_another_tokenizer_is_refused() -> None:
 
 def test_the_graphs_prior_finds_its_words_and_says_what_it_is_worth() -> None:
     vocabulary = (*"abcdefghijklmnopqrstuvwxyz", " loss", "loss", " rate", "zebra")
-    found = token_prior(GRAPH, TokenPriorRequest(method="kg", vocabulary=vocabulary))
+    found = prior(TokenPriorRequest(method="kg", vocabulary=vocabulary))
     scores = decode(base64.b64decode(found.blob), len(vocabulary), vocabulary_sha(vocabulary))
     assert {vocabulary.index(" loss"), vocabulary.index(" rate")} <= set(scores)
     assert vocabulary.index("zebra") not in scores and "no effect" in found.ablation
@@ -139,7 +150,7 @@ def test_the_graphs_prior_finds_its_words_and_says_what_it_is_worth() -> None:
 )
 def test_a_prior_without_what_it_needs_says_so(asked: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        token_prior(GRAPH, TokenPriorRequest.model_validate(asked))
+        prior(TokenPriorRequest.model_validate(asked))
 
 
 def test_358_tokens_of_a_large_vocabulary_fit_easily() -> None:

@@ -32,7 +32,7 @@ HEAVY = (
         "oven_agents.judges.member_process",
         "oven_agents.judges.providers.openai_compatible, oven_agents.judges.providers.anthropic",
         "oven_agents.shipped.reward_weights",
-        "oven_controller.replica.service, oven_controller.log.replay",
+        "oven_controller.replica.service, oven_controller.log.replay, oven_controller.sandbox.session",
         "oven_controller.cli.main, oven_controller.cli.monitor, oven_controller.stack.up, "
         "oven_controller.importing.command, oven_controller.importing.tensorboard, oven_controller.importing.wandb",
         "oven_tui.model.monitor_view, oven_tui.model.braille_chart, oven_tui.feed, oven_tui.main, "

@@ -76,7 +76,7 @@ class Conversation:
         limits = self._limits
         while True:
             kind, payload = child.receive(deadline)
-            self._received += len(payload)
+            self._received += frames.HEADER.size + len(payload)
             if self._received > limits.received_bytes:
                 raise _TooMuchError(f"it sent more than {limits.received_bytes} bytes")
             if kind in self._output:
@@ -96,7 +96,7 @@ class Conversation:
                 if self._answer is None:
                     self._answer = Answer(value)
             elif kind == frames.REFUSED:
-                self._refused.append(payload.decode(errors="replace"))
+                self._refused.append(payload.decode(errors="replace"))  # their bytes are counted as received
             elif kind == frames.DONE:
                 return self._done(payload)
             else:

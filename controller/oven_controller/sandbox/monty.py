@@ -54,6 +54,10 @@ class MontySandbox:
             ) from None
         self._exits = contextlib.ExitStack()
         self._session: Any = None
+        try:
+            self._exits.enter_context(self._pool)
+        except (pydantic_monty.MontyError, OSError) as error:
+            raise ProcessError(f"the sandbox's worker does not start: {error}") from None
         self._start()
 
     def __enter__(self) -> Self:
@@ -69,15 +73,17 @@ class MontySandbox:
     def assign(self, name: str, value: object) -> None:
         if not name.isidentifier():
             raise ConfigError(f"{name!r} cannot be the name of a variable in the sandbox; take another")
-        size = _size(name, value)
+        _checked(name, value)
+        self._put(self._running(), name, value)
         self._assigned[name] = value
-        block = _Run(self._running(), {}, self._limits, self._monty).hold("pass", {name: value})
+
+    def _put(self, session: Any, name: str, value: object) -> None:
+        block = _Run(session, {}, self._limits, self._monty).hold("pass", {name: value})
         if block.ended != "completed":
-            del self._assigned[name]
             self._drop()
             raise ProcessError(
-                f"{name} of {size / 1e6:.1f} MB did not get into the sandbox ({block.error}); it has "
-                f"{self._limits.memory_bytes / 1e6:g} MB (memory_bytes): cut it, or allow more"
+                f"{name} did not get into the sandbox ({block.error}); it has {self._limits.memory_bytes / 1e6:g} MB "
+                "(memory_bytes): cut it, or allow more"
             )
 
     def run(self, code: str) -> Block:
@@ -94,13 +100,12 @@ class MontySandbox:
     def _running(self) -> Any:
         if self._session is None:
             self._start()
-            for name, value in list(self._assigned.items()):
-                self.assign(name, value)
+            for name, value in self._assigned.items():
+                self._put(self._session, name, value)
         return self._session
 
     def _start(self) -> None:
         try:
-            self._exits.enter_context(self._pool)
             session = self._pool.checkout(
                 limits={
                     "max_feed_duration_secs": self._limits.block_s,
@@ -121,8 +126,8 @@ class MontySandbox:
                 session.__exit__(None, None, None)
 
 
-def _size(name: str, value: object) -> int:
-    """Bytes of a value. Raises ConfigError."""
+def _checked(name: str, value: object) -> None:
+    """Raises ConfigError for what the other backends do not take, either."""
     try:
         size = len(value.encode("utf-8", "surrogatepass")) if isinstance(value, str) else len(frames.encode(value))
     except FrameError as error:
@@ -132,7 +137,6 @@ def _size(name: str, value: object) -> int:
             f"{name} cannot go into the sandbox: {size / 1e6:.1f} MB, where {frames.FRAME_BYTES / 1e6:g} MB are the "
             "most; give less"
         )
-    return size
 
 
 class _Run:

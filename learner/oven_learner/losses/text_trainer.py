@@ -114,12 +114,15 @@ class TextChannels:
         )
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """The trainer's own, or the one that it was given. What channels train is in its first group from the
-        beginning: a parameter without a gradient is not moved, not decayed, and has no moments."""
+        """The trainer's own, or the one that it was given. What channels train is in its groups from the beginning,
+        matrices in the first and vectors in the last, which has no decay: a parameter without a gradient is not moved,
+        not decayed, and has no moments."""
         optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
         groups = getattr(optimizer, "optimizer", optimizer).param_groups
         held = {id(parameter) for group in groups for parameter in group["params"]}
-        groups[0]["params"] += [one for one in self._beside() if id(one) not in held]
+        for parameter in self._beside():
+            if id(parameter) not in held:
+                groups[0 if parameter.ndim > 1 else -1]["params"].append(parameter)
         return optimizer
 
     def _beside(self) -> list[torch.nn.Parameter]:
@@ -150,8 +153,8 @@ class TextChannels:
             kept = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else {}
             if kept.keys() != wanted.keys():
                 raise ConfigError(
-                    f"{checkpoint} was saved with {_named(kept)}, which train weights of their own, and this trainer "
-                    f"has {_named(wanted)}; resume with the channels that it was saved with"
+                    f"{checkpoint} has the weights that {_named(kept)} trained beside the model, and here it is "
+                    f"{_named(wanted)}; resume with the channels that it was saved with"
                 )
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
         for name, state in kept.items():

@@ -69,6 +69,12 @@ def test_the_drill_is_repaired_announced_as_a_drill_and_hidden_from_the_agents(o
     assert "eval/accuracy" in observed[0].metrics and "eval/accuracy" in ended.metrics
     assert [o.step for o in observed] == list(range(19)), "the start's evaluation, then every step once"
 
+    silent = {
+        e.author: e.body.reason for e in events if isinstance(e.body, AgentStatus) and e.body.state == "cannot_fire"
+    }
+    without = ("knowledge", "channel.kg"), ("auxiliary_loss", "auxiliary loss"), ("quantisation", "train.quantisation")
+    assert all(f"the run announces no {knob}" in silent[agent] or knob in silent[agent] for agent, knob in without)
+
     report = replay(events, "drill")
     assert report.same and report.decisions == len(bodies(events, Decision)) >= 2
     assert oven("replay", "drill")[0] == 0

@@ -14,7 +14,7 @@ from tests.support.attached import THIRD_PARTY
 from tests.support.installed import installed
 
 from oven_bench.source_swarm import runs
-from oven_bench.source_swarm.arms import ARMS
+from oven_bench.source_swarm.arms import ARMS, Scores
 from oven_bench.source_swarm.command import BENCH
 from oven_bench.source_swarm.figures import COMPARED, Row, compared, figures
 from oven_controller.errors import ConfigError
@@ -54,7 +54,7 @@ def test_the_object_names_what_changed_and_the_headline() -> None:
 
 def test_every_arm_is_compared_and_those_of_one_experiment_begin_alike() -> None:
     assert {arm for pair in COMPARED for arm in pair} == set(ARMS)
-    files: dict[runs.Scores, str] = {"graph": "g", "shuffled": "s"}
+    files: dict[Scores, str] = {"graph": "g", "shuffled": "s"}
     starts = {name: arm.start(files) for name, arm in ARMS.items()}
     assert starts["alone"] == starts["source.as_coded"] == starts["source.as_written"] == starts["ours"]
     assert starts["ours"]["kg_weight"] == 0.3 and starts["ours"]["mtp_weight"] == 0.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections import Counter
 from pathlib import Path
 
@@ -11,8 +12,13 @@ import torch
 
 from oven_bench.statistics import Word
 from oven_bench.training import token_prior as bench
+from oven_bench.training.graph_scores import scores_of_folder
 from oven_controller import plugins
+from oven_controller.errors import ConfigError
 from oven_controller.protocol.token_scores import LIMIT, decode, vocabulary_sha
+from oven_kg.large.builder import Builder
+from oven_kg.large.folder import write
+from oven_kg.service.endpoints import answers
 from oven_kg.token_prior.python_code_prior import source_prior, triples_of
 
 SOURCE = """
@@ -86,6 +92,32 @@ def test_the_verdict_asks_for_every_control() -> None:
     assert bench.verdict({**unsure, "frequency": "HARMS"}, 5) == "NO EFFECT", "frequency alone does surely more"
     assert bench.verdict({**helped, "unigram": "HARMS"}, 5) == "HELPS", "the unigram is no control of the graph"
     assert bench.verdict({**helped, "baseline": "HARMS"}, 5) == "HARMS"
+
+
+def test_a_large_graphs_scores_are_those_of_the_service_and_shuffle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drawn from sources by the example, and imported as any graph is."""
+    (tmp_path / "kitchen.py").write_text(SOURCE)
+    example = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "code_graph.py"))
+    example["main"]([str(tmp_path)])
+    rows = [line.split(",") for line in capsys.readouterr().out.split()]
+    assert rows[0] == ["source", "relation", "target"] and len(rows) == 12
+    builder = Builder()
+    builder.edges(*([row[column] for row in rows[1:]] for column in range(3)))
+    write(tmp_path / "graph", builder.finish())
+    texts = ["loads", " Oven", "q", "bake", "os"]
+    monkeypatch.setattr(plugins, "load", lambda *_: answers)
+    found = scores_of_folder(tmp_path / "graph", texts)
+    assert (found.nodes, found.edges, len(found.graph)) == (10, 11, 64)
+    assert set(found.scores) == {0, 1, 3, 4} and max(found.scores.values()) == 1
+    shuffled = decode(found.shuffled(3), len(texts), vocabulary_sha(texts))
+    assert sorted(shuffled.values()) == sorted(found.scores.values())
+    assert any(
+        decode(found.shuffled(seed), 5, vocabulary_sha(texts)).keys() != found.scores.keys() for seed in range(9)
+    )
+    with pytest.raises(ConfigError, match="nowhere"):
+        scores_of_folder(tmp_path / "nowhere", texts)
 
 
 def test_a_quick_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,67 @@
+"""Each agent of the knobs that the source's swarm turned: it fires in one real run, and elsewhere says why not."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import Oven
+
+from oven_controller.log.replay import replay
+from oven_controller.protocol.events import Event
+from oven_controller.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunEnded
+
+pytestmark = pytest.mark.e2e
+
+SIZES = {
+    "vocabulary": 300, "context": 16, "batch": 1, "hidden": 48, "layers": 1, "heads": 2, "ffn": 48, "eval_every": 20,
+    "eval_rows": 16, "lr_warmup_steps": 0, "token_prior": "unigram", "kg_weight": 0.5, "mtp_weight": 0.2,
+    "served": "int4",
+}  # fmt: skip
+KNOBS = {
+    "knowledge": "channel.kg",
+    "auxiliary_loss": "channel.mtp",
+    "quantisation": "train.quantisation",
+    "grad_clip": "grad.clip",
+    "learning_rate": "optimizer.lr_scale",
+}
+
+
+def why_not(events: list[Event]) -> dict[str, str]:
+    """Agent → why it cannot fire in that run."""
+    said = [(event.author, event.body) for event in events if isinstance(event.body, AgentStatus)]
+    return {author: body.reason for author, body in said if body.state == "cannot_fire"}
+
+
+def test_each_fires_in_a_run_that_has_its_knob(oven: Oven, tmp_path: Path) -> None:
+    """A rate a tenth of the tuned one, on one sentence and a few rows of noise, whose gradients are outliers."""
+    rng = random.Random(1)
+    noise = "".join(chr(rng.randrange(33, 0x2FFF)) for _ in range(420))  # one file: nothing of it is held out
+    texts = {f"sentence/{name}": f"{name} " + "the oven is hot and bread bakes " * 300 for name in "abcd"}
+    for name, text in (texts | {"noise/a": noise}).items():
+        file = tmp_path / "texts" / f"{name}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    sizes = [part for name, value in SIZES.items() for part in ("--set", f"recipe_options.{name}={value}")]
+    code, said = oven(
+        "up", "--headless", "--recipe", "pretrain", "--start", "drill:lr-low", "--seed", "2", "--steps", "340",
+        "--run", "swarm", "--corpus", str(tmp_path / "texts"), "--set", "lockstep=true", *sizes,
+    )  # fmt: skip
+    assert code == 0, said
+    events = oven.events("swarm")
+    receipts = [event.body for event in events if isinstance(event.body, Receipt)]
+    applied = {receipt.decision_id for receipt in receipts if receipt.status == "applied"}
+    turned: dict[str, set[str]] = {}
+    for event in events:
+        if isinstance(event.body, Decision) and event.body.id in applied:
+            for line in event.body.tally:
+                if line.stance == "propose":
+                    turned.setdefault(line.agent, set()).add(event.body.actuator)
+    assert {agent for agent, knob in KNOBS.items() if knob in turned.get(agent, ())} == set(KNOBS)
+    assert "no reward by level" in why_not(events)["curriculum"]
+    [ended] = [event.body for event in events if isinstance(event.body, RunEnded)]
+    assert ended.reason == "completed" and ended.lockstep_timeouts == 0
+    assert {"eval/bits_per_byte", "eval/int4/bits_per_byte"} <= set(ended.metrics)
+    assert any("channel/kg" in event.body.metrics for event in events if isinstance(event.body, Observation))
+    assert replay(events, "swarm").same

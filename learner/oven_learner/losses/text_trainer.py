@@ -35,7 +35,7 @@ class TextChannels:
     `_save_optimizer_and_scheduler`, `_load_optimizer_and_scheduler`).
     """
 
-    _metrics: dict[str, dict[str, list[float]]]
+    _metrics: Any
     """Metric → its values since the last log, by mode: TRL's convention, by which an attached trainer publishes."""
 
     def __init__(self, *args: Any, channels: Iterable[Channel] = (), **kwargs: Any) -> None:
@@ -70,8 +70,9 @@ class TextChannels:
         if not active or not model.training:
             return whole(model, inputs, return_outputs, num_items_in_batch=num_items_in_batch)
         asked = {"output_hidden_states": True} if any(channel.reads == "hidden" for channel in active) else {}
+        outputs: Any = None
         if self._fused:
-            loss, outputs = whole(model, {**inputs}, num_items_in_batch=num_items_in_batch), None
+            loss = whole(model, {**inputs}, num_items_in_batch=num_items_in_batch)
         else:
             loss, outputs = whole(model, {**inputs, **asked}, True, num_items_in_batch=num_items_in_batch)
         if not _differentiable(outputs, loss, hidden=bool(asked)):

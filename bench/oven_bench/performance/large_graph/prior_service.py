@@ -25,7 +25,7 @@ from oven_controller.server.embedded import EmbeddedServer
 from oven_controller.stack.plan import Plan
 from oven_kg.service.endpoints import answers
 
-START_S: Final = 300.0
+START_S: Final = 120.0
 """How long the service may take to answer for the first time."""
 SYMPTOMS: Final = ("loss_spike", "grad_norm_spike", "entropy_collapse", "loss_plateau")
 GRACE_S: Final = 10.0

@@ -1,6 +1,6 @@
 """`bench kg`: our arrays against plain networkx on one graph, and the prior service over NATS with it.
 
-The graph is drawn from a seed, with hubs. Each side has a process of its own, and times are CPU or on-CPU times, but
+The graph is drawn from a seed, with hubs. Each side has its own process, and times are CPU or on-CPU times, but
 for the round trips over NATS. Both load what they saved: networkx a pickle, which is its fastest form, ours a folder,
 whose every byte is hashed and checked as it is opened. Memory is how much a process grew: networkx's by its graph, ours
 by the graph with all of its pages read. Both PageRanks stop at the same bound on their distance to the true ranks; the
@@ -86,7 +86,7 @@ def serve(folder: Path, scratch: Path, asked: list[str]) -> dict[str, float]:
 
 
 def _alone(function: Any, *args: Any) -> Any:
-    """In a process of its own, whose memory and caches nothing else has used."""
+    """In a new process, whose memory and caches nothing else has used."""
     with workers(1) as pool:
         return pool.submit(function, *args).result()
 

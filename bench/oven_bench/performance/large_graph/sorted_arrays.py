@@ -1,4 +1,4 @@
-"""Our arrays on the same graph and nodes, in a process of their own."""
+"""Our arrays on the same graph and nodes, in their own process."""
 
 from __future__ import annotations
 

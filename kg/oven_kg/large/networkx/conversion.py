@@ -38,7 +38,7 @@ def convert(graph: Any, edge_attrs: Mapping[Hashable, Any] | None) -> BackendGra
     """`graph` as rows of integers, with the edge attributes in `edge_attrs` (name → what an edge without it counts).
     Another attribute is read from the graph when it is asked for.
 
-    Raises NotImplementedError for attributes that are no finite numbers, or whole numbers above 2**53.
+    Raises NotImplementedError for attributes that are not finite numbers, or whole numbers above 2**53.
     """
     labels = NodeList(graph)
     several = graph.is_multigraph()

@@ -171,7 +171,7 @@ def said(
     found: list[Vote | Plan | Alternatives | TopicShares] = []
     for event in events:
         session.absorb(event)
-        found += [message for message in session.react() if not isinstance(message, AgentStatus | Alert)]
+        found += [message for message in session.react() if not isinstance(message, AgentStatus | Alert | TopicShares)]
         assert not session.problems, session.problems
     return found
 

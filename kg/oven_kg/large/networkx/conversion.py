@@ -99,7 +99,7 @@ def _numbers(name: Hashable, values: Sequence[Any]) -> Numbers:
             raise NotImplementedError(f"oven_csr adds doubles, and an edge's {name!r} is a whole number above 2**53")
         return np.array(values, np.int64)
     if not all(isinstance(value, (int, float, np.number)) for value in values):
-        raise NotImplementedError(f"oven_csr computes with numbers, and an edge's {name!r} is none")
+        raise NotImplementedError(f"oven_csr computes with numbers, and an edge has another {name!r}")
     array = np.array(values, np.float64)
     if np.isnan(array).any():
         raise NotImplementedError(f"oven_csr computes with numbers, and an edge's {name!r} is NaN")

@@ -32,7 +32,7 @@ def read_graph(path: Path | None) -> Records:
         return read()
     if not is_yaml(path):
         raise ConfigError(
-            f"{path} is no graph of causes and remedies, which is a .yaml file; make a graph of another format usable "
+            f"{path} does not hold causes and remedies, as a .yaml file does; make a graph of another format usable "
             f"with `oven-controller kg import {path} --to FOLDER`"
         )
     read_file(path, "the graph", BYTES)

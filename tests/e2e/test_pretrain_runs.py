@@ -38,7 +38,8 @@ async def test_a_folder_of_text_is_enough_and_a_killed_learner_goes_on_from_its_
     assert code == 2 and f"{tmp_path / 'nowhere'} is not a folder; give one with text files" in said
 
     folder = RunFolder(oven.home / "runs" / "killed")
-    up = oven.start(*command, "--corpus", str(tmp_path / "texts"), "--model", str(config), "--steps", "100000")
+    begins = ("--token_prior", "kg", "--kg_weight", "0.1", "--mtp_weight", "0.1", "--quantisation", "int8")
+    up = oven.start(*command, "--corpus", str(tmp_path / "texts"), "--model", str(config), *begins, "--steps", "100000")
     said = await asyncio.to_thread(oven.until, up, "  step ")
     deadline = time.monotonic() + LIMIT_S
     while (newest := checkpoint_record.newest(folder.checkpoints, "killed", "1")) is None:
@@ -59,10 +60,16 @@ async def test_a_folder_of_text_is_enough_and_a_killed_learner_goes_on_from_its_
     assert starts[1].step == step > 0, "not from its beginning"
     assert starts[0].recipe == "pretrain"
     assert {"optimizer.weight_decay", "data.mixture", "data.skip"} <= {spec.name for spec in starts[0].actuators}
+    for one in starts:
+        began = {spec.name: spec.value for spec in one.actuators}
+        assert [began[f"channel.{name}"] for name in ("kg", "mtp")] == [0.1, 0.1], "the graph's scores are there"
+        assert began["train.quantisation"] == "int8"
+    assert (folder.checkpoints / "token_prior.bin").stat().st_size <= 1024
     [ended] = [event.body for event in events if isinstance(event.body, RunEnded)]
     assert (ended.reason, ended.step) == ("completed", step + 10)
     assert set(ended.metrics) == {"eval/weight_bits", *(f"eval/bits_per_byte{of}" for of in ("", "/one", "/two"))}
     seen = [event.body for event in events if isinstance(event.body, Observation)]
+    assert {"channel/kg", "channel/mtp"} <= seen[-1].metrics.keys() and ended.metrics["eval/weight_bits"] == 8
     assert [one.tick for one in seen] == list(range(1, len(seen) + 1)), "nothing of what was said before is lost"
     measured = {one.step for one in seen if "eval/bits_per_byte" in one.metrics}
     assert {0, step, step + EVAL_EVERY, step + 10} <= measured, "at each beginning, and then as often as was asked for"

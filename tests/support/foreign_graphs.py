@@ -21,7 +21,7 @@ IRI: Final = "http://example.org/"
 TURTLE: Final = "@prefix e: <http://example.org/> .\n"
 
 
-def _table(mark: str) -> Callable[[Path], None]:
+def _table(mark: str) -> Callable[[Path], object]:
     def write(path: Path) -> None:
         rows = [("Source", "note", "Relation", "Target", "w"), *((s, "-", p, o, w) for s, p, o, w in TRIPLES)]
         path.write_text("\n".join(mark.join(map(str, row)) for row in rows))
@@ -141,10 +141,10 @@ def _iri(name: str) -> str:
     return IRI + name.replace(" ", "_")
 
 
-def _statements(graph: str = "") -> Callable[[Path], None]:
+def _statements(graph: str = "") -> Callable[[Path], object]:
     rows = "".join(f"<{_iri(s)}> <{_iri(p)}> <{_iri(o)}>{graph} .\n" for s, p, o, _ in TRIPLES)
     literal = f'<{_iri("rain")}> <{_iri("label")}> "rain, or \\"Regen\\" ."@en{graph} .\n'
-    return lambda path: path.write_text("# a comment\n\n" + rows + literal) and None
+    return lambda path: path.write_text("# a comment\n\n" + rows + literal)
 
 
 def _rdfxml(path: Path) -> None:
@@ -161,25 +161,25 @@ def _jsonld(path: Path) -> None:
     path.write_text(json.dumps({"@context": {"@vocab": IRI}, "@graph": rows}))
 
 
-def _turtle(text: str) -> Callable[[Path], None]:
-    return lambda path: path.write_text(TURTLE + text) and None
+def _turtle(text: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(TURTLE + text)
 
 
 _PAIRS: Final = "".join(f"e:{s.replace(' ', '_')} e:{p} e:{o.replace(' ', '_')} .\n" for s, p, o, _ in TRIPLES)
 
-WEIGHTED: Final[Mapping[str, Callable[[Path], None]]] = {
+WEIGHTED: Final[Mapping[str, Callable[[Path], object]]] = {
     "csv": _table(","),
     "tsv": _table("\t"),
     "jsonl": _jsonl,
     "parquet": _parquet,
-    "node-link": lambda path: path.write_text(json.dumps(nx.node_link_data(_network(), edges="edges"))) and None,
+    "node-link": lambda path: path.write_text(json.dumps(nx.node_link_data(_network(), edges="edges"))),
     "graphml": lambda path: nx.write_graphml(_network(), path),
     "gexf": lambda path: nx.write_gexf(_network(), path),
     "neo4j-jsonl": _apoc,
     "conceptnet": _conceptnet,
 }
 """Format → what writes `TRIPLES` to a file."""
-RDF: Final[Mapping[str, Callable[[Path], None]]] = {
+RDF: Final[Mapping[str, Callable[[Path], object]]] = {
     "ntriples": _statements(),
     "nquads": _statements(" <http://example.org/graph>"),
     "turtle": _turtle(_PAIRS),

@@ -35,7 +35,7 @@ LAUGHS: Final = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(
 class Case:
     file: str
     """Its name, which says the format where the content does not."""
-    content: bytes | str | Callable[[Path], None]
+    content: bytes | str | Callable[[Path], object]
     words: str
     """What the error says, beside the path."""
     args: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Case:
         return path
 
 
-def long_line(first: bytes, size: int = TEN_GB) -> Callable[[Path], None]:
+def long_line(first: bytes, size: int = TEN_GB) -> Callable[[Path], object]:
     """A line without an end: a hole in the file, which takes no room."""
 
     def write(path: Path) -> None:
@@ -59,12 +59,12 @@ def long_line(first: bytes, size: int = TEN_GB) -> Callable[[Path], None]:
     return write
 
 
-def bomb(pack: Callable[[bytes], bytes], times: int) -> Callable[[Path], None]:
+def bomb(pack: Callable[[bytes], bytes], times: int) -> Callable[[Path], object]:
     """`times` MB of one short line, in as many packed members."""
-    return lambda path: path.write_bytes(pack(HEADER) + pack(b"x,y,z,1\n" * 2**17) * times) and None
+    return lambda path: path.write_bytes(pack(HEADER) + pack(b"x,y,z,1\n" * 2**17) * times)
 
 
-def claims(rows: int) -> Callable[[Path], None]:
+def claims(rows: int) -> Callable[[Path], object]:
     """Parquet whose table of contents speaks of more rows than there are."""
 
     def write(path: Path) -> None:
@@ -89,7 +89,7 @@ def _varint(value: int) -> bytes:
     return bytes([*found, value])
 
 
-def parquet(**columns: object) -> Callable[[Path], None]:
+def parquet(**columns: object) -> Callable[[Path], object]:
     def write(path: Path) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -99,7 +99,7 @@ def parquet(**columns: object) -> Callable[[Path], None]:
     return write
 
 
-def _cut(write: Callable[[Path], None]) -> Callable[[Path], None]:
+def _cut(write: Callable[[Path], object]) -> Callable[[Path], object]:
     def cut(path: Path) -> None:
         write(path)
         os.truncate(path, path.stat().st_size * 2 // 3)

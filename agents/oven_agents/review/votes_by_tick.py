@@ -22,6 +22,7 @@ from oven_agents.runtime.loader import load
 from oven_agents.sdk.agent import Agent, Notice, Said
 from oven_agents.sdk.alternative_plans import Alternatives, Plan
 from oven_agents.sdk.session import KEPT, PATIENCE
+from oven_agents.sdk.topic_shares import TopicShares
 from oven_agents.sdk.window import Knob, Window
 from oven_controller.errors import ProcessError
 from oven_controller.protocol.messages import BallotOpened, RunStarted, Vote
@@ -30,7 +31,7 @@ BLOCKS = 8
 """Blocks that are asked at a time."""
 LEAST = 20 * BLOCK
 """Ticks from which on a second process is worth its start."""
-Answer: TypeAlias = list[Vote] | Plan | Alternatives | Notice
+Answer: TypeAlias = list[Vote] | Plan | Alternatives | TopicShares | Notice
 
 
 @dataclass
@@ -186,7 +187,7 @@ def _mute(agent: Agent, run: RunStarted) -> bool:
 
 def _said(agent: Agent, window: Window) -> Answer:
     said = agent.vote(window)
-    if isinstance(said, Alternatives | Plan | Notice):
+    if isinstance(said, Alternatives | Plan | TopicShares | Notice):
         return said
     words: list[object] = [said] if isinstance(said, Vote) else list(said or ())
     votes = [word for word in words if isinstance(word, Vote)]

@@ -28,6 +28,7 @@ from oven_agents.sdk.alternative_plans import (
     spoken,
     with_next,
 )
+from oven_agents.sdk.topic_shares import TopicShares
 from oven_agents.sdk.window import Knob
 from oven_controller.bus.connection import Bus
 from oven_controller.bus.streams import VOTE_BYTES
@@ -36,7 +37,7 @@ from oven_controller.mesh.change_requirements import change
 from oven_controller.protocol import names
 from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.messages import AgentStatus, Message, RunStarted, Vote
-from oven_controller.protocol.requests import Diagnosis, EvidencePath, Judgement, JudgeRequest, Symptom
+from oven_controller.protocol.requests import Curriculum, Diagnosis, EvidencePath, Judgement, JudgeRequest, Symptom
 
 log = logging.getLogger("oven.agent")
 
@@ -49,7 +50,7 @@ ENTRIES: Final = 32
 HEADERS: Final = 1024
 """Bytes of a vote's limit that are left to its headers."""
 
-Said: TypeAlias = Vote | AgentStatus | Alert | Plan | Alternatives
+Said: TypeAlias = Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares
 Words: TypeAlias = list[Vote | AgentStatus | Alert]
 Ask: TypeAlias = Callable[[str, bytes], bytes | None]
 """(endpoint, request) → reply; None: no one answered."""
@@ -128,6 +129,9 @@ def considering(
         votes = [_with(vote, [f"chosen: {cited(path)}" for path in paths]) for vote in said]
     elif isinstance(message, Plan):
         votes = list(message.votes)
+    elif isinstance(message, TopicShares):
+        answer = _read(Curriculum, (yield "curriculum", message.question.wire()), tell)
+        votes = [vote for vote in (message.decided(answer),) if vote is not None]
     else:
         votes = [vote for vote in (message,) if isinstance(vote, Vote)]
     words: Words = []
@@ -142,7 +146,9 @@ def considering(
 
 def asks(message: Said) -> bool:
     """Whether the graph has a say in it: statuses and answers to ballots go out as they are."""
-    return isinstance(message, Plan | Alternatives) or (isinstance(message, Vote) and message.stance == "propose")
+    if isinstance(message, Vote):
+        return message.stance == "propose"
+    return isinstance(message, Plan | Alternatives | TopicShares)
 
 
 class Prior:

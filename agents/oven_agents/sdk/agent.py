@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, Final, TypeAlias
 
 from oven_agents.sdk.alternative_plans import Alternatives, Plan
+from oven_agents.sdk.topic_shares import TopicShares
 from oven_agents.sdk.window import Window
 from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.messages import BallotOpened, RunStarted, Vote
@@ -24,9 +25,9 @@ class Notice:
     """One sentence, with where to look."""
 
 
-Said: TypeAlias = Vote | Sequence[Vote] | Plan | Alternatives | Notice | None
+Said: TypeAlias = Vote | Sequence[Vote] | Plan | Alternatives | TopicShares | Notice | None
 """What an agent may answer to a window: nothing, one vote, several that stand each by itself, a plan, alternatives of
-which one is said, or a notice."""
+which one is said, shares of topics that the graph has a say in, or a notice."""
 
 
 SHARE: Final = (0.0, 1.0)

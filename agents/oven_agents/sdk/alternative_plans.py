@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from oven_agents.sdk.topic_shares import TopicShares
 from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.messages import AgentStatus, NextPlan, RunStarted, Vote
 from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, EvidencePath, Phase
@@ -131,7 +132,7 @@ def _next_plan(plan: Plan) -> NextPlan | None:
 
 
 def spoken(
-    said: Sequence[Vote | AgentStatus | Alert | Plan | Alternatives], run: RunStarted | None = None
+    said: Sequence[Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares], run: RunStarted | None = None
 ) -> list[Vote | AgentStatus | Alert]:
     """`said` as it goes out where no graph is asked."""
     flat: list[Vote | AgentStatus | Alert] = []
@@ -140,6 +141,8 @@ def spoken(
             flat.extend(with_next(ordered(message, None), run).votes)
         elif isinstance(message, Plan):
             flat.extend(message.votes)
+        elif isinstance(message, TopicShares):
+            flat.extend(vote for vote in (message.decided(None),) if vote is not None)
         else:
             flat.append(message)
     return flat

@@ -10,6 +10,7 @@ from oven_agents import memory_limit
 from oven_agents.sdk.agent import Agent, Notice, Said
 from oven_agents.sdk.alert_edges import AlertEdges
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, spoken
+from oven_agents.sdk.topic_shares import TopicShares
 from oven_agents.sdk.window import Knob, WindowMaker, plain_window
 from oven_controller.mesh.actuator_values import show
 from oven_controller.mesh.change_requirements import change
@@ -150,10 +151,10 @@ class Session:
         elif own or any(line.agent == self.name and line.stance == "propose" for line in decision.tally):
             self._turned_down[actuator] = decision
 
-    def react(self) -> list[Vote | AgentStatus | Alert | Plan | Alternatives]:
+    def react(self) -> list[Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares]:
         """What to say now: the status on joining, votes on a new tick, answers to new ballots, signs of life. Of
         alternatives one plan is to be published (oven_agents.runtime.kg_client)."""
-        out: list[Vote | AgentStatus | Alert | Plan | Alternatives] = []
+        out: list[Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares] = []
         if self._announce:
             out.append(self._status("joined"))
             self._announce = False
@@ -266,7 +267,7 @@ class Session:
 
     def _votes(
         self, news: bool, ballots: Sequence[BallotOpened]
-    ) -> list[Vote | AgentStatus | Alert | Plan | Alternatives]:
+    ) -> list[Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares]:
         if self._reason:
             return []
         assert self._run is not None
@@ -297,7 +298,9 @@ class Session:
         self._alerts.take(alerts)
         return [*alerts, *self._noticed(told), *plans, *votes]
 
-    def _sorted(self, said: Said, tick: int) -> tuple[list[Plan | Alternatives], list[Vote], Notice | None]:
+    def _sorted(
+        self, said: Said, tick: int
+    ) -> tuple[list[Plan | Alternatives | TopicShares], list[Vote], Notice | None]:
         """Plans and proposals that may be cast now, and what is to be told: a notice, or why they may not."""
         if isinstance(said, Notice):
             return [], [], said
@@ -305,6 +308,9 @@ class Session:
             plans = said.plans if isinstance(said, Alternatives) else (said,)
             why = self._obstacle([vote for plan in plans for vote in plan.votes], tick)
             return ([], [], _held_back(plans[0].votes, why)) if why else ([said], [], None)
+        if isinstance(said, TopicShares):
+            own, why = said.decided(None), self._obstacle([said.vote], tick)
+            return ([], [], _held_back([own], why) if own else None) if why else ([said], [], None)
         proposals = [said] if isinstance(said, Vote) else list(said or ())
         kept = [(vote, self._is_redundant(vote, tick)) for vote in proposals]
         told = next((notice for vote, why in kept if (notice := _held_back([vote], why))), None)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import fmean, median
 
 from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.topic_shares import TopicShares
 from oven_agents.sdk.window import Window
-from oven_agents.stats.robust_statistics import total_variation
-from oven_controller.protocol.messages import RunStarted, Vote
+from oven_controller.protocol.messages import RunStarted
+from oven_controller.protocol.requests import CurriculumRequest, Mastery
 
 MIXTURE, ROLLBACK = "data.mixture", "run.rollback"
 
@@ -21,7 +23,9 @@ class Curriculum(Agent):
     which is what a group-relative advantage learns from (learnability: Rutherford et al. 2024, arXiv 2408.15099). A
     level of which nothing is known counts as p = ½. Every level keeps a floor, so that forgetting is seen. A level
     whose prerequisite is still failed gets no more than its floor: skills are learnt in an order (Skill-it, Chen et al.
-    2023, arXiv 2307.14430). Levels are in the order of the mixture's announcement, each a prerequisite of the next.
+    2023, arXiv 2307.14430). What builds on what is asked of the prior service's graph, by the levels' names; where it
+    knows nothing of them, or does not answer, levels are in the order of the mixture's announcement, each a
+    prerequisite of the next, and the vote says so.
 
     False alarms: a level counts as failed only where the lower confidence bound of its reward (Wilson 1927, one-sided
     90 %, one trial per tick) is below READY; a level of which nothing is known bars nothing.
@@ -33,7 +37,7 @@ class Curriculum(Agent):
     needs = ("reward/*",)
     moves = (MIXTURE,)
     speciality = (MIXTURE,)
-    options = dict.fromkeys(("floor", "mastered", "ready", "sure"), SHARE)
+    options = dict.fromkeys(("floor", "mastered", "ready", "sure", "least_move"), SHARE)
 
     RECENT = 10
     """Newest ticks that a level's reward is the median of. More would describe a policy that has learnt since."""
@@ -52,6 +56,8 @@ class Curriculum(Agent):
     and a level that is shut learns nothing."""
     SURE = 0.8
     """Confidence of its proposals: enough to decide alone. No share of successes is recorded."""
+    LEAST_MOVE = 0.1
+    """Share of the mixture that has to move for a proposal: less would not show in the rewards."""
     TAIL = 1.2816
     """Standard deviations of a normal law that 10 % lie beyond, for Wilson's one-sided bound."""
 
@@ -69,7 +75,7 @@ class Curriculum(Agent):
             )
         return super().cannot_fire(run)
 
-    def vote(self, window: Window) -> Vote | None:
+    def vote(self, window: Window) -> TopicShares | None:
         shares = window.knobs[MIXTURE].shares
         changed = window.last_change_tick(MIXTURE)
         if changed >= 0 and window.tick < changed + self.WAIT:
@@ -85,31 +91,34 @@ class Curriculum(Agent):
         if not starved:
             return None
         open_ = self._open(passed)
-        learnable = {level: rate[level] * (1 - rate[level]) * open_[level] + 1e-6 for level in shares}
-        spare, total = 1 - self.FLOOR * len(shares), sum(learnable.values())
-        target = {level: round(self.FLOOR + spare * learnable[level] / total, 3) for level in shares}
-        target[starved[0]] += 1 - sum(target.values())
-        moved = total_variation(shares, target)
-        if moved < 0.1:
-            return None
         known = ", ".join(
             f"{level} {rate[level]:.2f}" if len(passed[level]) >= 3 else f"{level} unseen" for level in shares
         )
-        shut = [level for level in shares if not open_[level]]
         why = (
             f"{', '.join(f'{level} gets {shares[level]:.0%}' for level in starved)}, under half of an even share; "
-            f"reward by level {known}: move {moved:.0%} of the mixture towards what can still be learnt"
-            f"{f'; {shut[0]} waits for what comes before it' if shut else ''}"
+            f"reward by level {known}"
         )
-        return window.propose(
+        vote = window.propose(
             MIXTURE,
-            target,
+            shares,
             confidence=self.SURE,
             why=why,
             target="eval/accuracy",
             expected_change=0.05,
             horizon=40,
             evidence=("symptom:starved_level",),
+        )
+        return TopicShares(
+            vote,
+            shares=shares,
+            learnable={level: rate[level] * (1 - rate[level]) for level in shares},
+            waiting=frozenset(level for level in shares if not open_[level]),
+            floor=self.FLOOR,
+            first=starved[0],
+            least=self.LEAST_MOVE,
+            question=CurriculumRequest(
+                mastery=tuple(_mastery(level, values) for level, values in passed.items()), threshold=self.READY
+            ),
         )
 
     def _open(self, passed: dict[str, list[float]]) -> dict[str, bool]:
@@ -126,3 +135,10 @@ class Curriculum(Agent):
         rate = min(1.0, max(0.0, rate))
         margin = self.TAIL * math.sqrt(rate * (1 - rate) / trials + z2 / (4 * trials**2))
         return (rate + z2 / (2 * trials) - margin) / (1 + z2 / trials)
+
+
+def _mastery(level: str, values: Sequence[float]) -> Mastery:
+    """As trials, one a tick, of what is known of the level."""
+    rate = min(1.0, max(0.0, fmean(values))) if len(values) >= 3 else 0.0
+    trials = len(values) if len(values) >= 3 else 0
+    return Mastery(topic=level, successes=rate * trials, failures=(1 - rate) * trials)

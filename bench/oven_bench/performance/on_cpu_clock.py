@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Self
+from typing import Self, TypeVar
+
+T = TypeVar("T")
 
 SCHEDSTAT = "/proc/thread-self/schedstat"
 
@@ -33,10 +35,14 @@ class OnCpu:
             os.close(self._stat)
 
     def us(self, call: Callable[[], object]) -> float:
+        return self.timed(call)[1]
+
+    def timed(self, call: Callable[[], T]) -> tuple[T, float]:
+        """What the call returned, and its microseconds."""
         waited, began = self.waited_ns(), time.perf_counter_ns()
-        call()
+        found = call()
         took = time.perf_counter_ns() - began
-        return max(0.0, (took - (self.waited_ns() - waited)) / 1e3)
+        return found, max(0.0, (took - (self.waited_ns() - waited)) / 1e3)
 
     def waited_ns(self) -> int:
         """In the run queue so far: the second field of the thread's schedstat."""

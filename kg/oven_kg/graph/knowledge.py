@@ -11,7 +11,7 @@ from functools import cached_property
 
 import networkx as nx
 
-from oven_controller.protocol.requests import GraphInfo
+from oven_controller.protocol.requests import EvidencePath, GraphInfo
 from oven_kg.graph.graph_yaml import Edge, Node, Records, Source
 
 
@@ -44,6 +44,9 @@ class Knowledge:
             self._kinds.setdefault(node.kind, []).append(node)
         self.records = records
         self.sha = _sha(records)
+        self.paths: dict[tuple[str, ...], EvidencePath] = {}
+        """Edge ids → the way through them in words, made when it is first wanted; a graph has some thousand."""
+        self._needs: dict[str, dict[str, tuple[Edge, ...]]] = {}
 
     def into(self, node: str, *relations: str) -> Iterator[Edge]:
         """Edges that end at `node`."""
@@ -54,12 +57,19 @@ class Knowledge:
         for relation in relations:
             yield from self._out_of.get((node, relation), ())
 
+    def edges_out(self, node: str, relation: str) -> Sequence[Edge]:
+        """Those of one relation that begin at `node`."""
+        return self._out_of.get((node, relation), ())
+
     def of_kind(self, kind: str) -> Sequence[Node]:
         return self._kinds.get(kind, ())
 
     def needs(self, remedy: str) -> dict[str, tuple[Edge, ...]]:
         """Each precondition of `remedy`, those of its preconditions included, with the edges that lead to it."""
+        if remedy in self._needs:
+            return self._needs[remedy]
         found: dict[str, tuple[Edge, ...]] = {}
+        self._needs[remedy] = found
         waiting: list[tuple[str, tuple[Edge, ...]]] = [(remedy, ())]
         for node, way in waiting:
             for edge in self.out_of(node, "REQUIRES"):

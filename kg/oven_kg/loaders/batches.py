@@ -65,7 +65,7 @@ class Edges:
     relations: Column
     targets: Column
     weights: NDArray[Any] | None
-    """float64; None for 1 each. Whoever imports them checks that they are finite and not negative."""
+    """float64; None for 1 each. The import checks that they are finite and not negative."""
     where: Where
 
 

@@ -45,12 +45,18 @@ PACKED: Final = (".gz", ".bz2")
 def inputs(paths: Sequence[Path], format_: str = "") -> list[tuple[Input, Loader]]:
     """Each file with its loader, in the order in which they have to be read. `format_` is that of all. Raises
     ConfigError for a file whose format cannot be told, and UnknownNameError for a format that no loader has."""
+    given = _loader(format_) if format_ else None
     found = [(held, format_ or told(held)) for held in map(Input, paths)]
     for held, _ in found:
         refuse_other_files(held)
     # A stable sort: relationships refer to nodes that other files hold.
     found.sort(key=lambda pair: pair[1] == "neo4j-csv" and neo4j_csv.has_relationships(pair[0]))
-    return [(held, plugins.load("kg_loaders", "format of graphs", name)) for held, name in found]
+    return [(held, given or _loader(name)) for held, name in found]
+
+
+def _loader(name: str) -> Loader:
+    found: Loader = plugins.load("kg_loaders", "format of graphs", name)
+    return found
 
 
 def told(held: Input) -> str:

@@ -13,7 +13,7 @@ from oven_controller.errors import ConfigError
 from oven_kg.loaders.source import HEAD, Input, not_utf8
 
 ELEMENT: Final = 4 * 2**20
-"""Characters of an element, a key or a value that is no list of elements."""
+"""Characters of an element, a key or another value."""
 BLANK: Final = re.compile(r"[ \t\r\n]*")
 
 

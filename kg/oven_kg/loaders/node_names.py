@@ -42,7 +42,7 @@ class Declared:
     def declare(self, name: str, place: str) -> None:
         """Raises ConfigError for a name that was declared before."""
         if name in self._declared:
-            raise ConfigError(f"{place}: the node {name[:60]!r} is declared twice; give each node an id of its own")
+            raise ConfigError(f"{place}: the node {name[:60]!r} is declared twice; give each node its own id")
         self._declared.add(name)
         self._awaited.pop(name, None)
 

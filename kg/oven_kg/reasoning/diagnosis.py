@@ -31,6 +31,9 @@ def path(graph: Knowledge, edges: Sequence[Edge], remark: str = "") -> EvidenceP
     """`edges` lead on from one node to the next, read against their direction: loss_spike ← CAUSES ← lr_too_high ←
     SOLVES ← lower_lr. Needs and a contradiction are read along it.
     """
+    key = (*(edge.id for edge in edges), remark)
+    if key in graph.paths:
+        return graph.paths[key]
     if edges[0].relation in ("REQUIRES", "CONTRADICTS"):
         text = edges[0].src + "".join(f" → {edge.relation} → {edge.dst}" for edge in edges)
     else:
@@ -38,12 +41,13 @@ def path(graph: Knowledge, edges: Sequence[Edge], remark: str = "") -> EvidenceP
     remedy = graph.nodes[edges[-1].src]
     if len(remedy.changes) > 1:
         text += f" ({' with '.join(remedy.changes)})"
-    return EvidencePath(
+    graph.paths[key] = found = EvidencePath(
         edges=tuple(edge.id for edge in edges),
         text=f"{text} ({remark})" if remark else text,
         grade=weakest(edges),
         sources=tuple(dict.fromkeys(edge.source for edge in edges)),
     )
+    return found
 
 
 def weakest(edges: Sequence[Edge]) -> Literal["A", "B", "C", "D"]:
@@ -57,6 +61,8 @@ LIMIT: Final = 2.0
 """Log-odds beyond which no evidence of this kind goes."""
 PREVENTION: Final = 0.5
 """What preventing a cause is worth against solving it, once its symptoms are there."""
+GOOD: Final = (("SOLVES", 1.0), ("PREVENTS", PREVENTION))
+"""Relations that speak for a remedy, and what their edges count."""
 PATHS: Final = 3
 
 Severities = Mapping[str, float]
@@ -85,12 +91,12 @@ def diagnose(graph: Knowledge, request: DiagnoseRequest, learnt: Learnt = NOTHIN
         )
         for _, negative, node, missing in ranked[: request.k]
     ]
-    known = {node.id for node in graph.of_kind("symptom")}
+    ids = sorted({symptom.id for symptom in request.symptoms})
     return Diagnosis(
         graph=graph.sha,
         causes=tuple(Cause(id=id_, p=p) for id_, p in causes.items()),
         remedies=tuple(remedies),
-        unknown=tuple(sorted({symptom.id for symptom in request.symptoms} - known)),
+        unknown=tuple(id_ for id_ in ids if id_ not in graph.nodes or graph.nodes[id_].kind != "symptom"),
     )
 
 
@@ -130,24 +136,24 @@ def weigh(
     """ln((1 − harm) / (1 − benefit)) within ±LIMIT, both noisy-ORs over what was diagnosed: a sum of weights of
     evidence, 0 where the graph has nothing to say."""
     signature = tuple(seen)
-    good = [
-        _weight(
-            learnt.weight(edge, signature)
-            * (1.0 if edge.relation == "SOLVES" else PREVENTION)
-            * causes.get(edge.dst, 0.0)
-        )
-        for edge in graph.out_of(remedy, "SOLVES", "PREVENTS")
-    ]
+    good: list[float] = []
+    for relation, share in GOOD:
+        good += [
+            _weight(learnt.weight(edge, signature) * share * p)
+            for edge in graph.edges_out(remedy, relation)
+            if (p := causes.get(edge.dst))  # of what was not diagnosed nothing is gained
+        ]
     bad = [
         _weight(edge.strength * causes.get(edge.dst, seen.get(edge.dst, 0.0)))
-        for edge in graph.out_of(remedy, "WORSENS")
+        for edge in graph.edges_out(remedy, "WORSENS")
     ]
     score = max(-LIMIT, min(LIMIT, math.fsum(good) - math.fsum(bad)))
     return learnt.score(score, signature, remedy, LIMIT)
 
 
 def _weight(p: float) -> float:
-    return -math.log(max(1 - p, 1e-9))
+    left = 1 - p
+    return -math.log(left if left > 1e-9 else 1e-9)
 
 
 def arguments(

@@ -131,7 +131,7 @@ async def serving(bus: Bus, answers: Answers, graphs: Graphs = BUILT_IN) -> Asyn
 
 def _endpoints(answers: Answers, graphs: Graphs, beside: Executor) -> Mapping[str, Answer]:
     """Name → how it is answered: here; by a large graph in the thread `beside`, for some of its answers take
-    milliseconds, most of them in numpy, which lets go of the interpreter; scores of tokens in a process of their own.
+    milliseconds, most of them in numpy, which lets go of the interpreter; scores of tokens in a separate process.
     """
     uploads = Uploads()
 

@@ -1,4 +1,4 @@
-"""Token scores in a process of their own, one at a time: `answer` starts it, and this module is what it runs.
+"""Token scores in a separate process, one at a time: `answer` starts it, and this module is what it runs.
 
 A process and not a thread: cutting a graph's names into the tokens of a large vocabulary is Python that holds the
 interpreter's lock for seconds, and meanwhile agents want a diagnosis in 250 ms. A process can also be ended when it

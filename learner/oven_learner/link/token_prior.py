@@ -1,6 +1,6 @@
 """The prior service's scores of tokens, asked for by the learner's process before a run begins.
 
-On a connection of its own that lasts as long as the question, so that the link's is not held up; and bounded in time.
+On a separate connection that lasts as long as the question, so that the link's is not held up; and bounded in time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`channel.mtp`: multi-token prediction, the token after the next one, by a head of its own."""
+"""`channel.mtp`: multi-token prediction, the token after the next one, by its own head."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Head(nn.Module):
 
 class MultiToken(Channel):
     """Negative log-likelihood per token of the token after the next one (Gloeckle et al. 2024, arXiv 2404.19737, eq. 2,
-    with n = 2): a head of its own reads the model's last hidden states, and the model's output layer, which both heads
+    with n = 2): its own head reads the model's last hidden states, and the model's output layer, which both heads
     share, makes logits of what it returns.
 
     The paper's head is a transformer layer before the last norm; this one is a residual block of two matrices behind it
@@ -59,7 +59,7 @@ class MultiToken(Channel):
         self._head: Head | None = None
 
     def bind(self, trainer: Any) -> None:
-        """Makes the head, from a generator of its own. Raises ConfigError as the class says."""
+        """Makes the head, from its own generator. Raises ConfigError as the class says."""
         super().bind(trainer)
         if trainer.accelerator.num_processes > 1:
             raise ConfigError(

@@ -35,7 +35,7 @@ class TextChannels:
     `_save_optimizer_and_scheduler`, `_load_optimizer_and_scheduler`).
     """
 
-    _metrics: dict[str, dict[str, list[float]]]
+    _metrics: Any
     """Metric → its values since the last log, by mode: TRL's convention, by which an attached trainer publishes."""
 
     def __init__(self, *args: Any, channels: Iterable[Channel] = (), **kwargs: Any) -> None:
@@ -70,8 +70,9 @@ class TextChannels:
         if not active or not model.training:
             return whole(model, inputs, return_outputs, num_items_in_batch=num_items_in_batch)
         asked = {"output_hidden_states": True} if any(channel.reads == "hidden" for channel in active) else {}
+        outputs: Any = None
         if self._fused:
-            loss, outputs = whole(model, {**inputs}, num_items_in_batch=num_items_in_batch), None
+            loss = whole(model, {**inputs}, num_items_in_batch=num_items_in_batch)
         else:
             loss, outputs = whole(model, {**inputs, **asked}, True, num_items_in_batch=num_items_in_batch)
         if not _differentiable(outputs, loss, hidden=bool(asked)):
@@ -114,12 +115,15 @@ class TextChannels:
         )
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """The trainer's own, or the one that it was given. What channels train is in its first group from the
-        beginning: a parameter without a gradient is not moved, not decayed, and has no moments."""
+        """The trainer's own, or the one that it was given. What channels train is in its groups from the beginning,
+        matrices in the first and vectors in the last, which has no decay: a parameter without a gradient is not moved,
+        not decayed, and has no moments."""
         optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
         groups = getattr(optimizer, "optimizer", optimizer).param_groups
         held = {id(parameter) for group in groups for parameter in group["params"]}
-        groups[0]["params"] += [one for one in self._beside() if id(one) not in held]
+        for parameter in self._beside():
+            if id(parameter) not in held:
+                groups[0 if parameter.ndim > 1 else -1]["params"].append(parameter)
         return optimizer
 
     def _beside(self) -> list[torch.nn.Parameter]:
@@ -150,8 +154,8 @@ class TextChannels:
             kept = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else {}
             if kept.keys() != wanted.keys():
                 raise ConfigError(
-                    f"{checkpoint} was saved with {_named(kept)}, which train weights of their own, and this trainer "
-                    f"has {_named(wanted)}; resume with the channels that it was saved with"
+                    f"{checkpoint} has the weights that {_named(kept)} trained beside the model, and here it is "
+                    f"{_named(wanted)}; resume with the channels that it was saved with"
                 )
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
         for name, state in kept.items():

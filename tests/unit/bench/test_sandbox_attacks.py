@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
-from oven_bench.sandbox.attack import Attack
+from oven_bench.sandbox.attack import Attack, Goal
 from oven_bench.sandbox.attacks import KINDS
 from oven_bench.sandbox.command import honest, shown, stopped
 from oven_bench.sandbox.honest_code import SNIPPETS
@@ -15,6 +17,11 @@ from oven_controller.sandbox.profiles import REPL
 BACKENDS = probe().backends
 pytestmark = pytest.mark.skipif(not BACKENDS, reason="this machine has no backend of the sandbox")
 ATTACKS = [*KINDS, *OWN]
+ANYWHERE = {
+    "read a file", "write a file", "list a folder", "TCP", "endless loop", "output flood", "FINAL swallowed", "removal",
+    "a signal as a file's owner", "sudden exit",
+}  # fmt: skip
+"""One attack of each goal, of those that a plain child can do in a container without privileges, too."""
 
 
 def test_there_are_as_many_as_were_asked_for_and_no_two_of_one_name() -> None:
@@ -24,7 +31,8 @@ def test_there_are_as_many_as_were_asked_for_and_no_two_of_one_name() -> None:
 
 def test_the_control_is_broken_into_by_an_attack_of_every_goal() -> None:
     """So what is stopped below would have got through."""
-    of_each = list({attack.goal: attack for attack in reversed(ATTACKS)}.values())
+    of_each = [attack for attack in ATTACKS if attack.name in ANYWHERE]
+    assert {attack.goal for attack in of_each} == set(get_args(Goal))
     there, not_here = shown(of_each)
     assert not_here == [] and there == of_each
 

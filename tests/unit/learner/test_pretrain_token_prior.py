@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from pathlib import Path
@@ -16,9 +17,10 @@ from tests.unit.learner.test_pretrain import TINY, Home, text, write
 from oven_controller.errors import BusError, ConfigError
 from oven_controller.protocol.token_scores import encode, vocabulary_sha
 from oven_learner.link.token_prior import ServedPrior
-from oven_learner.recipes.pretrain import corpus, token_prior, tokens
+from oven_learner.recipes.pretrain import corpus, prior, tokens
+from oven_learner.recipes.pretrain.prior import KEPT, STRENGTH, from_0_to_1
 from oven_learner.recipes.pretrain.settings import PretrainSettings
-from oven_learner.recipes.pretrain.token_prior import KEPT, STRENGTH, from_0_to_1
+from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -75,8 +77,16 @@ def test_a_file_that_the_command_wrote_is_read_for_the_vocabulary_that_is_kept(
 
     file = tmp_path / "prior.bin"
     assert TOKEN_PRIOR.run([str(words.file), "--method", "kg", "-k", "20", "--to", str(file)]) == 0
-    scores = weighted(home.job(tmp_path, token_prior=str(file)))
+    config = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    begins: dict[str, Any] = {"kg_weight": 0.1, "mtp_weight": 0.1, "quantisation": "int8", "model": tmp_path}
+    job = home.job(tmp_path, token_prior=str(file), max_steps=2, **begins)
+    scores, line = weighted(job), FakeLink()
     assert len(scores) == 20 and max(scores.values()) == 1 and min(scores.values()) == pytest.approx(1 / 20)
+    job.attach(link=line)
+    job.trainer.train()
+    seen = line.observed()[-1].metrics
+    assert {"channel/kg", "channel/mtp"} <= seen.keys() and seen["eval/weight_bits"] == 8, "GPT-2's layers, too"
 
 
 def test_log_probabilities_become_scores() -> None:
@@ -129,7 +139,7 @@ def test_the_stacks_graph_is_asked_once_in_a_run(
             raise BusError("no one answers on oven.kg.token_prior")
         return ServedPrior({}, served, "ab" * 32, "no effect")
 
-    monkeypatch.setattr(token_prior, "ask_token_prior", ask)
+    monkeypatch.setattr(prior, "ask_token_prior", ask)
     with pytest.raises(ConfigError, match=r"the prior service did not answer \(no one answers .*`unigram` or `none`"):
         home.job(tmp_path, token_prior="kg")
     first, again = (weighted(home.job(tmp_path, token_prior="kg")) for _ in range(2))

@@ -19,8 +19,8 @@ from oven_learner.losses import Channel, MultiToken, TextTrainer, TokenWeighted
 from oven_learner.recipes.pretrain import corpus, tokens
 from oven_learner.recipes.pretrain.evaluation import METRIC, bits_per_byte, held_out_rows, served_metric
 from oven_learner.recipes.pretrain.model import build_model
+from oven_learner.recipes.pretrain.prior import TokenPrior, find_prior, scale_embedding
 from oven_learner.recipes.pretrain.settings import PretrainSettings, Start
-from oven_learner.recipes.pretrain.token_prior import TokenPrior, find_prior, scale_embedding
 from oven_learner.recipes.runner import TRAINER_ARGUMENTS, Job
 
 LR_BOUNDS = (0.001, 1000.0)

@@ -1,0 +1,116 @@
+"""The prior service with a large graph: its start, its memory, and what it takes to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from oven_bench.performance.on_cpu_clock import OnCpu
+from oven_bench.statistics import seen_quantile
+from oven_controller.bus.connection import Bus
+from oven_controller.errors import BusError, ProcessError
+from oven_controller.protocol import names
+from oven_controller.protocol.requests import DiagnoseRequest, GraphInfoRequest, GraphQuery, Symptom
+from oven_controller.runs.folder import Home
+from oven_controller.security.credentials import Credentials
+from oven_controller.server.embedded import EmbeddedServer
+from oven_controller.stack.plan import Plan
+from oven_kg.service.endpoints import answers
+
+START_S: Final = 120.0
+"""How long the service may take to answer for the first time."""
+SYMPTOMS: Final = ("loss_spike", "grad_norm_spike", "entropy_collapse", "loss_plateau")
+GRACE_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    start_s: float
+    """From its being started to its first answer."""
+    memory_bytes: int
+    """Of its process after all of the queries: its own and what it has read of the graph's files."""
+    query_ms: dict[str, list[float]]
+    """Kind of query → each one's round trip over NATS."""
+    cpu_ms: float
+    """The service's processor time for a query, on average."""
+
+
+async def query(folder: Path, nodes: list[str], scratch: Path) -> Asked:
+    """Start a server and the service, with a role each, and ask it three kinds of query from each node."""
+    run = Home(scratch).create("bench", "bench")
+    for role in ("admin", "kg"):
+        run.server.add_user(role, role)
+    server = await EmbeddedServer.start(run.server, run.logs / "nats-server.log")
+    try:
+        async with Bus.connect(server.url, Credentials.load(run.server.creds / "admin.nk")) as bus:
+            began = time.monotonic()
+            child = await Plan(run, server.url, kg_folder=str(folder)).kg().start()
+            try:
+                await _first_answer(bus, began)
+                start_s, process = time.monotonic() - began, psutil.Process(child.pid)
+                spent, took = _cpu_s(process), dict[str, list[float]]()
+                for node, other in pairwise(nodes):
+                    for asked in _queries(node, other):
+                        took.setdefault(asked.op, []).append(await _round_trip_ms(bus, asked))
+                count = sum(map(len, took.values()))
+                return Asked(start_s, process.memory_info().rss, took, (_cpu_s(process) - spent) / count * 1e3)
+            finally:
+                await child.end(GRACE_S)
+    finally:
+        await server.stop()
+
+
+async def _first_answer(bus: Bus, began: float) -> None:
+    while True:
+        try:
+            await bus.request(names.kg("info"), GraphInfoRequest().wire(), timeout_s=START_S)
+            return
+        except BusError:
+            if time.monotonic() - began > START_S:
+                raise ProcessError(f"the prior service did not answer within {START_S:g} s") from None
+            await asyncio.sleep(0.02)
+
+
+def _queries(node: str, other: str) -> tuple[GraphQuery, ...]:
+    return (
+        GraphQuery(op="neighbors", node=node),
+        GraphQuery(op="path", node=node, to=other),
+        GraphQuery(op="ppr", node=node, direction="out"),
+    )
+
+
+async def _round_trip_ms(bus: Bus, asked: GraphQuery) -> float:
+    began = time.perf_counter()
+    answer = json.loads(await bus.request(names.kg("query"), asked.wire(), timeout_s=START_S))
+    took = time.perf_counter() - began
+    if asked.op == "neighbors" and not answer["rows"]:
+        raise ProcessError(f"the prior service says that {asked.node} has no neighbours, and it has")
+    return took * 1e3
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def diagnose_p99_us(folder: Path, rounds: int = 500) -> float:
+    """On-CPU time of a diagnosis by answers that have the large graph as well; one to three symptoms."""
+    ask = answers(large=folder)
+    took = []
+    with OnCpu() as clock:
+        for count in range(rounds):
+            symptoms = tuple(Symptom(id=id_) for id_ in SYMPTOMS[count % 2 : count % 2 + 1 + count % 3])
+            request = DiagnoseRequest(symptoms=symptoms).wire()
+            found, us = clock.timed(partial(ask, "diagnose", request))
+            if not found or not json.loads(found)["causes"]:
+                raise ProcessError("the answers had no cause for the symptoms of a loss spike")
+            took.append(us)
+    return seen_quantile(took, 0.99)

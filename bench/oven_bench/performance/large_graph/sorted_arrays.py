@@ -1,0 +1,69 @@
+"""Our arrays on the same graph and nodes, in a process of their own."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from oven_bench.performance.large_graph.quickest_calls import quickest
+from oven_kg.large import paths
+from oven_kg.large.arrays import COLUMNS
+from oven_kg.large.folder import open_folder
+from oven_kg.large.pagerank import RandomWalk
+
+FIRST: Final = 20
+"""Nodes that a personalised PageRank is asked for."""
+STARTS: Final = 300
+COMPARED: Final = 40
+"""Of the starts, for how many the exact one is worked out, in a third of a second each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    load_s: float
+    memory_bytes: int
+    pagerank_s: float
+    pagerank_l1_error: float
+    hop2_us: list[float]
+    hop2_sizes: list[int]
+    ppr_us: list[float]
+    ppr_overlaps: list[float]
+    """For each compared start."""
+
+
+def measure(folder: Path, nodes: list[str], accuracy: float, ranks: Path) -> Ours:
+    """`ranks`: networkx's, to a much higher accuracy, in the order of the nodes."""
+    process = psutil.Process()
+    before = process.memory_info().rss
+    began = time.process_time()
+    arrays = open_folder(folder)
+    arrays.index(nodes[0])
+    load_s = time.process_time() - began
+    for name in COLUMNS:
+        getattr(arrays, name).max()  # all of it is in memory now, and counts
+    memory = process.memory_info().rss - before
+    hop2_us, sizes = quickest(nodes, lambda node: len(paths.within(arrays, arrays.index(node), 2)[0]))
+    began = time.process_time()
+    walk = RandomWalk(arrays)
+    found_ranks = walk.ranks(accuracy=accuracy)
+    pagerank_s = time.process_time() - began
+    starts = [arrays.index(node) for node in nodes[:STARTS]]
+    walk.near(starts[:1], FIRST)  # what it makes once for all starts
+    ppr_us, found = quickest(starts, lambda start: walk.near([start], FIRST)[0])
+    overlaps = [_overlap(walk, start, near) for start, near in zip(starts[:COMPARED], found, strict=False)]
+    error = float(np.abs(found_ranks - np.load(ranks, allow_pickle=False)).sum())
+    return Ours(load_s, memory, pagerank_s, error, hop2_us, sizes, ppr_us, overlaps)
+
+
+def _overlap(walk: RandomWalk, start: int, near: NDArray[np.int32]) -> float:
+    """The share of the exact first nodes that were found."""
+    one = np.zeros(walk.arrays.nodes)
+    one[start] = 1
+    exact = np.argsort(-walk.ranks(one), kind="stable")[:FIRST]
+    return len(set(exact.tolist()) & set(near.tolist())) / len(exact)

@@ -1,0 +1,87 @@
+"""The curriculum agent with a graph that knows what builds on what, with one that does not, and with none."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from tests.support.gauges import observe, started
+
+from oven_agents.runtime.in_process import AgentParticipant
+from oven_agents.runtime.kg_client import Ask
+from oven_agents.sdk.session import Session
+from oven_agents.shipped.curriculum import Curriculum
+from oven_controller.protocol.messages import MetricSpec, Vote
+from oven_kg.checked_graph import load
+from oven_kg.large.builder import Builder
+from oven_kg.service.endpoints import Answers
+from oven_kg.service.large_answers import LargeAnswers
+
+EASY = {"len3": 0.98, "len4": 0.02, "len5": 0.0}
+
+
+def graph(*edges: tuple[str, str, str]) -> Answers:
+    builder = Builder()
+    builder.edges(*zip(*edges, strict=True))
+    return Answers(load(), large=LargeAnswers(builder.finish()))
+
+
+def vote(ask: Ask | None) -> Vote:
+    """The first, where len4 is failed and nothing is known of len5."""
+    participant = AgentParticipant("curriculum", Curriculum(), ask)
+    run = started(EASY)
+    held_out = MetricSpec(name="eval/accuracy", better="up", held_out=True)  # else the graph bars the change
+    participant.absorb(run.model_copy(update={"metrics": (*run.metrics, held_out)}))
+    for tick in range(1, 10):
+        participant.absorb(observe(tick, reward=0.1, reward__len3=0.3, reward__len4=0.0))
+        for word in participant.react():
+            if isinstance(word, Vote):
+                return word
+    raise AssertionError("it said nothing")
+
+
+def share(of: Vote, level: str) -> float:
+    assert isinstance(of.value, dict)
+    return of.value[level]
+
+
+def test_the_graph_says_which_level_waits_for_which() -> None:
+    asked = graph(("len5", "REQUIRES", "len3"), ("len4", "REQUIRES", "len3"))
+    said = vote(asked)
+    assert share(said, "len5") > 0.4, "what it builds on is mastered well enough; len4, which is failed, is not that"
+    assert asked.large is not None and f"curriculum:{asked.large.sha[:12]}" in said.evidence
+    assert said.rationale.endswith("; 2 prerequisites are the graph's")
+    far = vote(graph(("len5", "REQUIRES", "sorting"), ("sorting", "REQUIRES", "len4")))
+    assert share(far, "len5") == pytest.approx(0.1, abs=0.01)
+    assert "waits: len5 builds on sorting builds on len4" in far.evidence
+    assert "len5 waits for what comes before it" in far.rationale
+
+
+def test_the_same_log_gives_the_same_votes() -> None:
+    asked = graph(("len5", "REQUIRES", "len3"))
+    assert vote(asked).wire() == vote(asked).wire()
+
+
+@pytest.mark.parametrize(
+    ("ask", "why"),
+    [
+        (None, "no graph answered"),
+        (Answers(load()), "the graph knows no prerequisite among them"),
+        (lambda endpoint, request: b"{", "no graph answered"),
+    ],
+    ids=["away", "built-in", "nonsense"],
+)
+def test_without_its_word_levels_build_on_each_other_and_it_says_why(ask: Ask | None, why: str) -> None:
+    said = vote(ask)
+    assert share(said, "len5") == pytest.approx(0.1, abs=0.01)
+    assert said.rationale.endswith(f"; each level builds on the one before: {why}")
+
+
+def test_what_it_says_travels_between_processes() -> None:
+    """`review` asks agents in several."""
+    session = Session(Curriculum(), "curriculum")
+    session.absorb(started(EASY))
+    for tick in range(1, 10):
+        session.absorb(observe(tick, reward=0.1, reward__len3=0.3, reward__len4=0.0))
+    (said,) = (word for word in session.react() if type(word).__name__ == "TopicShares")
+    assert pickle.loads(pickle.dumps(said)) == said

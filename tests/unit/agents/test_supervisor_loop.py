@@ -1,0 +1,151 @@
+"""The supervisor's loop over a scripted model, with the real sandbox."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator
+
+import pytest
+
+from oven_agents.supervisor.loop import Message, Outcome, conversation
+from oven_agents.supervisor.repl import CUT, NO_PROGRAM, Repl, shown
+from oven_agents.supervisor.repl_blocks import programs
+from oven_controller.errors import ConfigError
+from oven_controller.sandbox.block import Block
+from oven_controller.sandbox.limits import Limits
+from oven_controller.sandbox.probe import probe
+
+OPENING: tuple[Message, ...] = ({"role": "system", "content": "programs"}, {"role": "user", "content": "How many?"})
+CONTEXT = "alpha\nbeta\n" * 300
+
+sandboxed = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
+
+
+def block(code: str) -> str:
+    return f"Let me look.\n```repl\n{code}\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "found", "unclosed"),
+    [
+        ("no program", (), False),
+        ("```python\nprint(1)\n```", (), False),
+        ("```repl\nprint(1)\n```", ("print(1)\n",), False),
+        ("a\n ```repl \nx = 1\n\ny = 2\n ```\nb\n~~~REPL\nz\n~~~", ("x = 1\n\ny = 2\n", "z\n"), False),
+        ("````repl\ntext = '''\n```\n'''\n````", ("text = '''\n```\n'''\n",), False),
+        ("```text\n```repl\n```\n```repl\nrun()\n```", ("run()\n",), False),
+        ("```repl\nfirst\n```\n```repl\nhalf = ", ("first\n",), True),
+        ("```repl\n\n```", (), False),
+        ("inline ```repl x``` is none", (), False),
+    ],
+)
+def test_programs_are_found_as_they_are_fenced(answer: str, found: tuple[str, ...], unclosed: bool) -> None:
+    assert (programs(answer).blocks, programs(answer).unclosed) == (found, unclosed)
+
+
+def ended(**given: object) -> Block:
+    usual = dict(
+        ended="completed", stdout="", stderr="", error="", answer=None, refused=(), calls=0, own_s=0.0, host_s=0.0,
+        dropped=0, namespace_lost=False,
+    )  # fmt: skip
+    return Block(**(usual | given))  # type: ignore[arg-type]
+
+
+def test_what_the_supervisor_is_shown_is_cut_and_says_so() -> None:
+    assert shown(ended(), 10) == "No output."
+    assert (
+        shown(ended(stdout="x" * 25, dropped=5), 10)
+        == f"Output:\n{'x' * 10}\n(20 more characters are not shown: print less.)"
+    )
+    told = shown(ended(ended="error", stdout="x" * 25, error="KeyError: 'a'"), 10)
+    assert "KeyError: 'a'" in told
+    told = shown(ended(ended="timeout", error="it took more than 30 s", namespace_lost=True), 10)
+    assert "it took more than 30 s. What it had defined is gone" in told
+    assert "FINAL did not take the answer: a set" in shown(ended(refused=("a set",)), 10)
+
+
+@pytest.fixture(scope="module")
+def repl() -> Iterator[Repl]:
+    worker = {"worker": lambda prompt: f"{prompt.count('beta')}"}
+    with Repl("How many?", CONTEXT, worker, limits=Limits(block_s=20), output_limit=100) as opened:
+        yield opened
+
+
+def play(
+    repl: Repl, model: Callable[[tuple[Message, ...]], str], max_iterations: int = 15, max_errors: int = 5
+) -> Outcome:
+    def driver() -> Generator[tuple[Message, ...], str, None]:
+        going = conversation(repl, OPENING, max_iterations=max_iterations, max_errors=max_errors, nudge=pressing)
+        ends.append((yield from going))
+
+    def pressing(left: int, of: int) -> str:
+        return f"{left} of {of} turns are left."
+
+    ends: list[Outcome] = []
+    going = driver()
+    answer: str | None = None
+    while not ends:
+        with contextlib.suppress(StopIteration):
+            answer = model(next(going) if answer is None else going.send(answer))
+    return ends[0]
+
+
+def scripted(*answers: str) -> Callable[[tuple[Message, ...]], str]:
+    left = iter(answers)
+    return lambda messages: next(left)
+
+
+@sandboxed
+def test_a_supervisor_looks_asks_its_worker_and_answers(repl: Repl) -> None:
+    outcome = play(
+        repl,
+        scripted(
+            block("print(len(context), query)"),
+            block("parts = [context[at:at + 1100] for at in range(0, len(context), 1100)]"),
+            block("total = sum(int(worker(part)) for part in parts)") + block("FINAL(total)"),
+        ),
+    )
+    assert (outcome.answer, outcome.ended, outcome.iterations, outcome.failed) == (300, "final", 3, 0)
+    assert "3300 How many?" in outcome.messages[3]["content"]
+    assert outcome.messages[3]["content"].endswith("14 of 15 turns are left.")
+
+
+@sandboxed
+def test_a_falsy_answer_under_a_bare_except_is_one(repl: Repl) -> None:
+    outcome = play(repl, scripted(block("try:\n    FINAL('')\nexcept:\n    pass")))
+    assert (outcome.answer, outcome.ended) == ("", "final")
+
+
+@sandboxed
+def test_what_fails_is_told_counted_and_can_be_mended(repl: Repl) -> None:
+    def model(messages: tuple[Message, ...]) -> str:
+        answers = {
+            "How many?": "I think it is 300.",
+            NO_PROGRAM: block("def f(:"),
+            "Error: invalid syntax": "```repl\nFINAL(",
+            CUT: block("FINAL({1})") + block("never()"),
+            "FINAL did not take the answer": block("FINAL('mended')"),
+        }
+        return next(answer for said, answer in answers.items() if said in messages[-1]["content"])
+
+    outcome = play(repl, model)
+    assert (outcome.answer, outcome.iterations, outcome.failed) == ("mended", 5, 4)
+    assert "The 1 block after it did not run." in outcome.messages[-2]["content"]
+
+
+@sandboxed
+def test_the_loop_ends_with_its_turns_or_after_failures_in_a_row(repl: Repl) -> None:
+    outcome = play(repl, lambda messages: block("print(1)"), max_iterations=3)
+    assert (outcome.answer, outcome.ended, outcome.iterations) == (None, "iterations", 3)
+    outcome = play(repl, lambda messages: block("1 / 0"), max_errors=2)
+    assert (outcome.ended, outcome.iterations, outcome.failed) == ("errors", 2, 2)
+    with pytest.raises(ConfigError, match="max_iterations is 0; give 1 or more"):
+        play(repl, scripted(), max_iterations=0)
+
+
+@sandboxed
+def test_a_context_that_is_empty_or_too_large_is_refused_by_a_sentence() -> None:
+    with pytest.raises(ConfigError, match="the context is empty"):
+        Repl("q", "", {})
+    with pytest.raises(ConfigError, match=r"context cannot go into the sandbox: 200\.0 MB, where 64 MB fit"):
+        Repl("q", "x" * 200_000_000, {})

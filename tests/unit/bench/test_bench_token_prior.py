@@ -104,7 +104,8 @@ def test_a_large_graphs_scores_are_those_of_the_service_and_shuffle(
     rows = [line.split(",") for line in capsys.readouterr().out.split()]
     assert rows[0] == ["source", "relation", "target"] and len(rows) == 12
     builder = Builder()
-    builder.edges(*([row[column] for row in rows[1:]] for column in range(3)))
+    sources, relations, targets = ([row[column] for row in rows[1:]] for column in range(3))
+    builder.edges(sources, relations, targets)
     write(tmp_path / "graph", builder.finish())
     texts = ["loads", " Oven", "q", "bake", "os"]
     monkeypatch.setattr(plugins, "load", lambda *_: answers)

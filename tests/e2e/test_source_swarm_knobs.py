@@ -46,7 +46,8 @@ def test_each_fires_in_a_run_that_has_its_knob(oven: Oven, tmp_path: Path) -> No
     sizes = [part for name, value in SIZES.items() for part in ("--set", f"recipe_options.{name}={value}")]
     code, said = oven(
         "up", "--headless", "--recipe", "pretrain", "--start", "drill:lr-low", "--seed", "2", "--steps", "340",
-        "--run", "swarm", "--corpus", str(tmp_path / "texts"), "--set", "lockstep=true", *sizes,
+        "--run", "swarm", "--corpus", str(tmp_path / "texts"), "--set", "lockstep=true",
+        "--set", f"agents=[{','.join((*KNOBS, 'curriculum'))}]", "--set", "kg=false", *sizes,
     )  # fmt: skip
     assert code == 0, said
     events = oven.events("swarm")

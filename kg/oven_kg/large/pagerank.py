@@ -21,7 +21,7 @@ from oven_kg.large.arrays import Arrays, row_positions
 Values: TypeAlias = NDArray[np.float64]
 
 DAMPING: Final = 0.85
-"""Probability with which the walk goes on along an edge (Page et al. 1999)."""
+"""Probability with which the walk follows another edge (Page et al. 1999)."""
 ACCURACY: Final = 1e-9
 """The most that the ranks are off, in all; they sum to 1."""
 RESIDUE: Final = 5e-5

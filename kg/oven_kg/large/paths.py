@@ -62,9 +62,8 @@ def within(
     most: int | None = None,
 ) -> tuple[Nodes, Nodes]:
     """The nodes at most `depth` edges away from `start`, itself left out, and how many each is away; the near ones
-    first. With `most`, at least that many of them if there are so many: then the farthest level may be a part of its
-    own, found without following all of a hub's edges. Raises ValueError for a depth that
-    is not from 1 to FARTHEST."""
+    first. With `most`, at least that many of them if there are so many: then only some of the farthest may be there,
+    found without following all of a hub's edges. Raises ValueError for a depth that is not from 1 to FARTHEST."""
     if not 1 <= depth <= FARTHEST:
         raise ValueError(f"a depth of {depth}; from 1 to {FARTHEST} edges are followed")
     if most is not None:

@@ -8,6 +8,8 @@ import pytest
 
 from oven_bench.performance.large_graph import command, prior_service, sorted_arrays
 from oven_bench.performance.large_graph.drawn_graph import draw, drawn_nodes
+from oven_controller.errors import ProcessError
+from oven_kg.large import paths
 from oven_kg.large.arrays import Arrays
 from oven_kg.large.folder import open_folder, write
 
@@ -43,8 +45,8 @@ def test_other_answers_than_networkxs_end_the_bench(folder: Path, monkeypatch: p
     def one_edge(arrays: Arrays, node: int, depth: int) -> tuple[object, ...]:
         return (arrays.out(node)[0],)
 
-    monkeypatch.setattr(sorted_arrays.paths, "within", one_edge)
-    with pytest.raises(command.ProcessError, match="find different nodes"):
+    monkeypatch.setattr(paths, "within", one_edge)
+    with pytest.raises(ProcessError, match="find different nodes"):
         command.compare(folder, folder.parent, drawn_nodes(open_folder(folder), 20, seed=1))
 
 

@@ -1,11 +1,11 @@
 """`bench kg`: our arrays against plain networkx on one graph, and the prior service over NATS with it.
 
-The graph is drawn from a seed, with hubs. Each side has a process of its own, and times are CPU or on-CPU times, but
-for the round trips over NATS. Both load what they saved: networkx a pickle, which is its fastest form, ours a folder,
-whose every byte is hashed and checked as it is opened. Memory is how much a process grew: networkx's by its graph, ours
-by the graph with all of its pages read. Both PageRanks stop at the same bound on their distance to the true ranks; the
-error is measured against networkx's own ranks to 1e-12. Nodes within two edges are found by name, and compared in
-number; networkx gives their names and ours their numbers.
+The graph is drawn from a seed, with hubs. Each side is measured in a new process. Times are CPU times, but for the
+round trips over NATS and the service's start. Both load what they saved: networkx a pickle, which is its fastest form,
+ours a folder, whose every byte is hashed and checked as it is opened. Memory is how much a process grew: networkx's by
+its graph, ours by the graph with all of its pages read. Both PageRanks stop at the same bound on their distance to the
+true ranks; the error is measured against networkx's own ranks to 1e-12. What lies within two edges is found by a node's
+name, and compared in number; networkx gives the nodes' names and ours their numbers.
 """
 
 from __future__ import annotations
@@ -82,11 +82,15 @@ def serve(folder: Path, scratch: Path, asked: list[str]) -> dict[str, float]:
         "diagnose_p99_us": _alone(prior_service.diagnose_p99_us, folder),
         "service_start_s": round(found.start_s, 2),
         "service_mb": round(found.memory_bytes / 1e6),
+        "token_prior_s": round(found.scores.took_s, 2),
+        "token_prior_cpu_s": round(found.scores.cpu_s, 2),
+        "token_prior_tokens": found.scores.tokens,
+        "token_prior_bytes": found.scores.size,
     }
 
 
 def _alone(function: Any, *args: Any) -> Any:
-    """In a process of its own, whose memory and caches nothing else has used."""
+    """In a new process, whose memory and caches nothing else has used."""
     with workers(1) as pool:
         return pool.submit(function, *args).result()
 

@@ -1,4 +1,4 @@
-"""Plain networkx on the graph, each measurement in a process of its own: loading, PageRank, what is two edges away.
+"""Plain networkx on the graph, each measurement in a new process: loading, PageRank, what is two edges away.
 
 A pickle is how it loads fastest. What is two edges away is asked of `single_source_shortest_path_length`, which says
 how far each node is, as ours does, and of the fastest loop over successors, which does not; `ego_graph` copies, and

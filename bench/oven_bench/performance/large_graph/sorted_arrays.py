@@ -1,4 +1,4 @@
-"""Our arrays on the same graph and nodes, in a process of their own."""
+"""Our arrays on the same graph and nodes, in a new process."""
 
 from __future__ import annotations
 

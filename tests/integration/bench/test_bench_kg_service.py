@@ -1,0 +1,18 @@
+"""`bench kg`'s second half: the prior service, started as the stack starts it, with a small graph beside its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from oven_bench.performance.large_graph import prior_service
+from oven_bench.performance.large_graph.drawn_graph import draw, drawn_nodes
+from oven_kg.large.folder import write
+
+
+async def test_the_service_answers_from_the_graph_that_the_bench_drew(tmp_path: Path) -> None:
+    arrays = draw(300, 2000, seed=0)
+    write(tmp_path / "graph", arrays)
+    found = await prior_service.query(tmp_path / "graph", drawn_nodes(arrays, 4, seed=1), tmp_path / "home")
+    assert found.query_ms.keys() == {"neighbors", "path", "ppr"}
+    assert all(len(took) == 3 and min(took) > 0 for took in found.query_ms.values())
+    assert found.start_s > 0 and found.memory_bytes > 2**20

@@ -27,6 +27,10 @@ GraphFolder = Annotated[
     Path | None,
     typer.Option("--graph", metavar="FOLDER", help="Scores of this large graph, not of one of the sources trained on."),
 ]
+ResultsFile = Annotated[
+    Path | None,
+    typer.Option("--results", metavar="FILE", help="Keep each run there, and continue after those that it has."),
+]
 
 
 class Bench:

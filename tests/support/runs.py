@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from oven_agents import Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, spoken
 from oven_agents.sdk.session import Session
+from oven_agents.sdk.topic_shares import TopicShares
 from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.messages import (
     ActuatorSpec,
@@ -170,7 +171,7 @@ def said(
     found: list[Vote | Plan | Alternatives] = []
     for event in events:
         session.absorb(event)
-        found += [message for message in session.react() if not isinstance(message, AgentStatus | Alert)]
+        found += [message for message in session.react() if not isinstance(message, AgentStatus | Alert | TopicShares)]
         assert not session.problems, session.problems
     return found
 

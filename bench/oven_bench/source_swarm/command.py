@@ -17,13 +17,22 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from typer import Option
 
-from oven_bench.bench_command import Bench, GraphFolder, HomeFolder, Json, home_folder, one_of, print_object, seed_list
+from oven_bench.bench_command import (
+    Bench,
+    GraphFolder,
+    HomeFolder,
+    Json,
+    ResultsFile,
+    home_folder,
+    one_of,
+    print_object,
+    seed_list,
+)
 from oven_bench.progress import progress
 from oven_bench.results_file import Kept
 from oven_bench.source_swarm.arms import ARMS
@@ -55,9 +64,7 @@ def bench(
     graph: GraphFolder = None,
     steps: Annotated[int | None, Option(min=9, help="Gradient steps of each run.", show_default="300")] = None,
     quick: Annotated[bool, Option("--quick", help="Tiny runs, to see that it works; no figure to keep.")] = False,
-    results: Annotated[
-        Path | None, Option(metavar="FILE", help="Keep each run there, and continue after those that it has.")
-    ] = None,
+    results: ResultsFile = None,
     as_json: Json = False,
     home: HomeFolder = None,
 ) -> int:

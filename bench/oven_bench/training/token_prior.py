@@ -14,10 +14,12 @@ about as good as the graph, or better. INCONCLUSIVE otherwise, and below five se
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
 import sys
 import sysconfig
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -27,11 +29,13 @@ from statistics import fmean
 from typing import Annotated, Any, Final
 
 import torch
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from typer import Option
 
-from oven_bench.bench_command import Bench, GraphFolder, Json, print_object
+from oven_bench.bench_command import Bench, GraphFolder, Json, ResultsFile, print_object
+from oven_bench.results_file import Kept
 from oven_bench.statistics import Word, paired, word
-from oven_bench.training.graph_scores import scores_of_folder, scores_of_sources
+from oven_bench.training.graph_scores import GraphScores, scores_of_folder, scores_of_sources
 from oven_controller.errors import ConfigError
 
 ARMS: Final = ("baseline", "kg", "shuffled", "frequency", "unigram")
@@ -167,22 +171,41 @@ def trained(size: Size, data: Corpus, arm: str, scores: Mapping[int, float], see
     return nats / math.log(2) / int(data.lengths[data.held_out[:, 1:]].sum())
 
 
-def measure(size: Size, graph: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
+class MadeWith(BaseModel):
+    """The header of a results file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    size: str
+    """Of the runs; more seeds may follow."""
+    scores: str
+    """SHA-256 of the tokens' scores."""
+
+
+class Row(BaseModel):
+    """One run: held-out bits per byte at its end."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int
+    arm: str
+    bits: float
+    cpu_s: float
+
+
+def measure(size: Size, graph: Path | None, results: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
     seeds = size.seeds
     data = corpus(size.files)
     prior = scores_of_folder(graph, data.texts) if graph else scores_of_sources(data.files, data.texts)
-    bits: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    began = time.process_time()
-    for seed in range(1, seeds + 1):
-        for arm in ARMS:
-            bits[arm].append(trained(size, data, arm, prior.scores, seed))
-            say(f"seed {seed}, {arm}: {bits[arm][-1]:.4f} bits per byte")
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = _rows(size, data, prior, results or Path(scratch) / "rows.jsonl", say)
+    bits = {arm: [row.bits for row in rows if row.arm == arm] for arm in ARMS}
     found: dict[str, Any] = {
         "seeds": seeds,
         "steps": size.steps,
         **prior.figures,
         "bits_per_byte": {arm: round(fmean(values), 4) for arm, values in bits.items()},
-        "cpu_s": round(time.process_time() - began, 1),
+        "cpu_s": round(sum(row.cpu_s for row in rows), 1),
     }
     if seeds >= 2:
         gains = {other: paired(bits[other], bits["kg"]) for other in ARMS if other != "kg"}
@@ -195,6 +218,22 @@ def measure(size: Size, graph: Path | None, say: Callable[[str], None]) -> dict[
     else:
         verdicts = {}
     return found | {"verdict": verdict(verdicts, seeds)}
+
+
+def _rows(size: Size, data: Corpus, prior: GraphScores, file: Path, say: Callable[[str], None]) -> list[Row]:
+    """One run for each seed and arm, by seed; those that the file has are not run again."""
+    made_with = MadeWith(size=repr(replace(size, seeds=0)), scores=hashlib.sha256(prior.blob).hexdigest())
+    kept = Kept(file, made_with, TypeAdapter(Row))
+    known = {(row.seed, row.arm): row for row in kept.rows}
+    wanted = [(seed, arm) for seed in range(1, size.seeds + 1) for arm in ARMS]
+    for seed, arm in wanted:
+        if (seed, arm) not in known:
+            began = time.process_time()
+            bits = trained(size, data, arm, prior.scores, seed)
+            known[seed, arm] = row = Row(seed=seed, arm=arm, bits=bits, cpu_s=round(time.process_time() - began, 1))
+            kept.append(row)
+            say(f"seed {seed}, {arm}: {bits:.4f} bits per byte")
+    return [known[one] for one in wanted]
 
 
 def verdict(against: Mapping[str, Word], seeds: int) -> Word:
@@ -218,6 +257,7 @@ def bench(
         int | None, Option(help="Steps of each run.", show_default=f"{FULL.steps}; {QUICK.steps} with --quick")
     ] = None,
     graph: GraphFolder = None,
+    results: ResultsFile = None,
     quick: Annotated[bool, Option("--quick", help="A few steps on a few files, to see that it runs.")] = False,
     as_json: Json = False,
 ) -> int:
@@ -229,7 +269,7 @@ def bench(
     )
     if size.seeds < 1 or size.steps < 1:
         raise ConfigError(f"--seeds {size.seeds} and --steps {size.steps} must be at least 1")
-    found = measure(size, graph, lambda line: print(line, file=sys.stderr, flush=True))
+    found = measure(size, graph, results, lambda line: print(line, file=sys.stderr, flush=True))
     print_object(found, as_json)
     return 0
 

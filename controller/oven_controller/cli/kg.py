@@ -17,7 +17,7 @@ def kg(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="Which question; without one: what there is.")] = None,
 ) -> None:
-    """Ask the graph of causes and remedies: diagnose, info, lint, learn, curriculum, token-prior, query.
+    """Ask the graph of causes and remedies: diagnose, import, info, lint, learn, curriculum, token-prior, query.
 
     Example: oven-controller kg diagnose loss_spike grad_norm_spike
     """

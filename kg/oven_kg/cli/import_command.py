@@ -80,7 +80,7 @@ def read_files(
     """Raises ConfigError, and UnknownNameError for a format that there is not."""
     try:
         from oven_kg.loaders.batches import Options
-        from oven_kg.loaders.formats import inputs
+        from oven_kg.loaders.formats import has_languages, inputs
         from oven_kg.loaders.importing import Wanted, import_graph
         from oven_kg.loaders.relation_map import RelationMap, read_map
     except ImportError as error:
@@ -94,7 +94,10 @@ def read_files(
         cycles=cycles,
         licence=licence,
     )
-    return import_graph(inputs(files, format_), Options(languages=spoken), wanted)
+    read = inputs(files, format_)
+    if spoken and not any(has_languages(loader) for _, loader in read):
+        raise ConfigError(f"--languages chooses among ConceptNet's, and {files[0]} is not ConceptNet's; leave it out")
+    return import_graph(read, Options(languages=spoken), wanted)
 
 
 def large_graph(path: Path) -> Arrays:

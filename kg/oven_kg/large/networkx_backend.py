@@ -144,7 +144,7 @@ def convert_from_nx(graph: Any, *, edge_attrs: Mapping[Hashable, Any] | None = N
     """`graph` for this backend's functions: a `LargeGraph` as it is, any other as rows of integers.
 
     networkx asks by `edge_attrs`, name → default, for what the function wants to know of an edge; of what else it says
-    this backend makes no use. Raises NotImplementedError for edge attributes that are no numbers.
+    this backend makes no use. Raises NotImplementedError for edge attributes that are not numbers.
     """
     return graph.with_backend("oven_csr") if isinstance(graph, LargeGraph) else convert(graph, edge_attrs)
 

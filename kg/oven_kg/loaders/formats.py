@@ -54,6 +54,11 @@ def inputs(paths: Sequence[Path], format_: str = "") -> list[tuple[Input, Loader
     return [(held, given or _loader(name)) for held, name in found]
 
 
+def has_languages(loader: Loader) -> bool:
+    """Whether the format says of each node what language it is of."""
+    return loader is _loader("conceptnet")
+
+
 def _loader(name: str) -> Loader:
     found: Loader = plugins.load("kg_loaders", "format of graphs", name)
     return found

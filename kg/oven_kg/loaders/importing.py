@@ -93,9 +93,9 @@ def _add(builder: Builder, batch: Nodes | Edges, wanted: Wanted, left_out: Count
     left_out["edges whose relation the map leaves out"] += int((~mapped).sum())
     if batch.weights is not None:
         _check(batch.weights)
-        heavy = batch.weights >= wanted.least_weight
-        left_out["edges below the least weight"] += int((mapped & ~heavy).sum())
-        mapped &= heavy
+    heavy = (1.0 if batch.weights is None else batch.weights) >= np.full(len(mapped), wanted.least_weight)
+    left_out["edges below the least weight"] += int((mapped & ~heavy).sum())
+    mapped &= heavy
     rows = np.flatnonzero(mapped)
     if not len(rows):
         return

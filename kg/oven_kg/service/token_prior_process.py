@@ -55,7 +55,7 @@ async def answer(request: bytes, graphs: Graphs, *, compressed: bool, limit_s: f
             said, complained = await process.communicate(request)
     except TimeoutError:
         raise ConfigError(
-            f"the scores took longer than {limit_s:g} s; ask with a smaller vocabulary or graph"
+            f"the scores took longer than {limit_s:g} s; ask when a core is free, or with fewer tokens or nodes"
         ) from None
     finally:
         if process.returncode is None:

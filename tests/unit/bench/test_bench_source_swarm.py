@@ -13,11 +13,17 @@ pytest.importorskip("torch")
 from tests.support.attached import THIRD_PARTY
 from tests.support.installed import installed
 
+from oven_bench.gym.arms.controller import controller_link, prior
 from oven_bench.source_swarm import runs
-from oven_bench.source_swarm.arms import ARMS, Scores
+from oven_bench.source_swarm.arms import ARMS, Scores, applied
 from oven_bench.source_swarm.command import BENCH
 from oven_bench.source_swarm.figures import COMPARED, Row, compared, figures
+from oven_bench.training.paired_runs import QUICK
+from oven_controller import plugins
 from oven_controller.errors import ConfigError
+from oven_controller.protocol.messages import AgentStatus
+from oven_learner.recipes.grpo.job import build
+from oven_learner.recipes.runner import prepared
 
 pytestmark = [pytest.mark.usefixtures("installed"), *(pytest.mark.filterwarnings(text) for text in THIRD_PARTY)]
 __all__ = ["installed"]
@@ -83,3 +89,23 @@ def test_tiny_runs_turn_the_sources_knobs_and_are_continued(
         BENCH.run([*options, "--steps", "30"])
     with pytest.raises(ConfigError, match="give at least 2"):
         BENCH.run(["--seeds", "3"])
+
+
+def test_the_curriculum_fires_where_levels_have_rewards_and_the_knobs_that_it_lacks_are_named(tmp_path: Path) -> None:
+    """The sorting task from its easy level alone, with the real mesh and agents; the other agents of the source's
+    knobs fire in a run of pretrain (tests/e2e/test_source_swarm_knobs.py)."""
+    link = controller_link("starved", ("curriculum", "knowledge", "quantisation", "auxiliary_loss"), prior(None))
+    options = {**dict(QUICK), "max_steps": 10}
+    recipe = plugins.load("recipes", "recipe", "grpo")
+    job = prepared(recipe, build, options, "drill:easy-only", 1, tmp_path / "run", tmp_path / "cache")
+    job.attach(link=link)
+    job.trainer.train()
+    [turned] = applied(link)
+    assert turned.actuator == "data.mixture" and isinstance(turned.after, dict) and min(turned.after.values()) > 0.2
+    said = [(event.author, event.body) for event in link.events if isinstance(event.body, AgentStatus)]
+    silent = {author: body.reason for author, body in said if body.state == "cannot_fire"}
+    assert {author: reason.split(":")[0] for author, reason in silent.items()} == {
+        "auxiliary_loss": "the run announces no channel.<name> beside a metric channel/<name>",
+        "knowledge": "the run announces no channel.kg",
+        "quantisation": "the run announces no train.quantisation",
+    }

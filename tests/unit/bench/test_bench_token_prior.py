@@ -104,7 +104,8 @@ def test_a_large_graphs_scores_are_those_of_the_service_and_shuffle(
     rows = [line.split(",") for line in capsys.readouterr().out.split()]
     assert rows[0] == ["source", "relation", "target"] and len(rows) == 12
     builder = Builder()
-    builder.edges(*([row[column] for row in rows[1:]] for column in range(3)))
+    sources, relations, targets = ([row[column] for row in rows[1:]] for column in range(3))
+    builder.edges(sources, relations, targets)
     write(tmp_path / "graph", builder.finish())
     texts = ["loads", " Oven", "q", "bake", "os"]
     monkeypatch.setattr(plugins, "load", lambda *_: answers)
@@ -120,11 +121,19 @@ def test_a_large_graphs_scores_are_those_of_the_service_and_shuffle(
         scores_of_folder(tmp_path / "nowhere", texts)
 
 
-def test_a_quick_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quick_run_that_is_continued(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     monkeypatch.setattr(plugins, "load", lambda *_: source_prior)
-    assert bench.BENCH.run(["--quick", "--json"]) == 0
+    options = ["--quick", "--json", "--results", str(tmp_path / "rows.jsonl")]
+    assert bench.BENCH.run(options) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["verdict"] == "INCONCLUSIVE" and set(found["bits_per_byte"]) == set(bench.ARMS)
     assert found["blob_bytes"] <= 1024 and found["tokens"] == 358 and found["graph_nodes"] > 100
     assert all(2 < bits < 6 for bits in found["bits_per_byte"].values()), "near the start: 10 bits a token"
     assert found["gain_of_kg_over"]["shuffled"]["low"] < found["gain_of_kg_over"]["shuffled"]["high"]
+    monkeypatch.setattr(bench, "trained", None)  # nothing is run again
+    assert bench.BENCH.run(options) == 0
+    assert json.loads(capsys.readouterr().out) == found
+    with pytest.raises(ConfigError, match="made with other size"):
+        bench.BENCH.run([*options, "--steps", "5"])

@@ -16,7 +16,7 @@ from tests.support.hostile_graphs import CASES
 from tests.unit.kg.test_kg_commands import said
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_kg.cli.graph_commands import INFO, LINT, QUERY
+from oven_kg.cli.graph_commands import DIAGNOSE, INFO, LINT
 from oven_kg.cli.import_command import IMPORT, read_files
 from oven_kg.large.arrays import Arrays
 from oven_kg.large.folder import open_folder
@@ -191,17 +191,22 @@ def test_a_hostile_file_is_refused_with_its_place(name: str, tmp_path: Path) -> 
 def test_limits_name_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "g.csv"
     WEIGHTED["csv"](path)
-    monkeypatch.setattr(source, "UNPACKED", 8)
-    with pytest.raises(ConfigError, match="has more than 8 bytes; give a part of it"):
-        read_files([path])
+    with monkeypatch.context() as patched:
+        patched.setattr(source, "UNPACKED", 8)
+        with pytest.raises(ConfigError, match="has more than 8 bytes; give a part of it"):
+            read_files([path])
     with pytest.raises(ConfigError, match="cannot read the graph"):
         read_files([tmp_path / "none.csv"])
     with pytest.raises(UnknownNameError, match="no format of graphs named 'cvs'; did you mean 'csv'"):
         read_files([path], "cvs")
     with pytest.raises(ConfigError, match="'e n' is not a language"):
         read_files([path], languages="e n")
+    with pytest.raises(ConfigError, match=r"g\.csv is not ConceptNet's; leave it out"):
+        read_files([path], languages="en")
+    with pytest.raises(ConfigError, match="no edge is left of 2 rows; ask for less"):
+        read_files([causenet(tmp_path / "causes")], least_weight=4.0)
 
 
 def test_a_graph_without_remedies_is_not_asked_for_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"make a graph of another format usable with `oven-controller kg import"):
-        QUERY.run(["search", "rain", "--graph", str(tmp_path / "g.csv")])
+        DIAGNOSE.run(["loss_spike", "--graph", str(tmp_path / "g.csv")])

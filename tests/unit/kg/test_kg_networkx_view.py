@@ -176,6 +176,16 @@ def test_pickles_and_copies_of_the_object_are_the_same_graph(backend: str, tmp_p
     assert {name: copy.deepcopy(dict(keys)) for name, keys in row.items()} == row
 
 
+def test_the_five_lines_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "conceptnet", arrays_of({}, [("apple", "IS_A", "fruit", 2.0)]))
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[3] / "docs" / "knowledge.md").read_text()
+    lines = page.split("## A large graph in Python")[1].split("```python\n")[1].split("```")[0]
+    names: dict[str, Any] = {}
+    exec(lines, names)
+    assert len(lines.splitlines()) == 5 and sum(names["ranks"].values()) == pytest.approx(1)
+
+
 def test_another_backend_and_a_folder_of_something_else_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no backend 'cugraph'.*networkx, oven_csr"):
         LargeGraph(arrays_of({"a": ""}, []), backend="cugraph")

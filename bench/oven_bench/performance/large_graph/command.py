@@ -82,6 +82,10 @@ def serve(folder: Path, scratch: Path, asked: list[str]) -> dict[str, float]:
         "diagnose_p99_us": _alone(prior_service.diagnose_p99_us, folder),
         "service_start_s": round(found.start_s, 2),
         "service_mb": round(found.memory_bytes / 1e6),
+        "token_prior_s": round(found.scores.took_s, 2),
+        "token_prior_cpu_s": round(found.scores.cpu_s, 2),
+        "token_prior_tokens": found.scores.tokens,
+        "token_prior_bytes": found.scores.size,
     }
 
 

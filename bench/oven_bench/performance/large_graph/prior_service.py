@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from string import ascii_letters
 from typing import Final
 
 import psutil
@@ -19,16 +20,21 @@ from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, ProcessError
 from oven_controller.protocol import names
 from oven_controller.protocol.requests import DiagnoseRequest, GraphInfoRequest, GraphQuery, Symptom
+from oven_controller.protocol.rules import Rules
 from oven_controller.runs.folder import Home
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer
 from oven_controller.stack.plan import Plan
 from oven_kg.service.endpoints import answers
+from oven_learner.link.find_controller import Connection
+from oven_learner.link.token_prior import ask_token_prior
 
 START_S: Final = 120.0
 """How long the service may take to answer for the first time."""
 SYMPTOMS: Final = ("loss_spike", "grad_norm_spike", "entropy_collapse", "loss_plateau")
 GRACE_S: Final = 10.0
+TOKENS: Final = 150_000
+"""Of the vocabulary for which scores are asked; today's models have 128,000 to 262,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +47,27 @@ class Asked:
     """Kind of query → each one's round trip over NATS."""
     cpu_ms: float
     """The service's processor time for a query, on average."""
+    scores: Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What the learner was answered for a large vocabulary."""
+
+    took_s: float
+    """From its question to the checked scores, the upload of the vocabulary included."""
+    cpu_s: float
+    """Of the process that made them."""
+    tokens: int
+    size: int
+    """Bytes."""
 
 
 async def query(folder: Path, nodes: list[str], scratch: Path) -> Asked:
-    """Start a server and the service, with a role each, and ask it three kinds of query from each node."""
+    """Start a server and the service, with a role each, ask it five kinds of query from each node, and then for scores
+    of tokens as the learner does."""
     run = Home(scratch).create("bench", "bench")
-    for role in ("admin", "kg"):
+    for role in ("admin", "kg", "learner"):
         run.server.add_user(role, role)
     server = await EmbeddedServer.start(run.server, run.logs / "nats-server.log")
     try:
@@ -59,9 +80,13 @@ async def query(folder: Path, nodes: list[str], scratch: Path) -> Asked:
                 spent, took = _cpu_s(process), dict[str, list[float]]()
                 for node, other in pairwise(nodes):
                     for asked in _queries(node, other):
-                        took.setdefault(asked.op, []).append(await _round_trip_ms(bus, asked))
+                        kind = f"{asked.op}_2" if asked.depth == 2 else asked.op
+                        took.setdefault(kind, []).append(await _round_trip_ms(bus, asked))
                 count = sum(map(len, took.values()))
-                return Asked(start_s, process.memory_info().rss, took, (_cpu_s(process) - spent) / count * 1e3)
+                cpu_ms, memory = (_cpu_s(process) - spent) / count * 1e3, process.memory_info().rss
+                learner = Credentials.load(run.server.creds / "learner.nk")
+                scores = await _scored(Connection(server.url, run.run, learner, Rules()), process)
+                return Asked(start_s, memory, took, cpu_ms, scores)
             finally:
                 await child.end(GRACE_S)
     finally:
@@ -82,9 +107,19 @@ async def _first_answer(bus: Bus, began: float) -> None:
 def _queries(node: str, other: str) -> tuple[GraphQuery, ...]:
     return (
         GraphQuery(op="neighbors", node=node),
+        GraphQuery(op="neighbors", node=node, depth=2),
+        GraphQuery(op="search", node=node),
         GraphQuery(op="path", node=node, to=other),
         GraphQuery(op="ppr", node=node, direction="out"),
     )
+
+
+async def _scored(connection: Connection, service: psutil.Process) -> Scores:
+    vocabulary = (*ascii_letters, *(f"{before}{number}" for before in ("", " ") for number in range(TOKENS // 2)))
+    before, began = _children_s(service), time.monotonic()
+    found = await asyncio.to_thread(ask_token_prior, connection, (*vocabulary, " concept")[-TOKENS:])
+    took_s = time.monotonic() - began
+    return Scores(took_s, _children_s(service) - before, len(found.scores), len(found.blob))
 
 
 async def _round_trip_ms(bus: Bus, asked: GraphQuery) -> float:
@@ -94,6 +129,12 @@ async def _round_trip_ms(bus: Bus, asked: GraphQuery) -> float:
     if asked.op == "neighbors" and not answer["rows"]:
         raise ProcessError(f"the prior service says that {asked.node} has no neighbours, and it has")
     return took * 1e3
+
+
+def _children_s(process: psutil.Process) -> float:
+    """Processor time of the processes that it started and that ended."""
+    times = process.cpu_times()
+    return float(times.children_user + times.children_system)
 
 
 def _cpu_s(process: psutil.Process) -> float:

@@ -21,7 +21,7 @@ def _labelled(csr: Csr, connection: Literal["weak", "strong"]) -> tuple[int, Int
     """
     if len(csr) == 0:
         return 0, np.empty(0, np.int32)
-    indptr, ends, _ = csr.lightest(None)  # with parallel edges scipy's search does not end, or errs
+    indptr, ends, _ = csr.lightest(None)  # scipy's search for strong ones does not end on parallel edges
     if connection == "strong":
         ends = ends[np.repeat(indptr[:-1] + indptr[1:] - 1, np.diff(indptr)) - np.arange(len(ends))]
     matrix = sparse.csr_array((np.ones(len(ends)), ends, indptr.astype(np.int32)), (len(csr), len(csr)))

@@ -38,7 +38,7 @@ def convert(graph: Any, edge_attrs: Mapping[Hashable, Any] | None) -> BackendGra
     """`graph` as rows of integers, with the edge attributes in `edge_attrs` (name → what an edge without it counts).
     Another attribute is read from the graph when it is asked for.
 
-    Raises NotImplementedError for attributes that are no finite numbers, or whole numbers above 2**53.
+    Raises NotImplementedError for attributes that are not finite numbers, or whole numbers above 2**53.
     """
     labels = NodeList(graph)
     several = graph.is_multigraph()
@@ -99,7 +99,7 @@ def _numbers(name: Hashable, values: Sequence[Any]) -> Numbers:
             raise NotImplementedError(f"oven_csr adds doubles, and an edge's {name!r} is a whole number above 2**53")
         return np.array(values, np.int64)
     if not all(isinstance(value, (int, float, np.number)) for value in values):
-        raise NotImplementedError(f"oven_csr computes with numbers, and an edge's {name!r} is none")
+        raise NotImplementedError(f"oven_csr computes with numbers, and an edge has another {name!r}")
     array = np.array(values, np.float64)
     if np.isnan(array).any():
         raise NotImplementedError(f"oven_csr computes with numbers, and an edge's {name!r} is NaN")

@@ -15,7 +15,7 @@ OTHER_METHODS: Final = ("bellman-ford", "floyd-warshall", "floyd-warshall-numpy"
 
 def networkx_own(function: Any) -> Callable[..., Any]:
     """`function` as networkx wrote it. What this backend lacks is refused before it begins, so that networkx may take
-    the call itself: a weight that is no attribute's name, and other methods than Dijkstra's, raise
+    the call itself: a weight that does not name an attribute, and other methods than Dijkstra's, raise
     NotImplementedError.
     """
     original = function.orig_func

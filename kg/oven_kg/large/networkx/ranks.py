@@ -27,7 +27,7 @@ def pagerank(
     dangling: Mapping[Any, float] | None = None,
 ) -> dict[Any, float]:
     """Node → rank; they sum to 1. The iteration ends when the ranks change by less than `tol` in all: networkx's ends
-    at `tol` times the number of nodes, which for a large graph is no accuracy at all. They are off by at most
+    at `tol` times the number of nodes, which for a large graph says nothing. They are off by at most
     alpha / (1 − alpha) × tol then. Raises PowerIterationFailedConvergence.
     """
     refuse(weight)

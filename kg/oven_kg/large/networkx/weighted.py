@@ -151,7 +151,7 @@ def _distances(csr: Csr, queue: Queue) -> dict[Any, Any]:
 
 
 def _paths(csr: Csr, queue: Queue) -> dict[Any, list[Any]]:
-    """In the order of settling: a node's path goes on from one that is there already."""
+    """In the order of settling: a node's path continues one that is there already."""
     found: dict[int, list[Any]] = {}
     for node, name in zip(queue.settled, csr.labels.decode(list(queue.settled)), strict=True):
         before = queue.before.get(node)

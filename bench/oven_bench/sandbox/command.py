@@ -21,9 +21,9 @@ from typer import Option
 from oven_bench.bench_command import Bench, Json, print_object, print_table
 from oven_bench.progress import progress
 from oven_bench.sandbox.attack import Attack, Seen
-from oven_bench.sandbox.attacks import KINDS
 from oven_bench.sandbox.control import run_control
 from oven_bench.sandbox.honest_code import CONTEXT, SNIPPETS
+from oven_bench.sandbox.known_attacks import KINDS
 from oven_bench.sandbox.more_attacks import OWN
 from oven_bench.sandbox.targets import Targets
 from oven_controller.errors import ConfigError, OvenError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from oven_bench.sandbox.attack import Attack
-from oven_bench.sandbox.attacks import RAW
+from oven_bench.sandbox.known_attacks import RAW
 
 CALL: Final = (
     RAW

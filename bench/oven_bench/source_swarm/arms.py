@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 from oven_bench.fixed_rules import Alone, Rule, RuleLink
 from oven_bench.gym.arms.controller import SHUFFLES, controller_link, prior
 from oven_bench.gym.arms.in_memory_link import LoopLink
-from oven_bench.source_swarm.arm import SourceSwarm
+from oven_bench.source_swarm.decision_cycle import SourceSwarm
 from oven_bench.source_swarm.rules import FIRST_GRAPH_WEIGHT, as_coded, as_written
 from oven_controller.protocol.messages import Receipt
 

@@ -43,7 +43,8 @@ from oven_kg.large.networkx.degrees import (
     number_of_isolates,
     out_degree_centrality,
 )
-from oven_kg.large.networkx.paths import (
+from oven_kg.large.networkx.ranks import pagerank
+from oven_kg.large.networkx.shortest_paths import (
     all_shortest_paths,
     average_shortest_path_length,
     ego_graph,
@@ -52,7 +53,6 @@ from oven_kg.large.networkx.paths import (
     shortest_path_length,
     single_source_all_shortest_paths,
 )
-from oven_kg.large.networkx.ranks import pagerank
 from oven_kg.large.networkx.unweighted import (
     all_pairs_shortest_path,
     all_pairs_shortest_path_length,

@@ -1,4 +1,4 @@
-"""Token scores from a large graph: those of oven_kg.token_prior.pagerank, with the loops over nodes in numpy.
+"""Token scores from a large graph: those of oven_kg.token_prior.label_scores, with the loops over nodes in numpy.
 
 A name's words are cut into tokens once each, however many names have them.
 """
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from oven_kg.large.arrays import Arrays
-from oven_kg.token_prior.pagerank import ACCURACY, BACK, DAMPING, OTHER, TYPES, Encode, words
+from oven_kg.token_prior.label_scores import ACCURACY, BACK, DAMPING, OTHER, TYPES, Encode, words
 
 
 def name_scores(arrays: Arrays, encode: Encode) -> dict[int, float]:
@@ -52,7 +52,7 @@ def _matrix(
 
 
 def token_scores(arrays: Arrays, importance: NDArray[np.float64], encode: Encode) -> dict[int, float]:
-    """Token → score, as oven_kg.token_prior.pagerank.token_scores has it for the words of the nodes' names."""
+    """Token → score, as oven_kg.token_prior.label_scores.token_scores has it for the words of the nodes' names."""
     numbers: dict[str, int] = {}
     texts, lengths = [], np.zeros(arrays.nodes, np.int64)
     for node in range(arrays.nodes):

@@ -16,7 +16,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.protocol.requests import TokenPrior, TokenPriorRequest
 from oven_controller.protocol.token_scores import encode, tokens_in, vocabulary_sha
 from oven_kg.graph.knowledge import Knowledge
-from oven_kg.token_prior.pagerank import Encode, node_importance, token_scores, top, words
+from oven_kg.token_prior.label_scores import Encode, node_importance, token_scores, top, words
 
 ABLATION: Final = {
     "unigram": "as the start of an output bias it was 0.26 bits per byte better on held-out files after 40 steps than "

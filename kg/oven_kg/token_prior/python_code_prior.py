@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from oven_controller.protocol.token_scores import decode, encode, vocabulary_sha
-from oven_kg.token_prior.pagerank import PREFIXES, node_importance, token_scores, top
+from oven_kg.token_prior.label_scores import PREFIXES, node_importance, token_scores, top
 from oven_kg.token_prior.prior import Longest
 
 Triple = tuple[str, str, str]

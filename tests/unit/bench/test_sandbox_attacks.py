@@ -7,9 +7,9 @@ from typing import get_args
 import pytest
 
 from oven_bench.sandbox.attack import Attack, Goal
-from oven_bench.sandbox.attacks import KINDS
 from oven_bench.sandbox.command import honest, shown, stopped
 from oven_bench.sandbox.honest_code import SNIPPETS
+from oven_bench.sandbox.known_attacks import KINDS
 from oven_bench.sandbox.more_attacks import OWN
 from oven_controller.sandbox.probe import probe
 from oven_controller.sandbox.profiles import REPL

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_bench.source_swarm import rules
-from oven_bench.source_swarm.arm import SourceSwarm
+from oven_bench.source_swarm.decision_cycle import SourceSwarm
 from oven_bench.source_swarm.rules import Gauges, Proposal, as_coded, as_written
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import ActuatorSpec, Horizon, Observation, RunStarted

@@ -30,7 +30,7 @@ from oven_kg.cli.graph_commands import QUERY
 from oven_kg.cli.training_commands import CURRICULUM, LEARN, TOKEN_PRIOR
 from oven_kg.reasoning.curriculum import curriculum, lower_bound, required
 from oven_kg.reasoning.query import query
-from oven_kg.token_prior.pagerank import node_importance, pagerank, top
+from oven_kg.token_prior.label_scores import node_importance, pagerank, top
 from oven_kg.token_prior.prior import Longest, label_scores, token_prior
 
 GRAPH = load()

@@ -127,8 +127,8 @@ def test_the_index_has_each_word_of_each_name(names: set[str]) -> None:
 @settings(max_examples=30, deadline=None)
 @given(TRIPLES)
 def test_the_scores_of_tokens_are_those_of_the_same_graph_as_a_small_one(triples: list[Triple]) -> None:
+    from oven_kg.token_prior.label_scores import node_importance, token_scores, words
     from oven_kg.token_prior.large_prior import name_scores
-    from oven_kg.token_prior.pagerank import node_importance, token_scores, words
 
     def letters(text: str) -> list[int]:
         return [ord(letter) for letter in text if letter.isascii()]

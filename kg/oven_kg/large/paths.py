@@ -1,4 +1,4 @@
-"""Walks over arrays: what lies within some edges of a node, shortest paths, and components.
+"""Ways over arrays: what lies within some edges of a node, and shortest paths.
 
 A direction is "out", along the edges, "in", against them, or "both". `relations` are positions in `Arrays.relations`;
 None is all of them.
@@ -6,7 +6,7 @@ None is all of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias
 
@@ -31,25 +31,6 @@ def neighbours(
 ) -> Nodes:
     """The nodes one edge away from any of some, ascending, each once."""
     return _ascending(_reached(arrays, nodes, direction, relations))
-
-
-def levels(
-    arrays: Arrays,
-    starts: Sequence[int] | Nodes,
-    direction: Direction = "out",
-    relations: Collection[int] | None = None,
-    *,
-    depth: int | None = None,
-) -> Iterator[Nodes]:
-    """The nodes 0, 1, … edges away from the nearest of `starts`, ascending; until there are none, or `depth`."""
-    level = _ascending(np.array(starts, np.int32))
-    seen = level
-    while len(level):
-        yield level
-        if depth is not None and (depth := depth - 1) < 0:
-            return
-        level = _without(neighbours(arrays, level, direction, relations), seen)
-        seen = _merged(seen, level)
 
 
 def within(
@@ -131,26 +112,6 @@ def shortest_path(
     for stage in stages[1:]:
         path.append(int(_common(neighbours(arrays, np.array(path[-1:], np.int32), direction, relations), stage)[0]))
     return path
-
-
-def relations_between(arrays: Arrays, source: int, target: int) -> list[int]:
-    """Positions, in `dst` and `rel`, of the edges from one node to another."""
-    ends, _, _ = arrays.out(source)
-    first, last = np.searchsorted(ends, [target, target + 1])
-    return list(range(int(arrays.indptr[source]) + int(first), int(arrays.indptr[source]) + int(last)))
-
-
-def components(arrays: Arrays, *, strong: bool = False) -> tuple[int, NDArray[np.int32]]:
-    """How many weak components, or strong ones, there are, and (N,) the one of each node."""
-    from scipy.sparse import csgraph, csr_array  # some 60 ms, and needed for this alone
-
-    count = arrays.nodes
-    if not count:
-        return 0, np.empty(0, np.int32)
-    ones = np.ones(arrays.edges, np.int8)
-    matrix = csr_array((ones, arrays.dst, arrays.indptr.astype(np.int32)), shape=(count, count))
-    found, labels = csgraph.connected_components(matrix, directed=True, connection="strong" if strong else "weak")
-    return int(found), labels
 
 
 def _reached(arrays: Arrays, nodes: Nodes, direction: Direction, relations: Collection[int] | None) -> Nodes:

@@ -1,8 +1,7 @@
-"""PageRank, paths and components over arrays, against networkx and against a dense solution."""
+"""PageRank and paths over arrays, against networkx and against a dense solution."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import networkx as nx
@@ -120,25 +119,9 @@ def test_paths_and_neighbourhoods_are_networkxs(
         assert dict(zip(nodes.tolist(), distances.tolist(), strict=True)) == expected
         some, _ = paths.within(arrays, start, depth, direction, relations, most=3)
         assert set(some.tolist()) <= set(expected) and len(some) >= min(3, len(expected))
-    found = [level.tolist() for level in paths.levels(arrays, [start], direction, relations)]
-    assert found == [sorted(node for node, far in away.items() if far == n) for n in range(max(away.values()) + 1)]
     for end in range(arrays.nodes):
         path = paths.shortest_path(arrays, start, end, direction, relations)
         assert path == (min(nx.all_shortest_paths(graph, start, end)) if end in away else [])
-
-
-@given(EDGES)
-@settings(max_examples=40)
-def test_components_are_networkxs(edges: list[tuple[str, str, str, float]]) -> None:
-    arrays = built(edges)
-    graph = network(arrays)
-    for strong, expected in ((False, nx.weakly_connected_components), (True, nx.strongly_connected_components)):
-        count, labels = paths.components(arrays, strong=strong)
-        found = {frozenset(np.flatnonzero(labels == label).tolist()) for label in range(count)}
-        assert found == {frozenset(component) for component in expected(graph)}
-    for source, target in itertools.product(range(arrays.nodes), repeat=2):
-        positions = paths.relations_between(arrays, source, target)
-        assert {int(arrays.rel[at]) for at in positions} == set(graph[source].get(target, ()))
 
 
 def test_pieces_of_a_hubs_edges(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,4 +132,3 @@ def test_pieces_of_a_hubs_edges(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(paths.within(arrays, hub, 2, most=100)[0]) == 18
     nodes, distances = paths.within(arrays, hub, 2, most=10)
     assert len(nodes) < 18 and distances.tolist() == [1] * 9 + [2] * (len(nodes) - 9)
-    assert paths.components(Builder().finish())[0] == 0

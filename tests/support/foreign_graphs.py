@@ -167,6 +167,9 @@ def _turtle(text: str) -> Callable[[Path], object]:
 
 _PAIRS: Final = "".join(f"e:{s.replace(' ', '_')} e:{p} e:{o.replace(' ', '_')} .\n" for s, p, o, _ in TRIPLES)
 
+_BRACKETS: Final = "# (((\n" + "e:rain e:label '''([ \"it's\"\n''', \"[(\\\"\", '(', " + '"""[[(("""' + " .\n"
+"""Brackets that are none: in texts and comments, of any number."""
+
 WEIGHTED: Final[Mapping[str, Callable[[Path], object]]] = {
     "csv": _table(","),
     "tsv": _table("\t"),
@@ -182,7 +185,7 @@ WEIGHTED: Final[Mapping[str, Callable[[Path], object]]] = {
 RDF: Final[Mapping[str, Callable[[Path], object]]] = {
     "ntriples": _statements(),
     "nquads": _statements(" <http://example.org/graph>"),
-    "turtle": _turtle(_PAIRS),
+    "turtle": _turtle(_PAIRS + _BRACKETS),
     "trig": _turtle("e:graph {" + _PAIRS + "}"),
     "rdfxml": _rdfxml,
     "jsonld": _jsonld,

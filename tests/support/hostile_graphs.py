@@ -146,6 +146,9 @@ CASES: Final[Mapping[str, Case]] = {
     "deep JSON line": Case("g.jsonl", "[" * 60_000, "line 1 is not JSON"),
     "deep XML": Case("g.graphml", "<graphml>" + "<a>" * 5_000, "has elements 65 deep"),
     "deep Turtle": Case("g.ttl", b"@prefix a: <http://a/> .\na:b a:c " + b"( " * 600_000, "brackets within each other"),
+    "deep Turtle, between comments": Case(
+        "g.ttl", b"@prefix a: <http://a/> .\na:b a:c " + b'( "\\")" # x.\n' * 60_000, "brackets within each other"
+    ),
     "deep JSON-LD": Case("g.jsonld", '{"@graph": ' + "[" * 500_000, "is not RDF of its form"),
     # A line of 10 GB
     "long line, CSV": Case("g.csv", long_line(HEADER + b"x,y,z,1\n"), "line 3 has more than"),
@@ -299,7 +302,7 @@ CASES: Final[Mapping[str, Case]] = {
         "g.jsonld", '{"@context": "http://localhost/x", "@id": "http://a/b"}', "is not RDF of its form"
     ),
     "a pipe": Case("g.csv", os.mkfifo, "it is not a regular file"),
-    "a folder": Case("g", lambda path: path.mkdir(), "is a folder without GraphRAG's"),
+    "a folder": Case("g", lambda path: path.mkdir(), "is a folder without `graph.json`"),
 }
 
 

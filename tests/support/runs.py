@@ -164,11 +164,11 @@ def receipt(tick: int, actuator: str, before: object = 0.0, after: object = 1.0)
 
 def said(
     agent: Agent, run: RunStarted, events: Iterable[Observation | Receipt | Decision]
-) -> list[Vote | Plan | Alternatives]:
+) -> list[Vote | Plan | Alternatives | TopicShares]:
     """What it proposes, event by event; nothing of it is carried out."""
     session = Session(agent, "me")
     session.absorb(run)
-    found: list[Vote | Plan | Alternatives] = []
+    found: list[Vote | Plan | Alternatives | TopicShares] = []
     for event in events:
         session.absorb(event)
         found += [message for message in session.react() if not isinstance(message, AgentStatus | Alert | TopicShares)]

@@ -35,10 +35,12 @@ from oven_controller.sandbox.session import Sandbox, open_sandbox
 
 DEADLINE_S = 0.5
 """Of an attack's block: none needs more to reach its goal."""
-LATE_S = 2.0
-"""After its deadline a block has to be over within that, on a busy machine too."""
+LATE_S = 30.0
+"""After its deadline a block has to be over within that: for a busy machine, and less than any attack hangs."""
+HANGS_S = 2.5
+"""So long an attack that is to hang has to do so in the control: the deadline, and the time of a start."""
 CONTROL_S = 20.0
-"""For an attack on the control; one that is to hang has to do so for as long as a block is given."""
+"""For any other attack on the control."""
 ATTACKED = Limits(block_s=DEADLINE_S, memory_bytes=400_000_000, calls=2000, call_bytes=500_000, answer_bytes=500_000)
 FRAMES = {"header": "<BI", "kind": [frames.DONE], "too_long": 2**32 - 1}
 """The format that frames to the host have: what an attacker finds in the source."""
@@ -53,7 +55,7 @@ def shown(attacks: Sequence[Attack]) -> tuple[list[Attack], list[str]]:
         for attack in attacks:
             with Targets() as targets:
                 worked = targets.reached(
-                    attack, run_control(attack, targets, DEADLINE_S + LATE_S if attack.goal == "hang" else CONTROL_S)
+                    attack, run_control(attack, targets, HANGS_S if attack.goal == "hang" else CONTROL_S)
                 )
             if worked:
                 there.append(attack)

@@ -70,7 +70,8 @@ def told(held: Input) -> str:
         if graphrag.is_folder(held.path):
             return "graphrag"
         raise ConfigError(
-            f"{held.path} is a folder without GraphRAG's `entities.parquet` and `relationships.parquet`; name files"
+            f"{held.path} is a folder without `graph.json`, which `kg import` writes, and without GraphRAG's "
+            "`entities.parquet` and `relationships.parquet`; name the graph's files"
         )
     refuse_other_files(held)
     head = held.head

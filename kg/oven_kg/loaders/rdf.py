@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from oven_controller.errors import ConfigError, reason
@@ -18,6 +20,15 @@ DEPTH: Final = 10_000
 """Brackets of Turtle within each other; the parser takes some 100 bytes for each."""
 JSON_BYTES: Final = 64 * 2**20
 """Of a JSON-LD file, which may have to be read whole before its first statement."""
+_TOKEN: Final = (
+    rb'"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"""|' + rb"'''(?:[^'\\]|\\.|'{1,2}(?!'))*+'''|"
+    rb'"(?!"")(?:[^"\\\n]|\\.)*+"|' + rb"'(?!'')(?:[^'\\\n]|\\.)*+'|<[^<>\s]*+>|<<|#[^\n]*+\n|\\."
+)
+"""A text, an IRI, a comment or an escaped letter of Turtle: what may hold brackets that are none (W3C 2014)."""
+TOKEN: Final = re.compile(_TOKEN, re.S)
+LEXEMES: Final = re.compile(rb"(?:[^\"'<#\\]++|" + _TOKEN + rb")*+", re.S)
+"""All that is complete of a piece; the rest waits for the next one."""
+NO_BRACKET: Final = re.compile(rb"[^()\[\]]++")
 
 
 class _Watched(io.RawIOBase):
@@ -26,8 +37,9 @@ class _Watched(io.RawIOBase):
     def __init__(self, held: Input, file: BinaryIO, form: str, progress: Callable[[], object]) -> None:
         self._held, self._file, self._form = held, file, form
         self._progress, self._seen = progress, progress()
-        self._silent = self._depth = self._total = 0
+        self._silent = self._total = 0
         self._xml = XmlEvents(held, "RDF/XML") if form == "RDF_XML" else None
+        self._nesting = Nesting(held.path) if form in ("TURTLE", "TRIG") else None
 
     def readable(self) -> bool:
         return True
@@ -55,12 +67,30 @@ class _Watched(io.RawIOBase):
                 f"{path} has {SILENCE:,} bytes without a statement, after statement {self._seen}; cut them, or leave "
                 "them out"
             )
-        if self._form in ("TURTLE", "TRIG"):
-            self._depth = 0 if b".\n" in piece else self._depth
-            last = piece.rpartition(b".\n")[2]
-            self._depth += sum(map(last.count, (b"(", b"["))) - sum(map(last.count, (b")", b"]")))
-            if self._depth > DEPTH:
-                raise ConfigError(f"{path} has more than {DEPTH:,} brackets within each other; write it flat")
+        if self._nesting:
+            self._nesting.feed(piece)
+
+
+class Nesting:
+    """How deep the brackets of Turtle are within each other, outside of texts, IRIs and comments."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._rest = path, b""
+        self.depth = 0
+
+    def feed(self, piece: bytes) -> None:
+        text = self._rest + piece
+        # Two quotes of three are not an empty text: those at the end may continue in the next piece.
+        whole = LEXEMES.match(text, 0, len(text.rstrip(b"\"'")))
+        end = whole.end() if whole else 0
+        self._rest = text[end:]
+        brackets = NO_BRACKET.sub(b"", TOKEN.sub(b"", text[:end]))
+        self.depth += sum(map(brackets.count, (b"(", b"["))) - sum(map(brackets.count, (b")", b"]")))
+        if self.depth > DEPTH or len(self._rest) > SILENCE:
+            raise ConfigError(
+                f"{self._path} has more than {DEPTH:,} brackets within each other, or a text of more than {SILENCE:,} "
+                "bytes; write it as N-Triples"
+            )
 
 
 def _statements(held: Input, options: Options, form: str) -> Iterator[Batch]:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from oven_controller.cli.agent import TEMPLATE
 from oven_controller.cli.main import PANELS, app
+from oven_controller.errors import ConfigError
 from oven_controller.runs.folder import Home
 from oven_controller.settings.resolution import resolve
 from oven_controller.stack.dry_run import dry_run
@@ -227,7 +228,7 @@ def test_a_stack_without_a_learner_serves_a_completed_run(home: Home) -> None:
     assert invoke("up", "--dry-run", "--no-learner", "--resume", "--run", "r", "--set", "agents=[]") == 0
 
 
-def test_dry_run_shows_every_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dry_run_shows_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"kg": None, "monitor": None}
     monkeypatch.setattr("oven_controller.stack.dry_run.plugins.points", lambda _group: there)
     committee = "committee={members: {judge: {provider: compatible, model: m, base_url: 'http://127.0.0.1:1'}}}"
@@ -240,6 +241,12 @@ def test_dry_run_shows_every_process(capsys: pytest.CaptureFixture[str], monkeyp
         f"monitor           {own} monitor", "otlp: http://127.0.0.1:4318",
     ):  # fmt: skip
         assert line in said
+    (tmp_path / "graph.json").touch()
+    large = Request(resolve(sets=("agents=[]", f"kg={tmp_path}"), attached=True))
+    assert f"kg                {own} kg --large {tmp_path}\n" in "\n".join(dry_run(large, Home()))
+    (tmp_path / "graph.json").unlink()
+    with pytest.raises(ConfigError, match=r"is not a graph's folder .* make one with `oven-controller kg import"):
+        dry_run(large, Home())
     there.clear()
     said = "\n".join(dry_run(request, Home()))
     assert "kg                not started; it is not installed" in said

@@ -138,6 +138,7 @@ def test_a_script_of_the_users_own_begins_in_observe() -> None:
         ("rules.majority=.nan", "rules.majority = nan"),
         ("seed=-1", "seed = -1 (--set seed): it should be greater than or equal to 0"),
         ("minutes=.inf", "minutes = inf"),
+        ("kg=''", "give a folder that `oven-controller kg import` wrote, true or false"),
         ("port=0", "port = 0 (--set port): it should be greater than or equal to 1"),
         ("rules=5", "rules = 5 (--set rules)"),
         ("nats=localhost:4222", "nats = 'localhost:4222'"),

@@ -20,7 +20,7 @@ from oven_kg.cli.graph_commands import DIAGNOSE, INFO, LINT
 from oven_kg.cli.import_command import IMPORT, read_files
 from oven_kg.large.arrays import Arrays
 from oven_kg.large.folder import open_folder
-from oven_kg.loaders import source
+from oven_kg.loaders import rdf, source
 from oven_kg.loaders.formats import told
 from oven_kg.loaders.source import Input
 
@@ -72,7 +72,23 @@ def test_each_form_of_rdf_says_the_same(name: str, tmp_path: Path) -> None:
     assert content(found.arrays) == [
         (IRI + s.replace(" ", "_"), IRI + p, IRI + o.replace(" ", "_"), 1.0) for s, p, o, _ in sorted(TRIPLES)
     ]
-    assert found.left_out == ({"statements about literals": 1} if name in ("ntriples", "nquads") else {})
+    literals = {"ntriples": 1, "nquads": 1, "turtle": 4}.get(name, 0)
+    assert found.left_out == ({"statements about literals": literals} if literals else {})
+
+
+TURTLE = (
+    '"""(\n"(" """', "'''['''", '"(\\""', "'['", "<(>", "# (\n", "\\(", '""', "(", "[", ")", "]", " a ",
+)  # fmt: skip
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from(TURTLE)), st.integers(1, 9))
+def test_brackets_in_texts_are_none_wherever_the_file_is_cut(lexemes: list[str], size: int) -> None:
+    nesting = rdf.Nesting(Path("g.ttl"))
+    text = (" ".join(lexemes) + "\n").encode()
+    for at in range(0, len(text), size):
+        nesting.feed(text[at : at + size])
+    assert nesting.depth == sum(map(lexemes.count, "([")) - sum(map(lexemes.count, ")]"))
 
 
 def test_formats_without_relations_or_weights(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import os
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,17 @@ def test_each_function_has_networkxs_signature_and_is_told_of() -> None:
         )
         assert ours == theirs, name
     assert "oven_csr : Large graphs" in nx.pagerank.__doc__
+
+
+def test_what_networkx_imports_for_everybody_imports_nothing() -> None:
+    package = Path(networkx_backend.__file__).parents[1]
+    for module in (package / "__init__.py", package / "large" / "__init__.py", package / "large" / "backend_info.py"):
+        found = [
+            node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, (ast.Import, ast.ImportFrom))
+        ]
+        assert found == [], module
+    told = entry_points(group="networkx.backend_info", name="oven_csr")
+    assert [point.load()()["functions"].keys() == set(FUNCTIONS) for point in told] == [True]
 
 
 GRAPH: tuple[dict[str, str], list[Any]] = ({"a": "", "b": "", "c": ""}, [("a", "R", "b", 1.0), ("b", "Q", "c", 2.0)])

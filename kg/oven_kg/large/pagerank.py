@@ -60,13 +60,13 @@ class RandomWalk:
             return np.empty(0)
         begin = self._shares(restart)
         lost_to = begin if dangling is None else self._shares(dangling)
-        start = begin.astype(np.float32)
+        start, exact = begin.astype(np.float32), self._into.astype(np.float64)
         ranks = self._solve((1 - self._damping) * start, start, lost_to, SINGLE)
         ranks, least = ranks / ranks.sum(), math.inf
         # What an exact step moves bounds what is left: the steps after it move d, d², … of that at most. So many steps
         # suffice even if nothing but they came nearer.
         for _ in range(math.ceil(math.log(accuracy / 2) / math.log(max(self._damping, 1e-300))) + 1):
-            after = self._step(ranks, begin, lost_to)
+            after = self._step(exact, ranks, begin, lost_to)
             change = after - ranks
             moved = float(np.abs(change).sum())
             if moved * self._damping <= accuracy * (1 - self._damping):
@@ -81,9 +81,9 @@ class RandomWalk:
             ranks /= ranks.sum()
         return after
 
-    def _step(self, ranks: Values, begin: Values, lost_to: Values) -> Values:
+    def _step(self, into: sparse.csr_array, ranks: Values, begin: Values, lost_to: Values) -> Values:
         """Where the walk is a step after it was at nodes in those shares, in double precision."""
-        after: Values = self._into @ (ranks * self._per_weight)
+        after: Values = into @ (ranks * self._per_weight)
         after += ranks[self._ends].sum() * lost_to
         after *= self._damping
         after += (1 - self._damping) * begin
@@ -98,11 +98,13 @@ class RandomWalk:
         With the restart as the constant x is the ranks; with what a step changes in ranks, it is what they lack.
         """
         lost_single, per_weight = lost_to.astype(np.float32), (self._damping * self._per_weight).astype(np.float32)
-        found, buffer, before = start, np.empty_like(start), math.inf
+        found, before = start, math.inf
+        buffer, lost = np.empty_like(start), np.empty_like(start)  # new ones would cost a tenth of each round
         while True:
             np.multiply(found, per_weight, out=buffer)
             after = self._into @ buffer
-            after += np.float32(self._damping * found[self._ends].sum(dtype=np.float64)) * lost_single
+            back = np.float32(self._damping * found[self._ends].sum(dtype=np.float64))
+            after += np.multiply(lost_single, back, out=lost)
             after += constant
             np.subtract(after, found, out=buffer)
             moved = float(np.abs(buffer, out=buffer).sum())

@@ -150,7 +150,8 @@ class Oven:
 
     def register_teacher(self, config: TeacherConfig) -> None:
         """Load another teacher, and have it as a choice from the next step on, without choosing it. This thread loads
-        it while training continues; between two steps it scores a probe. That has no time limit: a step may be long.
+        it while training continues; between two steps, or while the run is held, it scores a probe. That has no time
+        limit: a step may be long.
 
         Raises TeacherRefusedError with the reason; ConfigError where this training began without a teacher to be held
         to, or has ended; BusError where the teacher is there, and the log cannot be asked whether it is announced.

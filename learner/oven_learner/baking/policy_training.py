@@ -69,6 +69,8 @@ class SteeredTrainer(PolicyTrainer):
 
     def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
         """Between two steps: what other threads asked for, and then the step."""
+        if self.client is not None:
+            self.client.while_held = self._calls.make
         self._announced()
         self._calls.make()
         return super().update(number, conditions)

@@ -110,6 +110,8 @@ class AttachedTraining(TrainerCallback):
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """The attachment has announced the run."""
+        if self.client is not None:
+            self.client.while_held = self._calls.make
         self._announced()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:

@@ -109,6 +109,8 @@ class OvenClient:
         """Why the process has to end and be started again: a rollback that it cannot do itself. Else empty."""
         self.began_after = 0
         """The log's last sequence when this incarnation connected: its announcement comes after it."""
+        self.while_held: Callable[[], object] = lambda: None
+        """Called again and again while the run is held: what may be done between two steps."""
         self.out_of_time = False
         """It stops because its time budget is spent: that is a clean end."""
         self._link = link
@@ -224,6 +226,7 @@ class OvenClient:
         while self.held and not self.stopping:
             if self._ranks.leader:
                 time.sleep(HOLD_POLL_S)
+            self.while_held()
             self._obey(self._inbox.collect(self.spent))
         if not self.stopping and not self._trials.under_way:
             self._snapshot()

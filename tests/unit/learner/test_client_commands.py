@@ -101,6 +101,21 @@ def test_while_it_is_held_a_set_applies_at_once_and_so_does_resume() -> None:
     assert [(r.status, r.after) for r in line.receipts()[1:3]] == [("applied", 2.0), ("applied", 3.0)]
 
 
+def test_while_it_is_held_what_waits_for_a_step_boundary_is_done() -> None:
+    line = FakeLink()
+    line.incoming.append(OperatorCommand(id="a", action="hold"))
+    client, model = make(line)
+    asked: list[float] = []
+
+    def meanwhile() -> None:
+        asked.append(model.rate)
+        line.incoming.append(OperatorCommand(id="b", action="resume"))
+
+    client.while_held = meanwhile
+    client.poll()
+    assert asked == [model.rate] and not client.held
+
+
 def test_while_it_is_held_a_stop_ends_it() -> None:
     line = Answering(OperatorCommand(id="a", action="hold"), OperatorCommand(id="b", action="stop", reason="enough"))
     client, _ = make(line)

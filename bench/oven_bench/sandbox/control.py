@@ -27,7 +27,7 @@ SERVING = "\n@@ serving "
 """Before the host's report: what the attacker prints comes before it."""
 MOST: int = 64_000_000
 """Characters of the control's output that are kept."""
-ENVIRONMENT_SECRET = "OVEN_BENCH_API_KEY"
+ENVIRONMENT_SECRET = "SECRET_API_KEY"
 
 
 def run_control(attack: Attack, targets: Targets, limit_s: float) -> Seen:

@@ -163,7 +163,7 @@ def reading_rows(
     made = [QuestionedPrompt(one.text, "english", questions(one, rng)) for one in prompts(count - count // 2, rng)]
     asked = [*made, *rng.sample(benchmarks, count // 2)]
     counts = [rng.randint(1, MOST_TOKENS) for _ in asked]
-    layers = range(SIZES.layers)
+    layers = range(model.config.num_hidden_layers)
     read = capture(model, tokenizer, [prompt.prompt for prompt in asked], layers, counts)
     lessons, vectors = [], []
     for place, prompt in enumerate(asked):

@@ -42,11 +42,11 @@ def main() -> int:
         print(f"error: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
         return 127
 
+    ended = threading.Event()
+
     def end_group() -> None:
         _signal_group(child.pid, signal.SIGTERM)
-        try:
-            child.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
+        if not ended.wait(GRACE_S):  # its end is for `_end_of` to take: taken here, that would wait for ever
             _signal_group(child.pid, signal.SIGKILL)
 
     def watch() -> None:
@@ -66,6 +66,7 @@ def main() -> int:
             follow(child.pid, split)
         threading.Thread(target=watch, daemon=True).start()
     code = _end_of(child.pid)
+    ended.set()
     _signal_group(child.pid, signal.SIGKILL)  # what the command left behind in its group
     if whole:
         _end_descendants()

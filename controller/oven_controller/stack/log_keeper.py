@@ -20,8 +20,9 @@ from oven_controller.runs.log_watch import Watch
 from oven_controller.runs.spool import Spool, append, look
 from oven_controller.stack.line_output import Headless
 
-DRAIN_S = 8.0
-"""A server is tried again at most 4 s after its last death, and then takes a moment to start and to be found."""
+DRAIN_S = 12.0
+"""A server is tried again at most 4 s after its last death; on a busy machine it takes seconds more to start, to be
+found, or to fail again first."""
 AWAY_S = 0.5
 LOOK_S = 1.0
 """Between two looks at the run's folder: log.jsonl is no further behind, unless somebody kills this process."""

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from oven_agents.judges.sanitize import visible
-from oven_agents.supervisor.diagnosis.detectors import Alarm, Series, alarms
+from oven_agents.supervisor.diagnosis.detectors import Alarm, alarms
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.announcements import ActuatorAnnounced, with_announced
@@ -172,6 +172,17 @@ class LogContext:
         return [tick for tick, value in zip(ticks, values, strict=True) if not math.isfinite(value)]
 
 
+SHOWN_SETTINGS: Final = (
+    "recipe", "start", "seed", "steps", "minutes", "agents", "agent_options", "recipe_options", "lockstep", "rules",
+)  # fmt: skip
+"""Of a run's settings. Addresses, providers and who is notified are nobody's business but the run's."""
+
+
+def shown_settings(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model is shown of them."""
+    return {name: resolved[name] for name in SHOWN_SETTINGS if name in resolved}
+
+
 KINDS: Final = ("votes", "decisions", "receipts", "outcomes", "commands", "alerts", "notices")
 
 
@@ -285,4 +296,3 @@ def _plain(value: Any, depth: int = 6) -> Any:
     return _text(str(value))
 
 
-__all__ = ["KINDS", "LogContext", "Series", "context_of"]

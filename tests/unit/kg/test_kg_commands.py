@@ -85,4 +85,4 @@ def test_a_wrong_option_ends_as_in_every_command(capsys: pytest.CaptureFixture[s
 def test_each_has_help_with_an_example(name: str, command: PluggedCommand, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.run(["--help"]) == 0
     out = capsys.readouterr().out
-    assert f"example: oven-controller kg {name} " in out and command.summary[:20] in out
+    assert f"Example: oven-controller kg {name} " in out and command.summary[:20] in out

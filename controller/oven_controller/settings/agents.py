@@ -41,7 +41,9 @@ def wanted(settings: Settings) -> tuple[str | AgentSettings, ...]:
     """Those that are named, or all that are installed; the supervisor only where it has a model."""
     if settings.agents is not None:
         return settings.agents
-    return tuple(name for name in plugins.points("agents") if name != SUPERVISOR or settings.supervisor.model is not None)
+    return tuple(
+        name for name in plugins.points("agents") if name != SUPERVISOR or settings.supervisor.model is not None
+    )
 
 
 TUNER = "tuner"

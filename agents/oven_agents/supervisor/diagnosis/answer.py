@@ -2,9 +2,9 @@
 
 Nothing is believed. The cause has to be a node of the knowledge graph, each piece of evidence an announced metric's
 mean over a stretch of the log, the knob one that the run announced and the settings allow, its value within the
-announced bounds. An answer that is wrong in one place is refused whole, by kind: a model that made up one figure may have
-made up the cause.
-"""
+announced bounds. An answer that is wrong in one place is refused whole, by kind: a model that made up one figure may
+have made up the cause."""
+
 from __future__ import annotations
 
 import math

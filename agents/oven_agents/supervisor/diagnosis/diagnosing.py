@@ -60,9 +60,9 @@ async def diagnose(
     max_iterations: int = MAX_ITERATIONS,
     backend: str | None = None,
 ) -> Found:
-    """`seen`: the graph's view of the log's alarms. `knobs`: those that may be proposed for, as far as the run has them.
-    `config`: the run's resolved settings. The rest is as `orchestrator.run` has it. Raises ConfigError for a log without
-    observations, and what `run` raises."""
+    """`seen`: the graph's view of the log's alarms. `knobs`: those that may be proposed for, as far as the run has
+    them. `config`: the run's resolved settings. The rest is as `orchestrator.run` has it. Raises ConfigError for a
+    log without observations, and what `run` raises."""
     allowed = votable(log.started, knobs)
 
     def compute(metric: str, first: int, last: int) -> dict[str, Any]:

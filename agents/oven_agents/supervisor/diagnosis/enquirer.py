@@ -1,4 +1,5 @@
-"""The supervisor's companion: it reads the log, has a model diagnose it, and keeps what was said. No vote waits for it."""
+"""The supervisor's companion: it reads the log, has a model diagnose it, and keeps what was said. No vote waits for
+it."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ log = logging.getLogger("oven.agent")
 
 
 class Enquirer:
-    """One question after another. Raises ConfigError for a model that cannot be asked, and kept diagnoses that cannot be
-    read: without their count the limit would not hold."""
+    """One question after another. Raises ConfigError for a model that cannot be asked, and kept diagnoses that cannot
+    be read: without their count the limit would not hold."""
 
     def __init__(self, around: Surroundings, settings: SupervisorSettings, desk: Desk[Asked, Found]) -> None:
         self.failed: Counter[str] = Counter()

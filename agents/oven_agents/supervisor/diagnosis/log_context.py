@@ -294,5 +294,3 @@ def _plain(value: Any, depth: int = 6) -> Any:
     if isinstance(value, Sequence):
         return [_plain(one, depth - 1) for one in value]
     return _text(str(value))
-
-

@@ -71,21 +71,20 @@ class Proposed:
 
 
 class Supervisor(Agent):
-    """Signals: alarms of plain statistics on the run's metrics (a lasting change, a spike, NaN, judges apart). A new one
-    is a reason to ask the model, which then reads the whole log: settings, observations, votes, decisions, receipts,
-    outcomes, commands and the knowledge graph's view of the alarms.
+    """Signals: alarms of plain statistics on the run's metrics (a lasting change, a spike, NaN, judges apart). A new
+    one is a reason to ask the model, which then reads the whole log: settings, observations, votes, decisions,
+    receipts, outcomes, commands and the knowledge graph's view of the alarms.
 
-    Actions: one value for one setting of `supervisor.actuators`, or a notice with the cause alone. The host computes the
-    evidence again from the log and refuses an answer of which one figure differs. The vote is cast at a later tick, so
-    that training waits for none, and expires `supervisor.expires` ticks after it was asked for, and where the knob has
-    moved since. Where the run then meets the answer's revert_if, the former value is proposed again.
+    Actions: one value for one setting of `supervisor.actuators`, or a notice with the cause alone. The host computes
+    the evidence again from the log and refuses an answer of which one figure differs. The vote is cast at a later
+    tick, so that training waits for none, and expires `supervisor.expires` ticks after it was asked for, and where
+    the knob has moved since. Where the run then meets the answer's revert_if, the former value is proposed again.
 
-    False alarms: `oven-controller bench supervisor` counts them on healthy runs, for each model another figure. So it is
-    a shadow and not trusted unless the settings say otherwise.
+    False alarms: `oven-controller bench supervisor` counts them on healthy runs, for each model another figure. So it
+    is a shadow and not trusted unless the settings say otherwise.
 
-    Limits: a failure is an abstention, counted by kind and told in its status. It asks `supervisor.diagnoses` times in a
-    run, within its budget. Without an alarm it asks nothing.
-    """
+    Limits: a failure is an abstention, counted by kind and told in its status. It asks `supervisor.diagnoses` times
+    in a run, within its budget. Without an alarm it asks nothing."""
 
     version = "1"
     unrepeatable = (
@@ -208,7 +207,9 @@ class Supervisor(Agent):
         if not seen - self._asked_about:
             return None
         if enquirer.spent:
-            return Notice("diagnoses", f"all {self._settings.diagnoses} of supervisor.diagnoses are made: {self._told()}")
+            return Notice(
+                "diagnoses", f"all {self._settings.diagnoses} of supervisor.diagnoses are made: {self._told()}"
+            )
         self._asked_about |= seen
         values = {name: knob.value for name, knob in window.knobs.items() if name in self.moves}
         self.desk.put(Asked(enquirer.next_number, window.tick, values), window.tick)
@@ -310,8 +311,8 @@ def _forecast(window: Window, target: str, onset: int | None) -> float:
 
 def _words(diagnosis: Diagnosis) -> str:
     """The cause with its figures: "lr_too_high: optim/update_ratio 0.05 at ticks 126 to 131; back if loss above 4"."""
-    figures = ", ".join(f"{one.metric} {show(one.value)} at ticks {one.from_} to {one.to}" for one in diagnosis.evidence[:3])
+    figures = ", ".join(
+        f"{one.metric} {show(one.value)} at ticks {one.from_} to {one.to}" for one in diagnosis.evidence[:3]
+    )
     back = f"; back if {diagnosis.revert_if.words()}" if diagnosis.revert_if else ""
     return f"{diagnosis.cause}: {figures}{back}"
-
-

@@ -1,9 +1,9 @@
-"""A run's diagnoses as they are kept: what was known when one was asked for, the conversation, and when it was answered.
+"""A run's diagnoses as they are kept: what was known when one was asked for, the conversation, and when it was
+answered.
 
-A folder for each under `diagnoses` in the run's folder: question.json, the three logs of the conversation, outcome.json,
-and taken.json once its answer has come to a vote. With them and the run's log all of it can be done again without a
-call (`backtest supervisor RUN`).
-"""
+A folder for each under `diagnoses` in the run's folder: question.json, the three logs of the conversation,
+outcome.json, and taken.json once its answer has come to a vote. With them and the run's log all of it can be done
+again without a call (`backtest supervisor RUN`)."""
 
 from __future__ import annotations
 

@@ -11,15 +11,15 @@ QUERY: Final = (
 PROMPT: Final = """\
 The context is the log of a training run, as a dict:
 - `run`, `config`: what was announced and set. `metrics`: name → better (up, down, neither), held_out, unit.
-- `ticks`, `steps`: one entry for each observation. `observations`: metric → its values, one for each entry of `ticks`; \
-None where it was not measured or is not finite. `not_finite`: metric → the ticks at which it was NaN or infinite.
-- `actuators`: knob → kind, low, high, scale, unit, choices, value as announced. `receipts`: what changed a knob, when, \
-from what to what.
+- `ticks`, `steps`: one entry for each observation. `observations`: metric → its values, one for each entry of \
+`ticks`; None where it was not measured or is not finite. `not_finite`: metric → ticks at which it was NaN or infinite.
+- `actuators`: knob → kind, low, high, scale, unit, choices, value as announced. `receipts`: what changed a knob, \
+when, from what to what.
 - `votes`, `decisions`, `outcomes`, `commands`, `alerts`, `notices`: what agents and people said, and what was decided.
-- `alarms`: lasting changes that plain statistics found: detector, metric, symptom, onset, raised, before, after, size \
-in standard deviations. They may be wrong: many changes are harmless, and some faults raise none.
-- `graph`: `ranked` (causes of these symptoms by a knowledge graph, likeliest first), `remedies` with what they change, \
-`causes`: all that there are.
+- `alarms`: lasting changes that plain statistics found: detector, metric, symptom, onset, raised, before, after, \
+size in standard deviations. They may be wrong: many changes are harmless, and some faults raise none.
+- `graph`: `ranked` (causes of these symptoms by a knowledge graph, likeliest first), `remedies` with what they \
+change, `causes`: all that there are.
 
 FINAL takes a dict:
 {{"cause": a node of graph["causes"], or "none" where nothing is wrong,

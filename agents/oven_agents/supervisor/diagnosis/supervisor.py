@@ -128,7 +128,7 @@ class Supervisor(Agent):
         kept = Transcripts(folder).kept()
         if not kept:
             raise ConfigError(
-                f"{folder} keeps no diagnosis: the agent supervisor asked nothing in this run, or its folder is elsewhere"
+                f"{folder} keeps no diagnosis: the supervisor asked nothing in this run, or that is not its folder"
             )
         settings = _settings(dict(config))
         self._take_settings(settings)

@@ -15,8 +15,8 @@ from tests.support.replayed import a_run, left_behind
 
 from oven_controller.runs import removal
 from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.runs.judge_spend import JudgeSpend, Spend
 from oven_controller.runs.judge_states import FOLDER
+from oven_controller.runs.model_spend import ModelSpend, Spend
 from oven_controller.settings.model import BudgetSettings
 
 DAY = 86400
@@ -237,7 +237,7 @@ def test_status_says_what_judges_have_cost(home: Home, capsys: pytest.CaptureFix
     judges = json.loads(capsys.readouterr().out)["judge_costs"]
     assert judges == {"cost_usd": 0.5, "tokens": 1000, "calls": None, "budget": {"usd": 5}}, "of the log"
 
-    books = JudgeSpend(folder.path / FOLDER, "critic", BudgetSettings(), BudgetSettings())
+    books = ModelSpend(folder.path / FOLDER, "critic", BudgetSettings(), BudgetSettings())
     for cost in (Spend(2, 1, 0, 900, 100, 0.75), Spend(1, 0, 1, 50, 5, 0.0)):
         held = books.hold(cost)
         assert isinstance(held, int)

@@ -43,7 +43,7 @@ UNUSABLE: Final[frozenset[Kind]] = frozenset(
 """An answer came, and there is no verdict in it."""
 
 
-class JudgeFailure(Exception):
+class ModelFailure(Exception):
     """Why a judge has no scores for a group. `detail` never holds text of a provider's, a prompt or a completion."""
 
     def __init__(self, kind: Kind, detail: str = "") -> None:

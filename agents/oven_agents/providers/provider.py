@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
-from oven_agents.judges.providers.terms import AgreedTerms
-from oven_agents.judges.usage import Usage
+from oven_agents.providers.terms import AgreedTerms
+from oven_agents.providers.usage import Usage
 from oven_controller.settings.judge_providers import ModelEndpoint
 
 Outcome: TypeAlias = Literal["complete", "truncated", "refusal"]
@@ -68,7 +68,7 @@ class Provider(Protocol):
     def model(self) -> str: ...
 
     async def ask(self, question: Question, timeout_s: float) -> Answer:
-        """`timeout_s` is for each HTTP attempt; the caller bounds the whole. Raises JudgeFailure for everything that is
+        """`timeout_s` is for each HTTP attempt; the caller bounds the whole. Raises ModelFailure for everything that is
         not an answer: the SDK's own retries are behind it then."""
         ...
 

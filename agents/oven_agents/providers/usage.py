@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from oven_agents.judges.failures import Kind
+from oven_agents.providers.failures import Kind
 from oven_controller.protocol.requests import JudgeHealth
 from oven_controller.settings.judge_providers import ModelEndpoint
 from oven_controller.telemetry.genai import CallRecord

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from oven_agents.judges.failures import JudgeFailure
-from oven_agents.judges.providers.provider import Answer, EndpointProvider, Provider, Question
-from oven_agents.judges.providers.terms import AgreedTerms
-from oven_agents.judges.usage import Ledger, Usage, current, opened
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.provider import Answer, EndpointProvider, Provider, Question
+from oven_agents.providers.terms import AgreedTerms
+from oven_agents.providers.usage import Ledger, Usage, current, opened
 from oven_controller.errors import ConfigError
-from oven_controller.runs.judge_spend import JudgeSpend, Refused, Spend
+from oven_controller.runs.model_spend import ModelSpend, Refused, Spend
 from oven_controller.settings.judge_providers import ModelEndpoint
 
 log = logging.getLogger("oven.member")
@@ -34,7 +34,7 @@ class Metered:
     is not known counts at its greatest cost: a judge that is slower than its deadline is billed as well.
     """
 
-    def __init__(self, provider: Provider, spend: JudgeSpend, price: Price) -> None:
+    def __init__(self, provider: Provider, spend: ModelSpend, price: Price) -> None:
         self._provider, self._spend, self._price = provider, spend, price
         self._told = False
 
@@ -47,7 +47,7 @@ class Metered:
         return self._provider.model
 
     async def ask(self, question: Question, timeout_s: float) -> Answer:
-        """Raises JudgeFailure `budget` where a cap leaves no room; where calls under way hold it, it waits for them."""
+        """Raises ModelFailure `budget` where a cap leaves no room; where calls under way hold it, it waits for them."""
         most = greatest(question)
         held = await self._room(self._cost([], most, 1))
         attempts, answer = Ledger(), None
@@ -86,12 +86,12 @@ class Metered:
             except sqlite3.Error as error:
                 self._unwritten(error)
                 if self._spend.capped:
-                    raise JudgeFailure("budget", "what is spent cannot be written down, and it is capped") from None
+                    raise ModelFailure("budget", "what is spent cannot be written down, and it is capped") from None
                 return None
             if not isinstance(found, Refused):
                 return found
             if found.final:
-                raise JudgeFailure("budget", found.cap)
+                raise ModelFailure("budget", found.cap)
             if (outer := current()) is not None:
                 outer.last = "budget"  # the reason, if the deadline ends the wait
             await asyncio.sleep(AGAIN_S)
@@ -125,7 +125,7 @@ class Metered:
 class MeteredEndpoint(Metered):
     """The same over an `EndpointProvider`, and one itself."""
 
-    def __init__(self, provider: EndpointProvider, spend: JudgeSpend, price: Price) -> None:
+    def __init__(self, provider: EndpointProvider, spend: ModelSpend, price: Price) -> None:
         super().__init__(provider, spend, price)
         self._endpoint = provider
 

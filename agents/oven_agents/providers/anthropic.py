@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from oven_agents.judges.providers.provider import Answer, Outcome, Question
-from oven_agents.judges.providers.sdk_client import RETRIES, count, failure_of, quieten, read, watched_client
-from oven_agents.judges.providers.terms import AgreedTerms, Terms
-from oven_agents.judges.usage import Usage
+from oven_agents.providers.provider import Answer, Outcome, Question
+from oven_agents.providers.sdk_client import RETRIES, count, failure_of, quieten, read, watched_client
+from oven_agents.providers.terms import AgreedTerms, Terms
+from oven_agents.providers.usage import Usage
 from oven_controller.settings.judge_providers import ModelEndpoint
 
 if TYPE_CHECKING:

@@ -84,7 +84,7 @@ class Refused:
     """No later one may, either. Otherwise calls under way hold what is left, and may give some of it back."""
 
 
-class JudgeSpend:
+class ModelSpend:
     """One member's view of the file. Not for several threads."""
 
     def __init__(self, folder: Path, member: str, committee: BudgetSettings, own: BudgetSettings) -> None:

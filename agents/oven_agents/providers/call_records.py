@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from oven_agents.judges.failures import Kind
-from oven_agents.judges.providers.provider import Answer, Provider
+from oven_agents.providers.failures import Kind
+from oven_agents.providers.provider import Answer, Provider
 from oven_controller.telemetry.genai import CallRecord
 
 

@@ -6,66 +6,60 @@ import asyncio
 import json
 import logging
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
+from oven_agents.providers import sampling
+from oven_agents.providers.conversation import Conversation, Draw
 from oven_agents.providers.failures import ModelFailure
 from oven_agents.providers.provider import Answer, EndpointProvider, Provider, Question
+from oven_agents.providers.sampling import Samples
 from oven_agents.providers.terms import AgreedTerms
-from oven_agents.providers.usage import Ledger, Usage, current, opened
+from oven_agents.providers.usage import Ledger, Price, Usage, current, opened
 from oven_controller.errors import ConfigError
 from oven_controller.runs.model_spend import ModelSpend, Refused, Spend
 from oven_controller.settings.judge_providers import ModelEndpoint
 
 log = logging.getLogger("oven.member")
 
-Price = Callable[[Sequence[Usage | None]], float | None]
-AROUND_TOKENS: Final = 512
-"""Tokens that an API may put around the texts of a question: roles, separators, its words for the schema."""
+Result = TypeVar("Result")
 AGAIN_S: Final = 0.05
 """Seconds until it is looked again whether a call that has ended left room."""
 
 
-class Metered:
-    """What a `Provider` is, over another one.
+class Meter:
+    """Room for each call before it is made, and its cost afterwards.
 
     An attempt that was answered with an error, or never reached the endpoint, costs nothing. Any other one whose usage
-    is not known counts at its greatest cost: a judge that is slower than its deadline is billed as well.
+    is not known counts at its greatest cost: a model that is slower than its deadline is billed as well.
     """
 
-    def __init__(self, provider: Provider, spend: ModelSpend, price: Price) -> None:
-        self._provider, self._spend, self._price = provider, spend, price
+    def __init__(self, spend: ModelSpend, price: Price, account: str = "") -> None:
+        """`account`: another one than the view's of the books."""
+        self._spend, self._price, self._account = spend, price, account
         self._told = False
 
-    @property
-    def name(self) -> str:
-        return self._provider.name
-
-    @property
-    def model(self) -> str:
-        return self._provider.model
-
-    async def ask(self, question: Question, timeout_s: float) -> Answer:
-        """Raises ModelFailure `budget` where a cap leaves no room; where calls under way hold it, it waits for them."""
-        most = greatest(question)
+    async def run(
+        self, most: Usage, call: Callable[[], Awaitable[Result]], usage_of: Callable[[Result], Usage | None]
+    ) -> tuple[Result, Spend]:
+        """The call's result, and what it and the attempts before it came to. `most`: one attempt's greatest usage.
+        Raises ModelFailure `budget` where a cap leaves no room; where calls under way hold it, it waits for them."""
         held = await self._room(self._cost([], most, 1))
-        attempts, answer = Ledger(), None
+        attempts, known, answered, cost = Ledger(), list[Usage](), False, Spend()
         try:
             with opened(attempts):
-                answer = await self._provider.ask(question, timeout_s)
+                result = await call()
+            answered = True
+            known = [usage for usage in (usage_of(result),) if usage is not None]
         finally:
-            known = [answer.usage] if answer is not None and answer.usage is not None else []
-            answered = answer is not None
             unknown = max(attempts.billable, answered) - len(known)
             cost = self._cost(known, most, unknown)
             self._book(held, cost)
-            # The answer's own usage is entered by whoever reads the answer.
-            self._merge(attempts, [most] * (len(known) + unknown - answered))
-        return replace(answer, usage=answer.usage or most, cost_usd=None if cost.unpriced else cost.usd)
-
-    async def close(self) -> None:
-        await self._provider.close()
+            if (outer := current()) is not None:
+                # The answer's own usage is entered by whoever reads the answer.
+                outer.absorb_attempts(attempts, [most] * (len(known) + unknown - answered))
+        return result, cost
 
     def _cost(self, known: Sequence[Usage], most: Usage, unknown: int) -> Spend:
         usages = [*known, *[most] * unknown]
@@ -82,7 +76,7 @@ class Metered:
     async def _room(self, most: Spend) -> int | None:
         while True:
             try:
-                found = self._spend.hold(most)
+                found = self._spend.hold(most, self._account)
             except sqlite3.Error as error:
                 self._unwritten(error)
                 if self._spend.capped:
@@ -104,30 +98,45 @@ class Metered:
         except sqlite3.Error as error:
             self._unwritten(error)  # what was held stays so, and counts
 
-    @staticmethod
-    def _merge(attempts: Ledger, unknown: Sequence[Usage]) -> None:
-        """Into the ledger of the request."""
-        outer = current()
-        if outer is None:
-            return
-        outer.attempts += attempts.attempts
-        outer.billable += attempts.billable
-        outer.faults.update(attempts.faults)
-        outer.last = attempts.last
-        outer.usages += unknown
-
     def _unwritten(self, error: sqlite3.Error) -> None:
         if not self._told:
             self._told = True
             log.error("what is spent cannot be written to %s: %s", self._spend.path, error)
 
 
-class MeteredEndpoint(Metered):
+class Metered:
+    """What a `Provider` is, over another one."""
+
+    def __init__(self, provider: Provider, meter: Meter) -> None:
+        self._provider, self._meter = provider, meter
+
+    @property
+    def name(self) -> str:
+        return self._provider.name
+
+    @property
+    def model(self) -> str:
+        return self._provider.model
+
+    async def ask(self, question: Question, timeout_s: float) -> Answer:
+        """Raises ModelFailure `budget` where a cap leaves no room; where calls under way hold it, it waits for them."""
+        most = greatest(question)
+        answer, cost = await self._meter.run(
+            most, lambda: self._provider.ask(question, timeout_s), lambda answer: answer.usage
+        )
+        return replace(answer, usage=answer.usage or most, cost_usd=None if cost.unpriced else cost.usd)
+
+    async def close(self) -> None:
+        await self._provider.close()
+
+
+class MeteredEndpoint(Metered, Samples):
     """The same over an `EndpointProvider`, and one itself."""
 
-    def __init__(self, provider: EndpointProvider, spend: ModelSpend, price: Price) -> None:
-        super().__init__(provider, spend, price)
+    def __init__(self, provider: EndpointProvider, meter: Meter) -> None:
+        super().__init__(provider, meter)
         self._endpoint = provider
+        self.draws_together = provider.draws_together
 
     @property
     def asked(self) -> ModelEndpoint:
@@ -137,18 +146,28 @@ class MeteredEndpoint(Metered):
     def terms(self) -> AgreedTerms:
         return self._endpoint.terms
 
+    async def draw(self, conversation: Conversation, samples: int, attempt_s: float) -> Draw:
+        """As the endpoint's, and as `ask`."""
+        draw, cost = await self._meter.run(
+            sampling.greatest(conversation, samples),
+            lambda: self._endpoint.draw(conversation, samples, attempt_s),
+            lambda draw: draw.usage,
+        )
+        return replace(draw, usd=None if cost.unpriced else cost.usd)
+
 
 def greatest(question: Question) -> Usage:
     """The most that one attempt at this question can take: a token holds at least one byte of UTF-8."""
     texts = (question.system, question.user, json.dumps(question.schema))
-    return Usage(sum(len(text.encode()) for text in texts) + AROUND_TOKENS, question.max_tokens)
+    return Usage(sum(len(text.encode()) for text in texts) + sampling.AROUND_TOKENS, question.max_tokens)
 
 
-def check_priced(name: str, model: str, price: Price) -> None:
-    """Raises ConfigError where the price of `model` is not known: a cap in US dollars could not be kept."""
+def check_priced(who: str, model: str, price: Price, caps: str = "committee.budget") -> None:
+    """Raises ConfigError where the price of `model`, which `who` asks, is not known: a cap in US dollars could not be
+    kept. `caps`: the setting of the budget."""
     if price([Usage(1, 1)]) is None:
         raise ConfigError(
-            f"the price of {model!r}, the model of committee member {name!r}, is not known, so a cap in US dollars "
-            "cannot be kept; cap committee.budget.tokens instead, or write the price into a file of providers "
-            "(`price:`, US dollars per million tokens) and name that with committee.providers"
+            f"the price of {model!r}, the model of {who}, is not known, so a cap in US dollars cannot be kept; cap "
+            f"{caps}.tokens instead, or write the price into a file of providers (`price:`, US dollars per million "
+            "tokens) and name that with committee.providers"
         )

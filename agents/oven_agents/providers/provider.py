@@ -1,10 +1,13 @@
-"""What a judge needs of an LLM's API: one question, one answer. Each adapter is this over one official SDK."""
+"""What a judge needs of an LLM's API: one question, one answer. Each adapter is this over one official SDK.
+
+Supervisors and teachers have conversations with the same adapters (conversation.py)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
+from oven_agents.providers.conversation import Conversation, Conversing, Draw
 from oven_agents.providers.terms import AgreedTerms
 from oven_agents.providers.usage import Usage
 from oven_controller.settings.judge_providers import ModelEndpoint
@@ -75,8 +78,15 @@ class Provider(Protocol):
     async def close(self) -> None: ...
 
 
-class EndpointProvider(Provider, Protocol):
+class EndpointProvider(Provider, Conversing, Protocol):
     """One behind an address: what it can do is found out by asking."""
+
+    draws_together: bool
+    """The API draws several samples in one request, as far as is known."""
+
+    async def draw(self, conversation: Conversation, samples: int, attempt_s: float) -> Draw:
+        """As Samples.draw."""
+        ...
 
     @property
     def asked(self) -> ModelEndpoint:

@@ -20,12 +20,12 @@ from oven_agents.judges.judge import Judge
 from oven_agents.judges.sanitize import shown
 from oven_agents.judges.verdict_cache import VerdictCache, cache_key
 from oven_agents.providers.failures import ModelFailure
-from oven_agents.providers.metered import Metered, check_priced, greatest
+from oven_agents.providers.metered import Meter, Metered, check_priced, greatest
 from oven_agents.providers.provider import Answer, Question
 from oven_agents.providers.usage import Ledger, Usage, current, opened
 from oven_controller.errors import ConfigError
 from oven_controller.runs.judge_states import FOLDER
-from oven_controller.runs.model_spend import ModelSpend, Refused, Spend, read_spend
+from oven_controller.runs.model_spend import Cap, ModelSpend, Refused, Spend, judges_file, read_spend
 from oven_controller.settings.model import BudgetSettings
 
 FREE = BudgetSettings()
@@ -35,7 +35,8 @@ ONE = Spend(calls=1, input_tokens=70, output_tokens=30, usd=0.5)
 def spend(
     folder: Path, name: str = "critic", committee: BudgetSettings = FREE, own: BudgetSettings = FREE
 ) -> ModelSpend:
-    return ModelSpend(folder / FOLDER, name, committee, own)
+    caps = Cap(committee, "committee.budget"), Cap(own, f"committee.members.{name}.budget", whole=False)
+    return ModelSpend(judges_file(folder), name, caps)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def dollars(usages: Sequence[Usage | None]) -> float:
 async def test_what_was_or_may_have_been_billed_is_booked(
     tmp_path: Path, provider: Costly, calls: int, unanswered: int, tokens: int
 ) -> None:
-    metered, ledger = Metered(provider, spend(tmp_path), dollars), Ledger()
+    metered, ledger = Metered(provider, Meter(spend(tmp_path), dollars)), Ledger()
     with opened(ledger):
         try:
             answer = await metered.ask(QUESTION, 1.0)
@@ -153,7 +154,9 @@ async def test_what_was_or_may_have_been_billed_is_booked(
 
 async def test_where_no_room_is_left_no_call_is_made(tmp_path: Path) -> None:
     provider = Scripted(lambda _: 5)
-    judge = Judge("critic", Metered(provider, spend(tmp_path, committee=BudgetSettings(calls=2)), lambda _: None))
+    judge = Judge(
+        "critic", Metered(provider, Meter(spend(tmp_path, committee=BudgetSettings(calls=2)), lambda _: None))
+    )
     for text in "ab":
         await judge.score(group(text), Ledger())
     with pytest.raises(ModelFailure, match=r"budget: committee\.budget\.calls is 2, 2 are used"):
@@ -166,7 +169,7 @@ async def test_room_that_calls_under_way_hold_is_waited_for(tmp_path: Path) -> N
     books, provider = spend(tmp_path, committee=BudgetSettings(calls=1)), Scripted(lambda _: 5)
     held = books.hold(Spend(calls=1))
     assert isinstance(held, int)
-    asking = asyncio.create_task(Judge("critic", Metered(provider, books, dollars)).score(group("a"), Ledger()))
+    asking = asyncio.create_task(Judge("critic", Metered(provider, Meter(books, dollars))).score(group("a"), Ledger()))
     await asyncio.sleep(0)
     assert provider.shown == []
     books.book(held, Spend())
@@ -180,11 +183,11 @@ def test_no_tokenizer_makes_more_tokens_than_are_held(system: str, user: str) ->
 
 
 def test_a_cap_in_dollars_needs_the_models_price() -> None:
-    check_priced("critic", "m", dollars)
+    check_priced("committee member 'critic'", "m", dollars)
     with pytest.raises(
         ConfigError, match="price of 'm', the model of committee member 'critic', is not known"
     ) as raised:
-        check_priced("critic", "m", lambda _: None)
+        check_priced("committee member 'critic'", "m", lambda _: None)
     assert raised.value.exit_code == 2 and "committee.budget.tokens" in str(raised.value)
 
 

@@ -1,7 +1,7 @@
 """Models as the supervisor's loop sees them: messages in, text and usage out, one at a time or many at once.
 
 A handler is made where the SDK it needs is installed; the SDKs are imported then, and not before. Its calls are
-synchronous, since the programs that the supervisor writes are; `achat` and `achat_batch` are for `arun`.
+synchronous, since the programs that the supervisor writes are; the requests are made in one event loop beside them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
@@ -38,58 +38,45 @@ TIMEOUT_S: Final = 120.0
 """Seconds for one call with its repetitions: a long answer of a large model takes one minute."""
 MAX_TOKENS: Final = 2048
 """Of an answer, as the source system's supervisor has it."""
-NOTHING: Final = Usage(0, 0)
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
 class LMResponse:
-    """One answer, or in a batch why there is none."""
+    """One answer of a model's."""
 
     text: str
-    usage: Usage
+    usage: Usage | None
+    """None where the endpoint did not say."""
     elapsed: float
-    """Seconds."""
+    """Seconds, attempts that failed before it included."""
     model: str = ""
-    """As the endpoint calls itself."""
-    finish: str = "stop"
+    """As the endpoint called it."""
+    usd: float | None = None
+    """None: the price is not known."""
+    finish: str = ""
     """Why it ended (`providers.conversation.Finish`)."""
-    cost_usd: float | None = None
-    """None where the model's price is not known."""
-    failure: str = ""
-    """In a batch's slot without an answer: the kind, and what is known of it. Otherwise empty."""
 
 
 class ModelHandler(ABC):
-    """One model. `chat` is all that a backend of your own needs."""
+    """A model that is asked. `chat` is called from several threads at a time, up to `concurrency`, and is all that a
+    backend of your own needs."""
 
     model: str
+    concurrency: int = CONCURRENCY
+    secrets: tuple[str, ...] = ()
+    """What must be in no file, such as its key."""
 
     @abstractmethod
     def chat(self, messages: Messages) -> LMResponse:
-        """Raises ModelFailure where there is no answer."""
+        """Raises ModelFailure for everything that is not an answer."""
 
-    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse]:
-        """A response for each conversation, in their order. One that failed says so in its slot."""
-        return [self._slot(messages) for messages in message_batches]
-
-    async def achat(self, messages: Messages) -> LMResponse:
-        """As `chat`, without blocking the event loop."""
-        return await asyncio.to_thread(self.chat, messages)
-
-    async def achat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse]:
-        """As `chat_batch`, without blocking the event loop."""
-        return await asyncio.to_thread(self.chat_batch, message_batches)
+    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
+        """An entry for each, in their order."""
+        return [_or_failure(self.chat, messages) for messages in message_batches]
 
     def close(self) -> None:  # noqa: B027 - most backends have nothing to let go
         """Lets its connections go."""
-
-    def _slot(self, messages: Messages) -> LMResponse:
-        started = time.perf_counter()
-        try:
-            return self.chat(messages)
-        except ModelFailure as failure:
-            return LMResponse("", NOTHING, time.perf_counter() - started, self.model, "other", None, str(failure))
 
     def __enter__(self) -> Self:
         return self
@@ -111,19 +98,20 @@ class ProviderHandler(ModelHandler):
         account: str = "",
         concurrency: int = CONCURRENCY,
         timeout_s: float = TIMEOUT_S,
+        secrets: Sequence[str] = (),
     ) -> None:
         """`temperature` None: the API's own. `account`: whose calls they are in the budget's books; the model's name,
-        if nothing else. Raises ConfigError for a number that makes no sense, and where the budget caps US dollars and
-        the model's price is not known."""
+        if nothing else. `secrets`: the key, which must be in no log. Raises ConfigError for a number that makes no
+        sense, and where the budget caps US dollars and the model's price is not known."""
         for name, value in (("max_tokens", max_tokens), ("concurrency", concurrency), ("timeout_s", timeout_s)):
             if value <= 0:
                 raise ConfigError(f"{name} is {value:g}; give more than 0")
         if temperature is not None and not 0 <= temperature <= 2:
             raise ConfigError(f"the temperature is {temperature:g}; give 0 to 2")
-        self.model = provider.model
+        self.model, self.secrets = provider.model, tuple(one for one in secrets if one and one != NO_KEY)
         self._provider = provider if budget is None else budget.metered(provider, account or provider.model)
         self._temperature, self._max_tokens = temperature, max_tokens
-        self._concurrency, self._timeout_s = concurrency, timeout_s
+        self.concurrency, self._timeout_s = concurrency, timeout_s
 
     @classmethod
     def connected(
@@ -131,35 +119,28 @@ class ProviderHandler(ModelHandler):
     ) -> Self:
         """From settings; `at` is their name in errors, `options` are as of the class. Raises ConfigError."""
         asked = endpoint_of(at, settings, catalogue(providers_file), at)
-        return cls(providers.connect(at, asked, key_of(at, asked, at=at)), **options)
+        key = key_of(at, asked, at=at)
+        return cls(providers.connect(at, asked, key), secrets=(key,), **options)
 
     def chat(self, messages: Messages) -> LMResponse:
         """Raises ModelFailure, also where the model refuses."""
         return SHARED.run(self._chat(messages))
 
-    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse]:
+    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
         return SHARED.run(self._chat_batch(message_batches))
-
-    async def achat(self, messages: Messages) -> LMResponse:
-        return await asyncio.wrap_future(SHARED.submit(self._chat(messages)))
-
-    async def achat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse]:
-        return await asyncio.wrap_future(SHARED.submit(self._chat_batch(message_batches)))
 
     def close(self) -> None:
         SHARED.run(self._provider.close())
 
-    async def _chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse]:
-        room = asyncio.Semaphore(self._concurrency)
+    async def _chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
+        room = asyncio.Semaphore(self.concurrency)
 
-        async def one(messages: Messages) -> LMResponse:
+        async def one(messages: Messages) -> LMResponse | ModelFailure:
             async with room:
-                started = time.perf_counter()
                 try:
                     return await self._chat(messages)
                 except ModelFailure as failure:
-                    elapsed = time.perf_counter() - started
-                    return LMResponse("", NOTHING, elapsed, self.model, "other", None, str(failure))
+                    return failure
 
         return list(await asyncio.gather(*map(one, message_batches)))
 
@@ -184,7 +165,8 @@ class ProviderHandler(ModelHandler):
             if error != "budget":  # no call was made
                 genai.trace(conversation_record(self._provider, answer, error, ledger.attempts - 1, started))
         elapsed = (time.time_ns() - started) / 1e9
-        return LMResponse(answer.text, answer.usage, elapsed, answer.model, answer.finish, answer.usd)
+        usage = answer.usage if answer.counted else None
+        return LMResponse(answer.text, usage, elapsed, answer.model, answer.usd, answer.finish)
 
 
 class OpenAIHandler(ProviderHandler):
@@ -202,8 +184,8 @@ class OpenAIHandler(ProviderHandler):
         """`api_key` None: the variable that the catalogue of providers names for this address; an address on this
         machine needs none. `options` are as of ProviderHandler. Raises ConfigError without a key, and without the
         SDK."""
-        provider = _at_address("openai", model, base_url, api_key)
-        super().__init__(provider, temperature=temperature, max_tokens=max_tokens, **options)
+        provider, key = _at_address("openai", model, base_url, api_key)
+        super().__init__(provider, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
 
 
 class AnthropicHandler(ProviderHandler):
@@ -219,8 +201,8 @@ class AnthropicHandler(ProviderHandler):
         **options: Any,
     ) -> None:
         """As OpenAIHandler; the address comes without /v1."""
-        provider = _at_address("anthropic", model, base_url, api_key)
-        super().__init__(provider, temperature=temperature, max_tokens=max_tokens, **options)
+        provider, key = _at_address("anthropic", model, base_url, api_key)
+        super().__init__(provider, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
 
 
 class VLLMHandler(ModelHandler):
@@ -241,11 +223,13 @@ class VLLMHandler(ModelHandler):
         self._sampling = vllm.SamplingParams(temperature=temperature, max_tokens=max_tokens)
 
     def chat(self, messages: Messages) -> LMResponse:
-        (response,) = self.chat_batch([messages])
-        return response
+        return self._answered([messages])[0]
 
-    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse]:
+    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
         """All in one call of the engine, which batches them by itself."""
+        return list(self._answered(message_batches))
+
+    def _answered(self, message_batches: Sequence[Messages]) -> list[LMResponse]:
         started = time.perf_counter()
         outputs = self._engine.chat([[dict(one) for one in batch] for batch in message_batches], self._sampling)
         elapsed = time.perf_counter() - started
@@ -255,14 +239,14 @@ class VLLMHandler(ModelHandler):
                 Usage(len(output.prompt_token_ids or ()), len(output.outputs[0].token_ids)),
                 elapsed,
                 self.model,
-                output.outputs[0].finish_reason or "other",
                 0.0,
+                output.outputs[0].finish_reason or "other",
             )
             for output in outputs
         ]
 
 
-def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> EndpointProvider:
+def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> tuple[EndpointProvider, str]:
     known = catalogue()
     base_url = base_url.rstrip("/")
     named = [name for name, entry in known.items() if entry.wire == wire and entry.base_url.rstrip("/") == base_url]
@@ -273,7 +257,7 @@ def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> E
         if not asked.key_env and urlsplit(base_url).hostname not in _LOOPBACK:
             raise ConfigError(f'no key for {base_url}: give api_key, e.g. os.environ["OPENAI_API_KEY"]')
         api_key = key_of(model, asked, os.environ, "model") if asked.key_env else NO_KEY
-    return providers.connect(model, asked, api_key)
+    return providers.connect(model, asked, api_key), api_key
 
 
 def _message(one: Mapping[str, str]) -> Message:
@@ -281,3 +265,10 @@ def _message(one: Mapping[str, str]) -> Message:
     if role not in ("system", "user", "assistant"):
         raise ValueError(f"a message's role is {role!r}; give system, user or assistant")
     return Message(role, one["content"])  # type: ignore[arg-type]
+
+
+def _or_failure(chat: Callable[[Messages], LMResponse], messages: Messages) -> LMResponse | ModelFailure:
+    try:
+        return chat(messages)
+    except ModelFailure as failure:
+        return failure

@@ -1,10 +1,10 @@
-'''A supervisor that is a script: two programs, written by hand on the development families, answer every question.
+"""A supervisor that is a script: two programs, written by hand on the development families, answer every question.
 
 It stands for a model in everything but the thinking: its answers come over HTTP as a conversation, its programs run in
 the sandbox over the context that a model would get, and the host holds what they conclude against the log. So the bench
 measures what programs over a log can add to statistics and the graph, and what the way there costs; what a language
 model would write is another question.
-'''
+"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 
 from oven_bench.judging.scripted_conversation import Asked, Said
 
-LOOK: Final = '''\
+LOOK: Final = """\
 I look at what there is first.
 
 ```repl
@@ -21,7 +21,7 @@ for alarm in context["alarms"]:
     print(alarm["symptom"], alarm["metric"], alarm["onset"], alarm["raised"], alarm["before"], alarm["after"])
 print(context["graph"]["ranked"][:5], context["not_finite"])
 ```
-'''
+"""
 
 DECIDE: Final = '''\
 Now I compare the gauges around each change, the causes that leave the plainest trace first.

@@ -6,23 +6,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from oven_agents.judges.failures import JudgeFailure
 from oven_agents.language_models.desk import Desk, counted
+from oven_agents.providers.failures import ModelFailure
 from oven_agents.runtime.companion import Surroundings
 from oven_agents.supervisor.caps import Caps
 from oven_agents.supervisor.diagnosis.configured_models import ConfiguredModels
 from oven_agents.supervisor.diagnosis.diagnosing import Found, diagnose
 from oven_agents.supervisor.diagnosis.graph_view import GraphView, viewing
 from oven_agents.supervisor.diagnosis.log_context import LogContext, shown_settings
-from oven_agents.supervisor.diagnosis.transcripts import Question, Transcripts
+from oven_agents.supervisor.diagnosis.transcripts import Asked, Question, Transcripts
 from oven_controller.errors import BusError, ConfigError, OvenError
 from oven_controller.protocol.events import Event
 from oven_controller.settings.model import SupervisorSettings
-
-if TYPE_CHECKING:
-    from oven_agents.supervisor.diagnosis.supervisor import Asked
 
 log = logging.getLogger("oven.agent")
 
@@ -86,12 +83,12 @@ class Enquirer:
             except OSError as error:
                 log.warning("%s: when diagnosis %d was taken cannot be kept: %s", self._around.name, number, error)
 
-    async def _found(self, asked: Asked) -> Found | JudgeFailure:
+    async def _found(self, asked: Asked) -> Found | ModelFailure:
         try:
             return await self._diagnosed(asked)
         except BusError as error:
             return self._failure("connection", f"the log cannot be read: {error}")
-        except JudgeFailure as failure:
+        except ModelFailure as failure:
             return self._failure(failure.kind, failure.detail)
         except OvenError as error:
             return self._failure("internal", str(error))
@@ -100,9 +97,9 @@ class Enquirer:
         except Exception as error:  # a fault of ours; its text may hold what was sent to a model
             return self._failure("internal", type(error).__name__)
 
-    def _failure(self, kind: Any, why: str) -> JudgeFailure:
+    def _failure(self, kind: Any, why: str) -> ModelFailure:
         self.failed[kind] += 1
-        return JudgeFailure(kind, why)
+        return ModelFailure(kind, why)
 
     async def _diagnosed(self, asked: Asked) -> Found:
         self._events += await self._around.read_log()

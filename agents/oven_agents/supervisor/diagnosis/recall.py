@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from oven_agents.judges.failures import JudgeFailure
+from oven_agents.providers.failures import ModelFailure
 from oven_agents.supervisor.diagnosis.diagnosing import Found, diagnose
 from oven_agents.supervisor.diagnosis.log_context import context_of
 from oven_agents.supervisor.diagnosis.transcripts import Kept
@@ -26,10 +26,10 @@ class Silent(ModelHandler):
         self.model = model
 
     def chat(self, messages: Messages) -> LMResponse:
-        raise JudgeFailure("not_configured", "the kept conversation has no answer to this, and no call is made")
+        raise ModelFailure("not_configured", "the kept conversation has no answer to this, and no call is made")
 
-    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | JudgeFailure]:
-        return [JudgeFailure("not_configured", "no call is made") for _ in message_batches]
+    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
+        return [ModelFailure("not_configured", "no call is made") for _ in message_batches]
 
 
 def recalled(kept: Kept, log: Sequence[Event], knobs: Sequence[str], config: dict[str, object]) -> Found:
@@ -56,8 +56,8 @@ def recalled(kept: Kept, log: Sequence[Event], knobs: Sequence[str], config: dic
 
 def _model(log: Path) -> str:
     """As the kept calls name it; empty where there are none."""
-    with log.open(encoding="utf-8") if log.is_file() else contextlib.nullcontext([]) as lines:
-        for line in lines:
-            with contextlib.suppress(ValueError, LookupError, TypeError):
-                return str(json.loads(line)["model"])
+    if not log.is_file():
+        return ""
+    with log.open(encoding="utf-8") as lines, contextlib.suppress(ValueError, LookupError, TypeError):
+        return str(json.loads(lines.readline())["model"])
     return ""

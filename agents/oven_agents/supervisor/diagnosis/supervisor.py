@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from oven_agents.judges.failures import JudgeFailure
 from oven_agents.language_models.desk import Desk, counted
+from oven_agents.providers.failures import ModelFailure
 from oven_agents.runtime.companion import Surroundings
 from oven_agents.sdk.agent import Agent, Notice, Said
 from oven_agents.sdk.alternative_plans import SYMPTOM
@@ -26,7 +26,7 @@ from oven_agents.supervisor.diagnosis.diagnosing import Found, votable
 from oven_agents.supervisor.diagnosis.enquirer import Enquirer
 from oven_agents.supervisor.diagnosis.log_context import shown_settings
 from oven_agents.supervisor.diagnosis.recall import recalled
-from oven_agents.supervisor.diagnosis.transcripts import Kept, Transcripts
+from oven_agents.supervisor.diagnosis.transcripts import Asked, Kept, Transcripts
 from oven_controller.errors import ConfigError
 from oven_controller.mesh.actuator_values import show
 from oven_controller.protocol.events import Event
@@ -46,16 +46,6 @@ RECENT: Final = 5
 """Readings of which the mean is held against revert_if: one odd step takes nothing back."""
 RECOVERED: Final = 0.5
 """Share of what was lost that a change is forecast to win back within the horizon."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What one question was about, as the vote needs it."""
-
-    number: int
-    tick: int
-    values: Mapping[str, Value]
-    """Knob → its value when it was asked."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +148,7 @@ class Supervisor(Agent):
             return self._reverting(window) or self._ask_if_due(window)
         if self._enquirer is not None:
             self._enquirer.took(answered.asked.number, window.tick)
-        if isinstance(answered.found, JudgeFailure):
+        if isinstance(answered.found, ModelFailure):
             return Notice(answered.found.kind, f"abstains: {answered.found}; so far {self._told()}")
         return self._said(answered.asked, answered.found, window)
 

@@ -26,6 +26,16 @@ FILE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What one question was about, as the vote needs it."""
+
+    number: int
+    tick: int
+    values: Mapping[str, Value]
+    """Knob → its value when it was asked."""
+
+
+@dataclass(frozen=True)
 class Question:
     """What was known when a diagnosis was asked for."""
 

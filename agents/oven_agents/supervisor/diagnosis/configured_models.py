@@ -56,7 +56,6 @@ class ConfiguredModels:
         return self._budget.cost_usd if self._budget is not None else 0.0
 
     def close(self) -> None:
+        """The budget stays open: calls that were left behind book what they come to."""
         for handler in self._handlers:
             handler.close()
-        if self._budget is not None:
-            self._budget.close()

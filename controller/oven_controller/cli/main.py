@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -34,9 +33,10 @@ from oven_controller.cli import (
     review,
     runs,
     schema,
+    traces,
     up,
 )
-from oven_controller.errors import OvenError
+from oven_controller.errors import NO_ROOM, OvenError
 from oven_controller.terminal_text import clean
 
 PANELS = {
@@ -56,7 +56,7 @@ PANELS = {
         "distrust",
         "judge",
     ),
-    "Ask": ("decisions", "explain", "review", "replay", "backtest", "import", "kg", "oracle"),
+    "Ask": ("decisions", "explain", "review", "replay", "backtest", "import", "kg", "oracle", "traces"),
     "Measure": ("gym", "bench", "calibration"),
     "Set up": ("doctor", "config", "agent", "creds", "schema"),
 }
@@ -75,9 +75,6 @@ class Panels(TyperGroup):
             command.rich_help_panel = _PLACES[cmd_name][1]
         return command
 
-
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""A full disk, a quota, a limit on a file's size, a disk that takes nothing."""
 
 app = typer.Typer(
     name="oven-controller",
@@ -112,6 +109,7 @@ app.add_typer(agent.app, name="agent")
 app.add_typer(judge.app, name="judge")
 app.add_typer(oracle.app, name="oracle")
 app.add_typer(notify.app, name="notify")
+app.add_typer(traces.app, name="traces")
 
 
 def run(argv: Sequence[str] | None = None) -> None:

@@ -86,6 +86,8 @@ class LineFormat:
     def write(self, path: Path, traces: Iterable[Trace]) -> int:
         """To the file, or to the format's file in a folder that is there."""
         file, count = self._file(path), 0
+        if file.is_dir():
+            raise ConfigError(f"{file} is a folder, and this format is a file: name one in it")
         with atomic_file(file) as out:
             for trace in traces:
                 for row in self.rows(trace):

@@ -22,18 +22,17 @@ from oven_controller.cli import (
     gym,
     importing,
     judge,
-    kg,
     log,
     mcp,
     monitor,
     notify,
     operator,
     oracle,
+    plugged_groups,
     replay,
     review,
     runs,
     schema,
-    traces,
     up,
 )
 from oven_controller.errors import NO_ROOM, OvenError
@@ -56,7 +55,7 @@ PANELS = {
         "distrust",
         "judge",
     ),
-    "Ask": ("decisions", "explain", "review", "replay", "backtest", "import", "kg", "oracle", "traces"),
+    "Ask": ("decisions", "explain", "review", "replay", "backtest", "import", "kg", "oracle", "supervise", "traces"),
     "Measure": ("gym", "bench", "calibration"),
     "Set up": ("doctor", "config", "agent", "creds", "schema"),
 }
@@ -103,13 +102,12 @@ def main(
 ) -> None: ...
 
 
-for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, doctor, config, kg):
+for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, doctor, config, plugged_groups):
     group.register(app)
 app.add_typer(agent.app, name="agent")
 app.add_typer(judge.app, name="judge")
 app.add_typer(oracle.app, name="oracle")
 app.add_typer(notify.app, name="notify")
-app.add_typer(traces.app, name="traces")
 
 
 def run(argv: Sequence[str] | None = None) -> None:

@@ -34,7 +34,7 @@ def test_check_says_whether_a_file_is_whole(file: Path, capsys: pytest.CaptureFi
         more.write("{nothing\n")
     code, out, _ = command(capsys, "check", file)
     assert code == 1
-    assert "1 lines: not json (e.g. line 2" in out
+    assert "lines: 1: not json (e.g. line 2" in out
 
 
 def test_each_thing_that_a_step_lacks_is_counted_by_kind() -> None:
@@ -91,7 +91,7 @@ def test_convert_names_a_bad_line_and_leaves_it_out_when_asked(
     assert "--skip-bad" in err
     assert not (tmp_path / "a.jsonl").exists()
     code, out, _ = command(capsys, "convert", file, tmp_path / "a.jsonl", "--skip-bad")
-    assert (code, "1 bad lines were left out" in out) == (0, True)
+    assert (code, "bad lines left out: 1" in out) == (0, True)
 
 
 @pytest.mark.parametrize(

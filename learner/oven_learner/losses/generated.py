@@ -1,0 +1,49 @@
+"""A generation batch of one rank, as TRL made and scored it: what channels choose their columns from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """One entry for each of this rank's B completions, unless it says otherwise."""
+
+    rows: Sequence[Mapping[str, Any]]
+    """The dataset's."""
+    prompts: Sequence[Any]
+    """Texts or conversations, as the policy was given them: with what an environment said at its reset."""
+    completion_ids: Sequence[Sequence[int]]
+    """Without padding; with what tools wrote."""
+    rewards: Tensor
+    """(ranks · B), the weighted sum over reward functions, of all ranks; NaN where none has scored."""
+    tools: Sequence[Sequence[Any]]
+    """Those that the row's prompt was rendered with."""
+    environments: Sequence[Any] | None
+    """The environments of the rows, as the rollouts left them."""
+    group: int
+    """Completions of a prompt, which follow each other over the ranks."""
+
+    @classmethod
+    def of(cls, trainer: Any, rows: Sequence[Mapping[str, Any]], **scored: Any) -> Generated:
+        """Of a GRPOTrainer's last generation. `scored`: what `_calculate_rewards` took and returned."""
+        by_function: Tensor = scored["rewards"]  # (ranks · B, functions)
+        weights = trainer.reward_weights.to(by_function.device).unsqueeze(0)
+        rewards = (by_function * weights).nansum(dim=1).masked_fill(by_function.isnan().all(dim=1), float("nan"))
+        if trainer.environment_factories is not None:
+            tools = [trainer._env_tools[name] for name in trainer._batch_environments]
+        else:
+            tools = [trainer.tools or []] * len(rows)
+        return cls(
+            rows=rows,
+            prompts=scored["prompts"],
+            completion_ids=scored["completion_ids"],
+            rewards=rewards,
+            tools=tools,
+            environments=trainer.environments,
+            group=trainer.num_generations if trainer.model.training else trainer.num_generations_eval,
+        )

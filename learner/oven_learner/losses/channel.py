@@ -19,7 +19,7 @@ class Tally(NamedTuple):
     """A term over one micro-batch: the sum, with its gradient, and the number that it is a mean over; two scalars."""
 
     total: Tensor
-    count: Tensor
+    number: Tensor
     gauges: Mapping[str, tuple[Tensor, Tensor]] = {}
     """Of each of the channel's gauges the sum and the number that it is a mean over, without a gradient."""
 

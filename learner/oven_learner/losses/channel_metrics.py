@@ -13,7 +13,7 @@ def record(trainer: Any, channel: Channel, tally: Tally, mode: Literal["train", 
     """Adds the term, its weight and its gauges to the trainer's metrics of this step: TRL's convention (`_metrics`), by
     which an attached trainer publishes. One collective for all; what was not measured on any rank is not logged."""
     gauges = [tally.gauges[gauge.name] for gauge in channel.gauges if gauge.name in tally.gauges]
-    pairs = [(tally.total.detach(), tally.count), *gauges]
+    pairs = [(tally.total.detach(), tally.number), *gauges]
     here = torch.stack([part.to(tally.total.dtype) for pair in pairs for part in pair]).detach()
     found = trainer.accelerator.reduce(here, reduction="sum").tolist()
     names = ["", *(f"/{gauge.name}" for gauge in channel.gauges if gauge.name in tally.gauges)]

@@ -154,9 +154,7 @@ class Distillation(Channel):
         apart = generalized_jsd(found, wanted[:, : found.size(-1)], self.beta, temperature)
         return Tally(apart.sum(), kept.sum())
 
-    def _tally_across(
-        self, across: CrossTokenizer, found: Tensor, kept: Tensor, inputs: dict[str, Any]
-    ) -> Tally:
+    def _tally_across(self, across: CrossTokenizer, found: Tensor, kept: Tensor, inputs: dict[str, Any]) -> Tally:
         """The same by text. A completion's mean counts as often as it has tokens of text."""
         written = []  # of each row that has text: its place, the places of its tokens, the teacher's, and the ends
         for row, (ids, mask) in enumerate(zip(inputs["completion_ids"].tolist(), kept.tolist(), strict=True)):

@@ -27,23 +27,3 @@ class Generated:
     """The environments of the rows, as the rollouts left them."""
     group: int
     """Completions of a prompt, which follow each other over the ranks."""
-
-    @classmethod
-    def of(cls, trainer: Any, rows: Sequence[Mapping[str, Any]], **scored: Any) -> Generated:
-        """Of a GRPOTrainer's last generation. `scored`: what `_calculate_rewards` took and returned."""
-        by_function: Tensor = scored["rewards"]  # (ranks · B, functions)
-        weights = trainer.reward_weights.to(by_function.device).unsqueeze(0)
-        rewards = (by_function * weights).nansum(dim=1).masked_fill(by_function.isnan().all(dim=1), float("nan"))
-        if trainer.environment_factories is not None:
-            tools = [trainer._env_tools[name] for name in trainer._batch_environments]
-        else:
-            tools = [trainer.tools or []] * len(rows)
-        return cls(
-            rows=rows,
-            prompts=scored["prompts"],
-            completion_ids=scored["completion_ids"],
-            rewards=rewards,
-            tools=tools,
-            environments=trainer.environments,
-            group=trainer.num_generations if trainer.model.training else trainer.num_generations_eval,
-        )

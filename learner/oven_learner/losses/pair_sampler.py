@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class PairSampler:
-    """Epochs of all `pairs`, each in an order of its own; of every `ranks` × `batch` that follow each other, rank r has
+    """Epochs of all `pairs`, each in its own order; of every `ranks` × `batch` that follow each other, rank r has
     the r-th `batch`. The ranks together have what one process with a batch of `ranks` × `batch` has."""
 
     pairs: int

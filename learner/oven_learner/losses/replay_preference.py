@@ -136,7 +136,8 @@ class StartingPolicy(nn.Module):
 
     def __init__(self, pairs: Sequence[PairTokens], device: torch.device) -> None:
         super().__init__()
-        self._pairs = hashlib.sha256(repr([(one.state, one.chosen, one.rejected) for one in pairs]).encode()).hexdigest()
+        said = repr([(one.state, one.chosen, one.rejected) for one in pairs])
+        self._pairs = hashlib.sha256(said.encode()).hexdigest()
         self.register_buffer("nats", torch.full((2, len(pairs)), math.nan, device=device))
 
     def get_extra_state(self) -> dict[str, str]:

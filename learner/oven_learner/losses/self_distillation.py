@@ -29,7 +29,7 @@ class SelfDistillation(Channel):
     """Divergence per token between the policy and a teacher that reads the same completion after a hinted prompt
     (Hübotter et al. 2026, arXiv 2601.20802), over the completions that have a hint (oven_learner.losses.hints): a
     sibling's success, the environment's feedback, a template. TRL 1.16's functions (`experimental/sdpo/loss_utils`)
-    compute it; its SDPOTrainer is no GRPOTrainer and mixes its loss otherwise.
+    compute it; its SDPOTrainer is not a GRPOTrainer, and mixes its loss otherwise.
 
     `teacher`: "live", the policy as it is, or "ema", its moving average at `rate` a step, which begins as the policy
     when the weight rises above 0 (what it keeps: oven_learner.losses.moving_average). `mode` is over the whole
@@ -45,7 +45,7 @@ class SelfDistillation(Channel):
     name = "sdpo"
     unit = "nats per token, policy to its hinted self"
     gauges: ClassVar[tuple[MetricSpec, ...]] = (
-        MetricSpec(name="accuracy", better="up", unit="share of tokens whose likeliest is the hinted one's"),
+        MetricSpec(name="accuracy", better="up", unit="share of tokens whose most probable one is the hinted policy's"),
         MetricSpec(name="margin", unit="nats per token that the hint adds to what was sampled"),
         MetricSpec(name="hinted", unit="share of completions"),
     )
@@ -129,7 +129,8 @@ class SelfDistillation(Channel):
         rows = [row for row, tokens in enumerate(hinted) if tokens is not None]
         device = inputs["completion_ids"].device
         share = torch.tensor(float(len(rows)), device=device), torch.tensor(float(len(hinted)), device=device)
-        mask = inputs["completion_mask"] if "tool_mask" not in inputs else inputs["completion_mask"] * inputs["tool_mask"]
+        mask = inputs["completion_mask"]  # (B, C)
+        mask = mask if "tool_mask" not in inputs else mask * inputs["tool_mask"]
         kept = mask[rows].bool()  # (b, C), b <= B
         if not kept.any():
             nothing = torch.zeros((), device=device)

@@ -96,7 +96,7 @@ class TextChannels:
             tally = channel.tally(model, inputs)
         record(self, channel, tally, "train")
         parts = trainer.current_gradient_accumulation_steps if scaled else 1
-        return tally.total / tally.count.clamp(min=1) / parts
+        return tally.total / tally.number.clamp(min=1) / parts
 
     def _scaled_by_the_loss(self, num_items: Any) -> bool:
         """Whether the trainer takes the loss as one part of the step's, and does not divide it (`training_step`)."""

@@ -38,7 +38,8 @@ from oven_controller.protocol.rules import Rules
 from oven_controller.replica.history_service import serve_history
 from oven_controller.replica.service import serve
 from oven_controller.security.credentials import Credentials
-from oven_kg.service.endpoints import answers
+from oven_kg.checked_graph import load
+from oven_kg.service.endpoints import Answers
 from oven_kg.service.process import serving as serving_graph
 
 ON = Subjects(RUN)
@@ -155,6 +156,10 @@ class LiveRun:
         return events
 
 
+def _said_by(name: str) -> Callable[[Event], bool]:
+    return lambda event: event.subject == ON.agent(name)
+
+
 async def say(bus: Bus, subject: str, message: LearnerMessage) -> None:
     await bus.append(subject, message.wire(), message_id=f"{message.incarnation}-{message.n}")
 
@@ -177,7 +182,7 @@ async def live_run(
         server.bus("mesh") as mesh,
         server.bus("history") as history,
         server.bus() as bus,
-        serving_graph(bus, answers()),
+        serving_graph(bus, Answers(load())),
     ):
         await serve_history(history, RUN)
         run = LiveRun(server, bus, supervisor, place)
@@ -186,7 +191,7 @@ async def live_run(
         for name, agent in agents.items():
             key = Credentials.load(server.creds(name))
             tasks.append(asyncio.create_task(host([Session(agent, name)], server.url, RUN, key)))
-            await server.logged(lambda event, name=name: event.subject == ON.agent(name))
+            await server.logged(_said_by(name))
         tasks.append(asyncio.create_task(run.follow()))
         try:
             yield run

@@ -12,8 +12,8 @@ from typer import Argument, Option
 from oven_agents.supervisor.caps import Caps
 from oven_agents.supervisor.configured_models import configured_model
 from oven_agents.supervisor.context_files import read_context
-from oven_agents.supervisor.orchestrator import CONCURRENCY, WORKER_CTX_K, RunResult, run
 from oven_agents.supervisor.loop import MAX_ERRORS, MAX_ITERATIONS
+from oven_agents.supervisor.orchestrator import CONCURRENCY, WORKER_CTX_K, RunResult, run
 from oven_agents.supervisor.repl import OUTPUT_LIMIT
 from oven_controller.errors import ConfigError, reason
 from oven_controller.plugged_command import PluggedCommand
@@ -29,8 +29,8 @@ def ask(
         list[str],
         Argument(
             metavar="FILE…",
-            help="The context: text, .json, .jsonl (a list of its lines), - for standard input. Several become a dict by "
-            "their names.",
+            help="The context: text, .json, .jsonl (a list of its lines), - for standard input. Several become a dict "
+            "by their names.",
         ),
     ],
     supervisor_model: Annotated[
@@ -118,8 +118,8 @@ def _lines(result: RunResult) -> list[str]:
     supervisor, worker = result.supervisor_usage, result.worker_usage
     cost = "its price is not known" if result.cost_usd is None else f"{result.cost_usd:.4f} USD"
     spent = (
-        f"{result.iterations} turns ({result.failed} failed), {result.calls} calls in {result.elapsed:.1f} s; tokens in "
-        f"and out: supervisor {supervisor.input_tokens:,} and {supervisor.output_tokens:,}, worker "
+        f"{result.iterations} turns ({result.failed} failed), {result.calls} calls in {result.elapsed:.1f} s; tokens "
+        f"in and out: supervisor {supervisor.input_tokens:,} and {supervisor.output_tokens:,}, worker "
         f"{worker.input_tokens:,} and {worker.output_tokens:,}; {cost}"
     )
     failures = ", ".join(f"{kind} {count}" for kind, count in result.failures.items())

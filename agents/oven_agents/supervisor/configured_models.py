@@ -42,8 +42,8 @@ def configured_model(
     environ: Mapping[str, str] = os.environ,
     **options: Any,
 ) -> ModelHandler:
-    """The model of a role. What is None comes from the role's variable or BASE_URL, or is the usual one. `key_env` names
-    the variable with the key; without it the key is that of the address: TOGETHER_API_KEY or OPENAI_API_KEY for
+    """The model of a role. What is None comes from the role's variable or BASE_URL, or is the usual one. `key_env`
+    names the variable with the key; without it the key is that of the address: TOGETHER_API_KEY or OPENAI_API_KEY for
     Together's, the catalogue's variable for a provider of the catalogue, and none on this machine. `options` are the
     handler's. Raises ConfigError where a key is missing, and without the SDK."""
     usual = USUAL[role]

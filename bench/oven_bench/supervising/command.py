@@ -35,8 +35,10 @@ PROMPTS: Final = 64
 AT_A_TIME: Final = 16
 TIMEOUT_S: Final = 10.0
 """Of one call with its repetitions: a request that hangs ends then."""
-BOUND, LOOP_BOUND_MS: Final = 1.5, 500.0
-"""What issue 25 asks for at least."""
+BOUND: Final = 1.5
+"""Times the ideal that a batch may take."""
+LOOP_BOUND_MS: Final = 500.0
+"""That a run over the log may take besides its models."""
 BATCHES = """\
 import time
 prompts = [f"prompt {{at}}" for at in range({prompts})]
@@ -133,7 +135,7 @@ def log_of(steps: int, seed: int = 0) -> dict[str, Any]:
         late = 3.0 if step > 0.8 * steps else 0.0
         metrics = {name: round(draw.gauss(1.0, 0.1) + late * (at < 2), 6) for at, name in enumerate(names)}
         rows.append({"step": step, "tick": step, "metrics": metrics})
-    votes = [{"tick": tick, "agent": "learning_rate", "stance": "abstain", "why": "steady"} for tick in range(0, steps, 10)]
+    votes = [{"tick": tick, "agent": "learning_rate", "stance": "abstain"} for tick in range(0, steps, 10)]
     return {"config": {"lr": 1e-6, "group": 8}, "observations": rows, "votes": votes, "traces": ["x" * 1500] * 500}
 
 
@@ -144,9 +146,7 @@ def measure_loop(steps: int, runs: int) -> dict[str, Any]:
         for number in range(runs):
             supervisor = ScriptedModel([program(code) for code in PROGRAMS])
             worker = ScriptedModel(["NONE"])
-            found.append(
-                run("what broke, and when?", context, supervisor, worker, log_dir=Path(scratch) / str(number))
-            )
+            found.append(run("what broke, and when?", context, supervisor, worker, log_dir=Path(scratch) / str(number)))
     right = [result.ended == "final" and 0 <= result.answer["step"] - 0.8 * steps <= 20 for result in found]
     return {
         "steps": steps,
@@ -170,10 +170,11 @@ def bench(
     if as_json:
         print_object(found, as_json)
     else:
+        faulty, right = batch["faulty"], f"{loop['right']} of {runs} right"
         rows = [
             ("worker_batch", f"{batch['ms']:g} ms", f"{batch['times_ideal']:g} × ideal", f"{batch['wrong']} wrong"),
-            ("with faults", f"{batch['faulty']['ms']:g} ms", str(batch["faulty"]["slots"]), f"{batch['faulty']['wrong']} wrong"),
-            (f"loop, {steps} steps", f"{loop['ms']:g} ms", f"{loop['turns']} turns", f"{loop['right']} of {runs} right"),
+            ("with faults", f"{faulty['ms']:g} ms", str(faulty["slots"]), f"{faulty['wrong']} wrong"),
+            (f"loop, {steps} steps", f"{loop['ms']:g} ms", f"{loop['turns']} turns", right),
         ]
         print_table({}, ("", "median", "", ""), rows)
     passed = not batch["wrong"] and not batch["faulty"]["wrong"] and batch["times_ideal"] <= BOUND

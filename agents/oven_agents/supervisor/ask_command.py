@@ -78,21 +78,26 @@ def ask(
         raise ConfigError("--resume needs --log-dir, the folder of the run that was interrupted")
     caps = Caps(max_usd, max_tokens, max_calls, max_seconds, max_errors)
     context = read_context(files)
-    result = run(
-        question,
-        context,
-        configured_model("supervisor", supervisor_model, base_url, key_env),
-        configured_model("worker", worker_model, worker_base_url or base_url, key_env, concurrency=concurrency),
-        max_iterations,
-        log_dir,
-        output_limit,
-        worker_ctx_k,
-        caps=caps,
-        prompt="" if prompt is None else _text(prompt),
-        resume=resume,
-        concurrency=concurrency,
-        backend=backend,
-    )
+    more = "" if prompt is None else _text(prompt)
+    with (
+        configured_model("supervisor", supervisor_model, base_url, key_env) as supervisor,
+        configured_model("worker", worker_model, worker_base_url or base_url, key_env) as worker,
+    ):
+        result = run(
+            question,
+            context,
+            supervisor,
+            worker,
+            max_iterations,
+            log_dir,
+            output_limit,
+            worker_ctx_k,
+            caps=caps,
+            prompt=more,
+            resume=resume,
+            concurrency=concurrency,
+            backend=backend,
+        )
     if as_json:
         print(json.dumps(dataclasses.asdict(result)))
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from oven_agents.providers.usage import Usage
-
 from oven_agents.supervisor.models import LMResponse, Messages, ModelHandler
 
 
@@ -18,7 +17,7 @@ class ScriptedModel(ModelHandler):
         self._last = answers[-1]
 
     def chat(self, messages: Messages) -> LMResponse:
-        return LMResponse(next(self._left, self._last), Usage(0, 0), 0.0, self.model, "stop", 0.0)
+        return LMResponse(next(self._left, self._last), Usage(0, 0), 0.0, self.model, 0.0, "stop")
 
 
 def program(code: str) -> str:

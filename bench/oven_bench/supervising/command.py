@@ -53,7 +53,7 @@ PROGRAMS: Final = (
     "print({key: len(value) for key, value in context.items()})\nprint(context['observations'][0])",
     """\
 from statistics import fmean, pstdev
-def alarms(name, drift=0.5, bound=12.0):
+def alarms(name, drift=0.5, bound=25.0):
     values = [row['metrics'][name] for row in context['observations']]
     mean, spread = fmean(values[:500]), pstdev(values[:500]) or 1.0
     up = down = 0.0

@@ -164,7 +164,7 @@ def test_a_model_that_hangs_is_left_behind_when_the_time_is_up() -> None:
         result = asked(ScriptedHandler(in_order(program(code))), ScriptedHandler(hangs), caps=Caps(seconds=0.5))
         assert result.ended == "seconds"
         result = asked(ScriptedHandler(hangs), caps=Caps(seconds=0.2))
-        assert (result.ended, result.iterations) == ("seconds", 0) and "had not answered" in result.why
+        assert (result.ended, result.iterations) == ("seconds", 0)
     finally:
         released.set()
 

@@ -17,9 +17,9 @@ from oven_controller.cli.main import app
 
 FILE = "commands.txt"
 PROGRAM = "oven-controller"
-PLUGGED = ("benches", "kg")
+PLUGGED = ("benches", "kg", "supervise")
 """Groups of entry points whose commands read their own options: by typer, in `NAME.command`, or by `NAME.run(args)`."""
-COMMAND_OF = {"benches": "bench", "kg": "kg"}
+COMMAND_OF = {"benches": "bench", "kg": "kg", "supervise": "supervise"}
 PROCESSES = "processes"
 """What the stack starts, with arguments of its own; each is called `main(args)`. Some read theirs without a parser."""
 WITHOUT_PARSER = ("learner", "mesh")

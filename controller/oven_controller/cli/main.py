@@ -34,6 +34,7 @@ from oven_controller.cli import (
     review,
     runs,
     schema,
+    supervise,
     up,
 )
 from oven_controller.errors import OvenError
@@ -56,7 +57,7 @@ PANELS = {
         "distrust",
         "judge",
     ),
-    "Ask": ("decisions", "explain", "review", "replay", "backtest", "import", "kg", "oracle"),
+    "Ask": ("decisions", "explain", "review", "replay", "backtest", "import", "kg", "oracle", "supervise"),
     "Measure": ("gym", "bench", "calibration"),
     "Set up": ("doctor", "config", "agent", "creds", "schema"),
 }
@@ -106,7 +107,7 @@ def main(
 ) -> None: ...
 
 
-for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, doctor, config, kg):
+for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, doctor, config, kg, supervise):
     group.register(app)
 app.add_typer(agent.app, name="agent")
 app.add_typer(judge.app, name="judge")

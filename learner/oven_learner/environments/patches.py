@@ -13,7 +13,7 @@ HUNK: Final = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
 def make_patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """What turns `before` into `after`, as git writes it: new, changed and deleted files in the order of their paths."""
+    """What turns `before` into `after`, as git writes it: new, changed and deleted files, by path."""
     parts = []
     for path in sorted({*before, *after}):
         old, new = before.get(path), after.get(path)

@@ -54,7 +54,9 @@ class Recorder:
     the last call) and `solved` has these recorded, too. `sink` is given each trace when it is rewarded.
     """
 
-    def __init__(self, factory: Callable[[], Any], sink: Callable[[Trace], None], *, split: str = "", name: str = "") -> None:
+    def __init__(
+        self, factory: Callable[[], Any], sink: Callable[[Trace], None], *, split: str = "", name: str = ""
+    ) -> None:
         self._factory, self._sink = factory, sink
         self.split = split
         self.name = name
@@ -79,7 +81,7 @@ class Recorder:
         self._trainer = trainer
         tools = next(iter(trainer._env_tools.values()))  # noqa: SLF001 - TRL has them nowhere else
         self._tools = tuple(_tool(function) for function in tools)
-        generate = trainer._generate  # noqa: SLF001 - the mask and the log-probabilities are local to its caller
+        generate = trainer._generate
 
         def seen(prompts: list[Any]) -> Any:
             found = generate(prompts)
@@ -90,7 +92,7 @@ class Recorder:
             ]
             return found
 
-        trainer._generate = seen  # noqa: SLF001
+        trainer._generate = seen
 
     def reward(
         self, prompts: list[Any], completions: list[Any], environments: list[Any], trainer_state: Any, **columns: Any
@@ -210,13 +212,9 @@ def _steps(messages: list[Any], calls: list[Call], rollout: Rollout) -> tuple[tu
         while at < len(messages) and messages[at]["role"] == "tool":
             results.append(messages[at])
             at += 1
-        wanted = [call["function"]["name"] for call in action.get("tool_calls") or [] if "function" in call]
-        done = []
-        for name in wanted:
-            if waiting and waiting[0].tool == name:
-                done.append(waiting.pop(0))
+        missing = bool(action.get("tool_calls")) and not results
+        done = waiting if missing else _carried_out(waiting, results)
         rewards = [call.reward for call in done if call.reward is not None]
-        missing = bool(wanted) and not results
         steps.append(
             TraceStep(
                 action=_message(action, f"{turn}"),
@@ -230,6 +228,18 @@ def _steps(messages: list[Any], calls: list[Call], rollout: Rollout) -> tuple[tu
             return tuple(steps), done
         turn += 1
     return tuple(steps), waiting
+
+
+def _carried_out(waiting: list[Call], results: list[Any]) -> list[Call]:
+    """Takes the calls off `waiting` that these results are of. Some are of none: there is no such tool, or the
+    arguments were no object."""
+    given = [(result.get("name"), str(result["content"])) for result in results]
+    count = 0
+    for one in given:
+        count += count < len(waiting) and (waiting[count].tool, waiting[count].text) == one
+    done = waiting[:count]
+    del waiting[:count]
+    return done
 
 
 def _sampled(rollout: Rollout, turns: int) -> list[Sampled] | None:
@@ -254,7 +264,10 @@ def _message(message: Any, turn: str = "") -> Message:
         role=message["role"],
         content=message.get("content") or "",
         reasoning=message.get("reasoning_content") or "",
-        calls=tuple(ToolCall(id=f"{turn}-{n}", name=one["name"], arguments=_written(one["arguments"])) for n, one in enumerate(calls)),
+        calls=tuple(
+            ToolCall(id=f"{turn}-{n}", name=one["name"], arguments=_written(one["arguments"]))
+            for n, one in enumerate(calls)
+        ),
     )
 
 

@@ -31,7 +31,7 @@ class Repositories:
         return (self.folder or Path("repositories")) / instance.repo.replace("/", "__")
 
     def check(self, instance: Instance) -> None:
-        """Raises ConfigError where the instance cannot be worked on: its repository is not here, or lacks the commit."""
+        """Raises ConfigError where an instance cannot be worked on: no repository, or one without its commit."""
         path = self.checkout(instance)
         if path is None:
             return
@@ -54,8 +54,9 @@ class Repositories:
         self.check(instance)
         path = self.checkout(instance)
         assert path is not None
-        archive = tarfile.open(fileobj=io.BytesIO(_git(path, "archive", "--format=tar", instance.base_commit)))
-        return apply_patch(_texts(archive), instance.test_patch)
+        packed = io.BytesIO(_git(path, "archive", "--format=tar", instance.base_commit))
+        with tarfile.open(fileobj=packed) as archive:
+            return apply_patch(_texts(archive), instance.test_patch)
 
 
 def _texts(archive: tarfile.TarFile) -> dict[str, str]:

@@ -25,7 +25,7 @@ LIMITS: Final = Limits(block_s=10, memory_bytes=1024 * MB, output_bytes=20_000, 
 REMEMBERED: Final = 20_000
 """Outcomes that are kept, of some 200 bytes each. A group's rollouts make the same edits again and again."""
 
-RUNNER: Final = '''
+RUNNER: Final = """
 def _run(wanted, FINAL):
     import importlib.util, sys
     sys.path.insert(0, root)
@@ -52,7 +52,7 @@ def _run(wanted, FINAL):
 _final = FINAL
 del FINAL
 _run(wanted, globals().pop("_final"))
-'''
+"""
 """Runs plain test functions. FINAL is out of the namespace before anybody's module is imported."""
 
 

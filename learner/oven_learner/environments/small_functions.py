@@ -110,7 +110,7 @@ def held_out(function: Function) -> bool:
 
 def tasks(seed: int | str, count: int, *, evaluation: bool = False, shapes: Sequence[str] = ()) -> list[Instance]:
     """`count` tasks of one side of the split, different from each other, the same for the same arguments. `shapes`:
-    names, for tasks about these alone. Raises ValueError for a name that there is not, and where the shapes have fewer."""
+    names, for tasks about these alone. Raises ValueError for a name that does not exist, and where there are fewer."""
     drawn = drawing(random.Random(f"tasks {seed} {evaluation}"), evaluation=evaluation, shapes=shapes)
     found: dict[str, Instance] = {}
     for _ in range(TRIES * count):
@@ -162,7 +162,8 @@ def bugs(function: Function) -> list[tuple[str, tuple[str, ...]]]:
             at(index, line.replace(f"[{function.k}:]", f"[:{function.k}]"), "slice")
         if function.shape.parameters == ("a", "b"):
             a, b = function.names["a"], function.names["b"]
-            at(index, re.sub(rf"\b({a}|{b})\b", lambda m: b if m[0] == a else a, line), "names")
+            other = {a: b, b: a}
+            at(index, re.sub(rf"\b({a}|{b})\b", lambda match, other=other: other[match[0]], line), "names")
     if function.shape.guard:
         found.append(("feature", lines[function.shape.guard :]))
     found.append(("feature", ("pass",)))
@@ -180,7 +181,9 @@ def _broken(function: Function, rng: random.Random) -> tuple[str, tuple[str, ...
         body = rng.choice([body for one, body in options if one == kind])
         cases = [_case(function, rng) for _ in range(CASES)]
         right, wrong = _compiled(function.code(), function.name), _compiled(function.code(body), function.name)
-        if len({repr(case) for case in cases}) == CASES and any(_gives(right, case) != _gives(wrong, case) for case in cases):
+        if len({repr(case) for case in cases}) == CASES and any(
+            _gives(right, case) != _gives(wrong, case) for case in cases
+        ):
             return kind, body, cases
     return None
 

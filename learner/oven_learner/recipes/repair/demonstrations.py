@@ -93,7 +93,9 @@ def replacement(now: str, right: str) -> tuple[str, str]:
     """(old, new) of the shortest edit by whole lines that makes `right` of a text, without the indent of the first
     line. `old` occurs once in `now`."""
     before, after = now.splitlines(keepends=True), right.splitlines(keepends=True)
-    changed = [one for one in difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes() if one[0] != "equal"]
+    changed = [
+        one for one in difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes() if one[0] != "equal"
+    ]
     first, last = changed[0], changed[-1]
     a, b, c, d = first[1], last[2], first[3], last[4]
     if a == b:  # lines are missing: they go before the next one

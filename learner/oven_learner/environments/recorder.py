@@ -50,8 +50,8 @@ class Recorder:
     """Wraps an environment factory: give `environment` to the trainer as its `environment_factory`, and `reward` as one
     of its `reward_funcs`; then `bind` it to the trainer.
 
-    Environments are any that TRL takes, with a `get_reward`. One that has the attributes `newest` (reward and digest of
-    the last call) and `solved` has these recorded, too. `sink` is given each trace when it is rewarded.
+    Environments are any that TRL takes, with a `get_reward`. Of one with the attributes `newest_call` (a `ToolResult`)
+    and `solved`, steps' rewards and digests are recorded, too. `sink` is given each trace when it is rewarded.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Recorder:
         self, prompt: list[Any], messages: list[Any], environment: Any, rollout: Rollout, row: dict[str, Any], step: int
     ) -> Trace:
         calls = list(environment.calls)
-        steps, lost = _steps(messages, calls, rollout)
+        steps, lost = _steps(messages, calls, rollout, known=hasattr(environment, "newest_call"))
         ended, why = self._ended(messages, rollout, lost)
         tokenizer = self._trainer._tokenizer  # noqa: SLF001
         return Trace(
@@ -178,13 +178,15 @@ def _tool_method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        self.newest = None
+        measured = hasattr(self, "newest_call")
+        if measured:
+            self.newest_call = None
         try:
             result = function(self, *args, **kwargs)
         except Exception as error:  # TRL tells the policy, and goes on
             self.calls.append(Call(name, str({"error": str(error)}), None, "", True))
             raise
-        known = self.newest
+        known = self.newest_call if measured else None
         self.calls.append(
             Call(
                 name,
@@ -199,8 +201,10 @@ def _tool_method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _steps(messages: list[Any], calls: list[Call], rollout: Rollout) -> tuple[tuple[TraceStep, ...], list[Call]]:
-    """The steps, and the calls whose results the policy never saw."""
+def _steps(
+    messages: list[Any], calls: list[Call], rollout: Rollout, *, known: bool
+) -> tuple[tuple[TraceStep, ...], list[Call]]:
+    """The steps, and the calls whose results the policy never saw. `known`: the environment rewards each step."""
     sampled = _sampled(rollout, sum(one["role"] == "assistant" for one in messages))
     steps: list[TraceStep] = []
     waiting = list(calls)
@@ -215,11 +219,12 @@ def _steps(messages: list[Any], calls: list[Call], rollout: Rollout) -> tuple[tu
         missing = bool(action.get("tool_calls")) and not results
         done = waiting if missing else _carried_out(waiting, results)
         rewards = [call.reward for call in done if call.reward is not None]
+        nothing = 0.0 if known else None  # a step without a call turned no test
         steps.append(
             TraceStep(
                 action=_message(action, f"{turn}"),
                 result=None if missing else tuple(_result(one, f"{turn}-{n}") for n, one in enumerate(results)),
-                reward=sum(rewards) if rewards else None,
+                reward=sum(rewards) if rewards else nothing,
                 sampled=sampled[turn] if sampled else None,
                 outcome=next((call.digest for call in reversed(done) if call.digest), ""),
             )

@@ -14,7 +14,7 @@ from oven_learner.environments.session import RepairSession, Tests, ToolResult
 class RepairTools(ABC):
     """What a policy may call. Where the calls are carried out is decided below it: here, or behind OpenEnv."""
 
-    newest: ToolResult | None = None
+    newest_call: ToolResult | None = None
     """Of the last call: what the recorder takes a step's reward and digest from."""
 
     @abstractmethod
@@ -77,8 +77,8 @@ class RepairTools(ABC):
         return self._text("submit")
 
     def _text(self, tool: str, **arguments: str) -> str:
-        self.newest = self._call(tool, **arguments)
-        return self.newest.text
+        self.newest_call = self._call(tool, **arguments)
+        return self.newest_call.text
 
 
 class RepairEnvironment(RepairTools):
@@ -96,7 +96,7 @@ class RepairEnvironment(RepairTools):
             raise UnknownNameError("instance", name, self._instances)
         instance = self._instances[name]
         self._session = RepairSession(instance, self._files(instance), self._tests)
-        self.newest = None
+        self.newest_call = None
 
     @property
     def session(self) -> RepairSession:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,6 +67,7 @@ class SandboxedTests:
     def __init__(self, limits: Limits = LIMITS, *, remember: int = REMEMBERED) -> None:
         self._limits, self._remember = limits, remember
         self._seen: OrderedDict[str, dict[str, Outcome]] = OrderedDict()
+        self._lock = threading.Lock()  # behind a server each connection has its thread
         self.runs: Counter[str] = Counter()
         """How each run that was made ended, by the sandbox's word for it, and `remembered` ones."""
 
@@ -73,18 +75,21 @@ class SandboxedTests:
         """Test → what came of it. Never raises for anything that code does. Raises ConfigError and ProcessError where
         the sandbox does not start."""
         key = hashlib.sha256(json.dumps([sorted(files.items()), list(tests)]).encode()).hexdigest()
-        if (known := self._seen.get(key)) is not None:
-            self.runs["remembered"] += 1
-            self._seen.move_to_end(key)
-            return dict(known)
-        found = self._run(files, tests)
-        if self._remember:
-            self._seen[key] = found
+        with self._lock:
+            if (known := self._seen.get(key)) is not None:
+                self.runs["remembered"] += 1
+                self._seen.move_to_end(key)
+                return dict(known)
+        found, ended = self._run(files, tests)
+        with self._lock:
+            self.runs[ended] += 1
+            if self._remember:
+                self._seen[key] = found
             if len(self._seen) > self._remember:
                 self._seen.popitem(last=False)
         return dict(found)
 
-    def _run(self, files: Mapping[str, str], tests: Sequence[str]) -> dict[str, Outcome]:
+    def _run(self, files: Mapping[str, str], tests: Sequence[str]) -> tuple[dict[str, Outcome], str]:
         wanted: dict[str, list[str]] = {}
         for test in tests:
             path, _, name = test.partition("::")
@@ -99,12 +104,11 @@ class SandboxedTests:
                 sandbox.assign("wanted", wanted)
                 sandbox.assign("root", str(root.resolve()))
                 block = sandbox.run(RUNNER)
-        self.runs[block.ended] += 1
         given: Any = block.answer.value if block.answer is not None else None
         if block.ended == "completed" and isinstance(given, dict):
-            return {test: _outcome(given.get(test)) for test in tests}
+            return {test: _outcome(given.get(test)) for test in tests}, block.ended
         ended: Outcome = "timeout" if block.ended == "timeout" else "died"
-        return dict.fromkeys(tests, ended)
+        return dict.fromkeys(tests, ended), block.ended
 
 
 def _outcome(value: object) -> Outcome:

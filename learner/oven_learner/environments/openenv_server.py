@@ -29,14 +29,14 @@ SESSIONS: Final = 1024
 """Attempts at a time: each rollout of a trainer's batch has its own."""
 
 
-class RepairAction(Action):
+class RepairAction(Action):  # type: ignore[misc]
     """A call of a tool."""
 
     tool: str
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
-class RepairObservation(Observation):
+class RepairObservation(Observation):  # type: ignore[misc]
     """What it led to. `reward` is the call's own, by the tests that it turned; `solved` is the attempt's worth."""
 
     text: str = ""
@@ -45,7 +45,7 @@ class RepairObservation(Observation):
     solved: bool = False
 
 
-class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State]):
+class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State]):  # type: ignore[misc]
     """One attempt at a time, for one connection."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from transformers.utils import get_json_schema
+from transformers.utils.chat_template_utils import get_json_schema
 
 from oven_controller.errors import ConfigError
 from oven_controller.traces.records import Ended, Message, Policy, Sampled, Task, Tool, ToolCall, Trace, TraceStep
@@ -79,7 +79,7 @@ class Recorder:
     def bind(self, trainer: Any) -> None:
         """Before it trains. From now on the tokens that the trainer samples are seen."""
         self._trainer = trainer
-        tools = next(iter(trainer._env_tools.values()))  # noqa: SLF001 - TRL has them nowhere else
+        tools = next(iter(trainer._env_tools.values()))
         self._tools = tuple(_tool(function) for function in tools)
         generate = trainer._generate
 
@@ -115,7 +115,7 @@ class Recorder:
         calls = list(environment.calls)
         steps, lost = _steps(messages, calls, rollout, known=hasattr(environment, "newest_call"))
         ended, why = self._ended(messages, rollout, lost)
-        tokenizer = self._trainer._tokenizer  # noqa: SLF001
+        tokenizer = self._trainer._tokenizer
         return Trace(
             id=f"{self.split or 'rollout'}-{step}-{self.count}",
             task=task_of(row, self.split),

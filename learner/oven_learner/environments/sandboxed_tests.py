@@ -9,7 +9,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias
 
 from oven_controller.errors import ConfigError, reason
 from oven_controller.sandbox.limits import MB, Limits
@@ -112,7 +112,7 @@ class SandboxedTests:
 
 
 def _outcome(value: object) -> Outcome:
-    return cast(Outcome, value) if value in OUTCOMES else "died"
+    return value if value in OUTCOMES else "died"
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> None:

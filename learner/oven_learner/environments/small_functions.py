@@ -162,8 +162,7 @@ def bugs(function: Function) -> list[tuple[str, tuple[str, ...]]]:
             at(index, line.replace(f"[{function.k}:]", f"[:{function.k}]"), "slice")
         if function.shape.parameters == ("a", "b"):
             a, b = function.names["a"], function.names["b"]
-            other = {a: b, b: a}
-            at(index, re.sub(rf"\b({a}|{b})\b", lambda match, other=other: other[match[0]], line), "names")
+            at(index, "".join({a: b, b: a}.get(word, word) for word in re.split(r"\b", line)), "names")
     if function.shape.guard:
         found.append(("feature", lines[function.shape.guard :]))
     found.append(("feature", ("pass",)))

@@ -131,7 +131,7 @@ def lines(out: Path, report: dict[str, Any]) -> list[str]:
     """For people."""
     ended = ", ".join(f"{kind} {count}" for kind, count in report["ended"].items())
     return [
-        f"{out}: {report['traces']} traces of {report['tasks']} tasks, {report['steps']} steps, {report['calls']} calls",
+        f"{out}: {report['traces']} traces, {report['tasks']} tasks, {report['steps']} steps, {report['calls']} calls",
         f"  solved: {report['solved']} ({report['solved'] / max(1, report['traces']):.2f}); ended: {ended}",
         f"  {report['seconds']:.1f} s, {report['cpu_seconds']:.1f} s of CPU in this process, the warm-up included",
     ]

@@ -1,4 +1,4 @@
-"""`traces`: an agent's traces and what teachers would have done; its commands are entry points of oven.trace_commands."""
+"""`traces`: an agent's traces and what teachers would do there; its commands are entry points."""
 
 from __future__ import annotations
 

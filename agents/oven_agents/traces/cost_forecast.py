@@ -1,9 +1,9 @@
 """What a replay will cost, before it is paid for. Pure.
 
-How many tokens a text is, how much of a state comes from a provider's cache and how long answers are differs from model
-to model. So a few traces are asked about first (`traces replay --first 3`), into the same file, where nothing is paid for
-twice; the forecast is fitted to what those were billed, teacher by teacher. Without them it rests on usual values, and
-says so.
+How many tokens a text is, how much of a state comes from a provider's cache and how long answers are differs from
+model to model. So a few traces are asked about first (`traces replay --first 3`), into the same file, where nothing is
+paid for twice; the forecast is fitted to what those were billed, teacher by teacher. Without them it rests on usual
+values, and says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEAST_CACHED: Final = 1024
 DRAWS: Final = 200
 """Resamples of traces for the interval."""
 UNFITTED: Final = 0.5
-"""By how much the true cost may differ from a forecast without replies, either way: the product of the three guesses."""
+"""By how much the true cost may differ from a forecast without replies, either way: three guesses multiplied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +249,8 @@ def _fit(billed: Sequence[_Billed], asked: ModelEndpoint) -> Fit:
 
 
 def _line(billed: Sequence[_Billed]) -> tuple[float, float]:
-    """Tokens at size 0, and tokens per character, by least squares; through 0 where the sizes do not differ, or the line
-    would fall below it."""
+    """Tokens at size 0, and tokens per character, by least squares; through 0 where the sizes do not differ, or the
+    line would fall below it."""
     sizes = [float(one.size.characters) for one in billed]
     tokens = [float(one.tokens_in) for one in billed]
     if max(sizes) > 1.2 * min(sizes):

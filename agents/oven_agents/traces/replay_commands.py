@@ -16,7 +16,7 @@ from typing import Annotated, Final
 from typer import Argument, Option
 
 from oven_agents import providers
-from oven_agents.providers.metered import Meter, MeteredEndpoint
+from oven_agents.providers.budget import Budget
 from oven_agents.providers.usage import Usage, cost_usd
 from oven_agents.traces import cost_forecast, replay_report
 from oven_agents.traces.cost_forecast import Forecast, StateSize, state_sizes
@@ -26,7 +26,6 @@ from oven_agents.traces.teachers_file import TeachersFile, read_teachers
 from oven_controller.cancellation import call_at_end
 from oven_controller.errors import ConfigError
 from oven_controller.plugged_command import PluggedCommand
-from oven_controller.runs.model_spend import Cap, ModelSpend
 from oven_controller.settings.judge_providers import ModelEndpoint, key_of
 from oven_controller.terminal_text import clean, say
 from oven_controller.traces import jsonl
@@ -147,13 +146,13 @@ async def _replayed(
     *,
     quiet: bool,
 ) -> Outcome:
-    cap = (Cap(file.budget, "budget"),)
+    caps = file.budget
+    spent = replies.path.with_name(replies.path.name + ".spend.sqlite")
+    budget = opened.enter_context(Budget(caps.usd, caps.tokens, caps.calls, path=spent))
     teachers: list[Teacher] = []
     try:
         for name, asked in endpoints.items():
-            spend = ModelSpend(replies.path.with_name(replies.path.name + ".spend.sqlite"), name, cap)
-            opened.callback(spend.close)
-            model = MeteredEndpoint(providers.connect(name, asked, keys[name]), Meter(spend, partial(cost_usd, asked)))
+            model = budget.metered(providers.connect(name, asked, keys[name]), name)
             teachers.append(Teacher(name, file.teachers[name], model))
         whole = sum(len(trace.steps) for trace in traces) * len(teachers)
         running = Replay(traces, teachers, replies, (lambda _: None) if quiet else _Progress(whole).told)
@@ -206,8 +205,8 @@ def _check_prices(file: TeachersFile, endpoints: Mapping[str, ModelEndpoint]) ->
     for name, asked in endpoints.items():
         if cost_usd(asked, [Usage(1, 1)]) is None:
             raise ConfigError(
-                f"the price of {asked.model!r}, the model of the teacher {name!r}, is not known, so a cap in US dollars "
-                f"cannot be kept; write teachers.{name}.price (US dollars per million tokens), or cap budget.tokens"
+                f"the price of {asked.model!r}, the model of the teacher {name!r}, is not known, so a cap in US "
+                f"dollars cannot be kept; write teachers.{name}.price (US dollars per million tokens), or cap budget.tokens"
             )
 
 

@@ -1,9 +1,9 @@
 """The file of replies and its journal, by which a replay that was killed is resumed and pays for nothing twice.
 
-`replies.jsonl` has a line for each sample, those of one state written at once. Beside it `replies.jsonl.asked` has a line
-for each state before a teacher is asked about it. A state that was asked about and has no reply was under way when an
-earlier process died. Whether it was billed is not known, so it is not asked again unless that is wanted, and stands in
-the file as a failure of the kind `interrupted`.
+`replies.jsonl` has a line for each sample, those of one state written at once. Beside it `replies.jsonl.asked` has a
+line for each state before a teacher is asked about it. A state that was asked about and has no reply was under way when
+an earlier process died. Whether it was billed is not known, so it is not asked again unless that is wanted, and stands
+in the file as a failure of the kind `interrupted`.
 """
 
 from __future__ import annotations

@@ -206,7 +206,8 @@ def _check_prices(file: TeachersFile, endpoints: Mapping[str, ModelEndpoint]) ->
         if cost_usd(asked, [Usage(1, 1)]) is None:
             raise ConfigError(
                 f"the price of {asked.model!r}, the model of the teacher {name!r}, is not known, so a cap in US "
-                f"dollars cannot be kept; write teachers.{name}.price (US dollars per million tokens), or cap budget.tokens"
+                f"dollars cannot be kept; write teachers.{name}.price (US dollars per million tokens), or cap "
+                "budget.tokens"
             )
 
 

@@ -1,11 +1,11 @@
 """`bench trace-replay`: teachers asked at 1,000 states over real HTTP, a quarter of whose answers are faulty.
 
-Three scripted teachers of three families, two through OpenAI's SDK and one through Anthropic's. `traces replay` is killed
-(SIGKILL) twice on its way and resumed. Counted are replies that are not what that teacher said of that state, states
-that a whole answer was given about twice (paid twice), and what the killed calls had under way. Then a replay with a cap,
-which may not bill more than that. Last, without faults, `traces cost` after a few traces against what the endpoint bills
-for the rest. Exit code 1 if a reply is wrong, a state was paid for twice, the cap was exceeded by more than was under
-way, or a forecast is off by more than a tenth.
+Three scripted teachers of three families, two through OpenAI's SDK and one through Anthropic's. `traces replay` is
+killed (SIGKILL) twice on its way and resumed. Counted are replies that are not what that teacher said of that state,
+states that a whole answer was given about twice (paid twice), and what the killed calls had under way. Then a replay
+with a cap, killed once, too: more than that may not be billed. Last, without faults, `traces cost` after a few traces
+against what the endpoint bills for the rest. Exit code 1 if a reply is wrong, a state was paid for twice, the cap was
+exceeded, or the forecast is off by more than a tenth.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ TOOLS: Final = (
 )
 MARK: Final = re.compile(r"\[state (\w+)\]")
 """In the last message of each state: its name."""
-_WORDS: Final = "value index path error result assert return expected module list item buffer key line".split()
+_WORDS: Final = ("value", "index", "path", "error", "assert", "return", "expected", "module", "item", "buffer", "key")
 
 
 def made_traces(count: int, steps: int, seed: int, *, student: float = 0.4) -> list[Trace]:

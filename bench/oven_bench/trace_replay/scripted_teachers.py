@@ -1,7 +1,7 @@
 """Teachers that are scripts behind a real endpoint: how often each is right, and how alike two err, is known.
 
-A model's name says it: `teacher-FAMILY-SKILL-SHARED` is right at SKILL % of states, and at SHARED % of states (drawn for
-its family) its draw is the family's, so that two of one family are right and wrong together there. Right and wrong,
+A model's name says it: `teacher-FAMILY-SKILL-SHARED` is right at SKILL % of states, and at SHARED % of states (drawn
+for its family) its draw is the family's, so that two of one family are right and wrong together there. Right and wrong,
 answers name the state that they were given for: one that reaches another state is found out.
 """
 

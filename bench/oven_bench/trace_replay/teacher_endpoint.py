@@ -1,7 +1,7 @@
 """The endpoint of the scripted teachers in its own process: `python -m oven_bench.trace_replay.teacher_endpoint SEED`.
 
-It prints its address, and serves until its standard input ends. At /billed it says what it would bill, by model, and how
-often it has given a whole answer about a state that a whole answer had been given about before.
+It prints its address, and serves until its standard input ends. At /billed it says what it would bill, by model, and
+how many whole answers it has given about each state.
 """
 
 from __future__ import annotations

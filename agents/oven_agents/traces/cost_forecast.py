@@ -23,14 +23,12 @@ from oven_controller.traces.records import Message, Reply, Tool, Trace
 CHARACTERS_PER_TOKEN: Final = 3.6
 """Of code and English with JSON around it, where no reply tells: vocabularies of 100,000 and more tokens lie between 3
 and 4.2."""
-OUT_PER_ANSWER: Final = 200
-"""Tokens of an answer, where no reply tells: what the source's cost figures were reckoned with."""
 LEAST_CACHED: Final = 1024
 """Tokens below which no large provider caches a prompt."""
 DRAWS: Final = 200
 """Resamples of traces for the interval."""
-UNFITTED: Final = 0.5
-"""By how much the true cost may differ from a forecast without replies, either way: three guesses multiplied."""
+UNFITTED: Final = 2.0
+"""By which factor the true cost may differ from a forecast without replies, either way: three guesses multiplied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,8 @@ class StateSize:
     """Of all messages and tools, with what their form adds."""
     prefix: int
     """Of the state before it, which is where this one begins; 0 at the first one, or after a rewrite."""
+    action: int
+    """Of what the student did there: the first guess at an answer's length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,8 @@ def state_sizes(trace: Trace) -> list[StateSize]:
         rewritten = one.state is not None
         if one.state is not None:
             size = tools + _size(one.state)
-        found.append(StateSize(trace.id, step, size, 0 if rewritten or not found else found[-1].characters))
+        prefix = 0 if rewritten or not found else found[-1].characters
+        found.append(StateSize(trace.id, step, size, prefix, _size((one.action,))))
         size += _size((one.action, *(one.result or ())))
     return found
 
@@ -128,7 +129,7 @@ def forecast(
     """For the states `left`, from the replies of this teacher. `sizes`: of all states, by trace and step."""
     billed = _billed(teacher, replies, sizes)
     whole = [one for one in billed if one.tokens_in and one.samples >= samples]
-    fit = _fit(whole, asked) if whole else _usual(samples)
+    fit = _fit(whole, asked) if whole else _usual(samples, left)
     tokens = [_tokens(fit, size) for size in left]
     into, cached, out = (round(sum(of)) for of in zip(*tokens, strict=True)) if tokens else (0, 0, 0)
     usd = _usd(asked, fit, into, cached, out)
@@ -219,9 +220,11 @@ def _billed(teacher: str, replies: Iterable[Reply], sizes: Mapping[tuple[str, in
     return list(found.values())
 
 
-def _usual(samples: int) -> Fit:
-    """A request that draws all samples at once, and a cache that keeps nine tenths of a prefix."""
-    return Fit(8.0, 1 / CHARACTERS_PER_TOKEN, 0.9, 0.0, 0.0, float(OUT_PER_ANSWER * samples), 1.0, None)
+def _usual(samples: int, left: Sequence[StateSize]) -> Fit:
+    """A request that draws all samples at once, a cache that keeps nine tenths of a prefix, and answers as long as the
+    student's."""
+    out = samples * fmean(size.action for size in left) / CHARACTERS_PER_TOKEN if left else 0.0
+    return Fit(8.0, 1 / CHARACTERS_PER_TOKEN, 0.9, 0.0, 0.0, out, 1.0, None)
 
 
 def _fit(billed: Sequence[_Billed], asked: ModelEndpoint) -> Fit:
@@ -302,7 +305,7 @@ def _ends(
     for one in billed:
         traces[one.size.trace].append(one)
     if len(traces) < 2 or not left:
-        return usd * (1 - UNFITTED), usd * (1 + UNFITTED)
+        return usd / UNFITTED, usd * UNFITTED
     chance, names = random.Random(0), list(traces)
     drawn = []
     for _ in range(DRAWS):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from oven_agents.providers import conversation
-from oven_agents.providers.conversation import Answer, Conversing
+from oven_agents.providers.conversation import Answer, ConversationFailure, Conversing
 from oven_agents.providers.failures import ModelFailure
 from oven_agents.providers.usage import Ledger, opened
 from oven_agents.traces.replies_file import Key, RepliesFile
@@ -143,8 +143,9 @@ class Replay:
             except ModelFailure as failure:
                 self._note(teacher, failure)
                 kind = failure.kind
-                if failure.answers or kind not in UNREADABLE:
-                    return list(failure.answers), kind
+                came = list(failure.answers) if isinstance(failure, ConversationFailure) else []
+                if came or kind not in UNREADABLE:
+                    return came, kind
             except ValueError:  # a state that no API takes: nothing was sent
                 return [], "malformed_request"
         return [], kind

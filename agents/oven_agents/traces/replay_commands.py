@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
-from typer import Argument, Option
+from typer import Option
 
 from oven_agents import providers
 from oven_agents.providers.budget import Budget
@@ -30,11 +30,11 @@ from oven_controller.settings.judge_providers import ModelEndpoint, key_of
 from oven_controller.terminal_text import clean, say
 from oven_controller.traces import jsonl
 from oven_controller.traces.records import Reply, Trace
+from oven_controller.traces.source_file import From, Json, Source, source_traces
 
 PROGRESS_S: Final = 5.0
 """Seconds between two lines that say how far a replay is."""
 
-TracesFile = Annotated[Path, Argument(metavar="TRACES", help="A file of traces, as `traces convert` writes it.")]
 TeachersOption = Annotated[
     Path, Option("--teachers", metavar="FILE", help="The teachers: models, families, samples, budget (YAML).")
 ]
@@ -42,11 +42,10 @@ Out = Annotated[Path, Option("--out", metavar="FILE", help="The file of replies;
 First = Annotated[
     int | None, Option("--first", metavar="N", min=1, help="Only so many traces, spread evenly over the file.")
 ]
-AsJson = Annotated[bool, Option("--json", help="Print one JSON object.")]
 
 
 def replay(
-    traces: TracesFile,
+    traces: Source,
     teachers: TeachersOption,
     out: Out = Path("replies.jsonl"),
     first: First = None,
@@ -54,11 +53,12 @@ def replay(
         bool,
         Option("--again", help="Ask again, and pay again, where a teacher refused or an earlier call was cut off."),
     ] = False,
-    as_json: AsJson = False,
+    format_: From = None,
+    as_json: Json = False,
 ) -> int:
     """0: every state has an answer; 1: some have none, or the cap came first."""
     logging.getLogger("oven.member").setLevel(logging.ERROR)
-    found, file = read_traces(traces, first), read_teachers(teachers)
+    found, file = read_traces(traces, format_, first), read_teachers(teachers)
     endpoints = file.endpoints()
     _check_prices(file, endpoints)
     keys = {name: key_of(name, asked, at=f"teachers.{name}") for name, asked in endpoints.items()}
@@ -80,16 +80,17 @@ def replay(
 
 
 def cost(
-    traces: TracesFile,
+    traces: Source,
     teachers: TeachersOption,
     out: Annotated[
         Path, Option("--replies", metavar="FILE", help="Replies to fit the forecast to, and not to pay for again.")
     ] = Path("replies.jsonl"),
     first: First = None,
-    as_json: AsJson = False,
+    format_: From = None,
+    as_json: Json = False,
 ) -> int:
     """0: known; 1: the price of a teacher is not."""
-    found, file = read_traces(traces, first), read_teachers(teachers)
+    found, file = read_traces(traces, format_, first), read_teachers(teachers)
     forecasts = forecast_all(file, file.endpoints(), found, out)
     if as_json:
         print(json.dumps(cost_forecast.as_json(forecasts)))
@@ -98,9 +99,10 @@ def cost(
     return 1 if any(one.usd is None for one in forecasts) else 0
 
 
-def read_traces(path: Path, first: int | None = None) -> list[Trace]:
-    """Raises ConfigError for a file that is not whole, for two traces of one name, and where no trace has a step."""
-    found = list(jsonl.read(path, Trace))
+def read_traces(path: Path, form: str | None = None, first: int | None = None) -> list[Trace]:
+    """`form`: the file's format; None: recognised. Raises ConfigError for a file that is not whole, for two traces of
+    one name, and where no trace has a step."""
+    found = list(source_traces(path, form))
     seen: set[str] = set()
     for trace in found:
         if trace.id in seen:

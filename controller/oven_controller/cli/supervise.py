@@ -1,4 +1,4 @@
-"""`supervise`: a strong model that writes programs over a long context; each command is an entry point of oven.supervise."""
+"""`supervise`: a strong model that writes programs over a long context; its commands are entry points."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def supervise(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="Which command; without one: what there is.")] = None,
 ) -> None:
-    """Have a model write programs over a long text while a cheaper one reads it; measure that, and keep what it teaches.
+    """Have a model write programs over a long text that a cheaper one reads; measure it, and export what it teaches.
 
     Example: oven-controller supervise run --task stdlib --base-url http://127.0.0.1:8000/v1 -n 20
     """
@@ -27,6 +27,6 @@ def supervise(
         print("Usage: oven-controller supervise NAME [ARGS]…    oven-controller supervise NAME --help\n")
         for known in plugins.points("supervise"):
             print(f"  {known:10} {plugins.load('supervise', 'command of supervise', known).summary}")
-        print("\nExample: oven-controller supervise data stdlib.jsonl -n 200")
+        print("\nExample: oven-controller supervise data stdlib.json -n 200")
         return
     raise typer.Exit(int(plugins.load("supervise", "command of supervise", name).run(list(context.args))))

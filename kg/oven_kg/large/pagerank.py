@@ -60,58 +60,24 @@ class RandomWalk:
             return np.empty(0)
         begin = self._shares(restart)
         lost_to = begin if dangling is None else self._shares(dangling)
-        start, exact = begin.astype(np.float32), self._into.astype(np.float64)
-        ranks = self._solve((1 - self._damping) * start, start, lost_to, SINGLE)
-        ranks, least = ranks / ranks.sum(), math.inf
-        # What an exact step moves bounds what is left: the steps after it move d, d², … of that at most. So many steps
-        # suffice even if nothing but they came nearer.
-        for _ in range(math.ceil(math.log(accuracy / 2) / math.log(max(self._damping, 1e-300))) + 1):
-            after = self._step(exact, ranks, begin, lost_to)
-            change = after - ranks
-            moved = float(np.abs(change).sum())
-            if moved * self._damping <= accuracy * (1 - self._damping):
-                break
-            if moved > 0.5 * least:  # single precision brings it no nearer
-                ranks = after
-                continue
-            least = moved
-            enough = accuracy * (1 - self._damping) / max(self._damping, 1e-300) / moved
-            single = (change / moved).astype(np.float32)
-            ranks = ranks + moved * self._solve(single, single, lost_to, max(enough, SINGLE))
-            ranks /= ranks.sum()
-        return after
+        order, single = self._by_edges_in()
+        walk = _Steps(
+            single, self._per_weight[order], self._damping, _in_order(begin, order), _in_order(lost_to, order)
+        )
+        ranks = np.empty(self.arrays.nodes)
+        ranks[order] = walk.ranks(accuracy)
+        return ranks
 
-    def _step(self, into: sparse.csr_array, ranks: Values, begin: Values, lost_to: Values) -> Values:
-        """Where the walk is a step after it was at nodes in those shares, in double precision."""
-        after: Values = into @ (ranks * self._per_weight)
-        after += ranks[self._ends].sum() * lost_to
-        after *= self._damping
-        after += (1 - self._damping) * begin
-        return after
-
-    def _solve(
-        self, constant: NDArray[np.float32], start: NDArray[np.float32], lost_to: Values, enough: float
-    ) -> Values:
-        """x = Mx + constant in single precision, M being a step without the restart: most of the work, at two thirds of
-        its price. From `start` on, until x moves by `enough` at most or comes no nearer.
-
-        With the restart as the constant x is the ranks; with what a step changes in ranks, it is what they lack.
-        """
-        lost_single, per_weight = lost_to.astype(np.float32), (self._damping * self._per_weight).astype(np.float32)
-        found, before = start, math.inf
-        buffer, lost = np.empty_like(start), np.empty_like(start)  # new ones would cost a tenth of each round
-        while True:
-            np.multiply(found, per_weight, out=buffer)
-            after = self._into @ buffer
-            back = np.float32(self._damping * found[self._ends].sum(dtype=np.float64))
-            after += np.multiply(lost_single, back, out=lost)
-            after += constant
-            np.subtract(after, found, out=buffer)
-            moved = float(np.abs(buffer, out=buffer).sum())
-            found = after
-            if moved <= enough or moved >= before:
-                return np.asarray(found, np.float64)
-            before = moved
+    def _by_edges_in(self) -> tuple[NDArray[np.int64], sparse.csr_array]:
+        """The nodes by their edges in, descending, and the edges into them: rows and columns in that order. Rows of one
+        length beside each other are multiplied in two thirds of the time; this costs as much as four products save."""
+        held, count = self._into, self.arrays.nodes
+        degrees = np.minimum(np.diff(held.indptr), np.iinfo(np.uint16).max).astype(np.uint16)  # of 16 bits: radix sort
+        order = np.argsort(degrees, kind="stable")[::-1]
+        places = np.empty(count, np.int32)
+        places[order] = np.arange(count, dtype=np.int32)
+        rows = held[order]
+        return order, sparse.csr_array((rows.data, places[rows.indices], rows.indptr), shape=(count, count))
 
     def near(
         self, starts: Sequence[int], count: int, *, both: bool = False, residue: float = RESIDUE
@@ -187,11 +153,6 @@ class RandomWalk:
         return sparse.csr_array((weights, held.in_src, held.in_indptr.astype(np.int32)), shape=(count, count))
 
     @cached_property
-    def _ends(self) -> NDArray[np.int64]:
-        """The nodes without an edge to follow."""
-        return np.flatnonzero(self._per_weight == 0)
-
-    @cached_property
     def _per_weight(self) -> Values:
         """(N,): 1 over the sum of the weights out, 0 where that is 0."""
         return _inverse(self._sums(self.arrays.indptr, self.arrays.weight))
@@ -202,18 +163,86 @@ class RandomWalk:
             return np.diff(indptr).astype(np.float64)
         sums, filled = np.zeros(self.arrays.nodes), np.flatnonzero(np.diff(indptr))
         if len(filled):
-            sums[filled] = np.add.reduceat(weights.astype(np.float64), indptr[filled])
+            sums[filled] = np.add.reduceat(weights, indptr[filled], dtype=np.float64)
         return sums
 
     def _shares(self, proportions: Values | None) -> Values:
+        """(N,), summing to 1; () if it is the same at each node."""
         count = self.arrays.nodes
         if proportions is None:
-            return np.full(count, 1 / count)
+            return np.array(1 / count)
         values = np.asarray(proportions, np.float64)
         total = float(values.sum())
         if values.shape != (count,) or not (values >= 0).all() or not 0 < total < np.inf:
             raise ValueError(f"give each of the {count} nodes a proportion of 0 or more, and one of them more than 0")
         return values / total
+
+
+class _Steps:
+    """The steps of a walk, its nodes in any order. `into`: (N, N), single precision; `begin`, `lost_to`: (N,) or ()."""
+
+    def __init__(
+        self, into: sparse.csr_array, per_weight: Values, damping: float, begin: Values, lost_to: Values
+    ) -> None:
+        self._single, self._per_weight, self._damping = into, per_weight, damping
+        self._begin, self._lost_to = begin, lost_to
+        self._ends = np.flatnonzero(per_weight == 0)
+        self._double = sparse.csr_array((into.data.astype(np.float64), into.indices, into.indptr), shape=into.shape)
+
+    def ranks(self, accuracy: float) -> Values:
+        begin, damping = self._begin, self._damping
+        start = np.broadcast_to(begin, len(self._per_weight)).astype(np.float32)
+        ranks = self._solve(((1 - damping) * begin).astype(np.float32), start, SINGLE)
+        ranks, least = ranks / ranks.sum(), math.inf
+        # What an exact step moves bounds what is left: the steps after it move d, d², … of that at most. So many steps
+        # suffice even if nothing but they came nearer.
+        for _ in range(math.ceil(math.log(accuracy / 2) / math.log(max(damping, 1e-300))) + 1):
+            after = self._step(ranks)
+            change = after - ranks
+            moved = float(np.abs(change).sum())
+            if moved * damping <= accuracy * (1 - damping):
+                break
+            if moved > 0.5 * least:  # single precision brings it no nearer
+                ranks = after
+                continue
+            least = moved
+            enough = accuracy * (1 - damping) / max(damping, 1e-300) / moved
+            single = (change / moved).astype(np.float32)
+            ranks = ranks + moved * self._solve(single, single, max(enough, SINGLE))
+            ranks /= ranks.sum()
+        return after
+
+    def _step(self, ranks: Values) -> Values:
+        """Where the walk is a step after it was at nodes in those shares, in double precision."""
+        after: Values = self._double @ (ranks * self._per_weight)
+        after *= self._damping
+        after += self._damping * ranks[self._ends].sum() * self._lost_to + (1 - self._damping) * self._begin
+        return after
+
+    def _solve(self, constant: NDArray[np.float32], start: NDArray[np.float32], enough: float) -> Values:
+        """x = Mx + constant in single precision, M being a step without the restart: most of the work, at two thirds of
+        its price. From `start` on, until x moves by `enough` at most or comes no nearer.
+
+        With the restart as the constant x is the ranks; with what a step changes in ranks, it is what they lack.
+        """
+        lost_to, per_weight = self._lost_to.astype(np.float32), (self._damping * self._per_weight).astype(np.float32)
+        found, before = start, math.inf
+        buffer = np.empty_like(start)  # a new one would cost a tenth of each round
+        while True:
+            np.multiply(found, per_weight, out=buffer)
+            after = self._single @ buffer
+            back = np.float32(self._damping * found[self._ends].sum(dtype=np.float64))
+            after += lost_to * back + constant
+            np.subtract(after, found, out=buffer)
+            moved = float(np.abs(buffer, out=buffer).sum())
+            found = after
+            if moved <= enough or moved >= before:
+                return np.asarray(found, np.float64)
+            before = moved
+
+
+def _in_order(values: Values, order: NDArray[np.int64]) -> Values:
+    return values[order] if values.ndim else values
 
 
 def _inverse(values: Values) -> Values:

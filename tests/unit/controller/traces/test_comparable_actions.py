@@ -1,0 +1,108 @@
+"""Actions: which are the same, and which cannot be compared."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oven_controller.traces.comparable_actions import Action, Unusable, action, equivalent
+from oven_controller.traces.records import Message, Tool, ToolCall
+
+READ = Tool(
+    name="read",
+    parameters={
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "format": "path"},
+            "start": {"type": "integer", "default": 1},
+            "end": {"type": ["integer", "null"], "default": None},
+            "mode": {"enum": ["text", "bytes"]},
+            "lines": {"type": "array", "items": {"type": "integer"}},
+        },
+        "required": ["path"],
+    },
+)
+RUN = Tool(name="run")
+
+
+def of(*calls: tuple[str, Any], content: str = "") -> Action | Unusable:
+    made = tuple(
+        ToolCall(id=str(at), name=name, arguments=given if isinstance(given, str) else json.dumps(given))
+        for at, (name, given) in enumerate(calls)
+    )
+    return action(Message(role="assistant", content=content, calls=made), [READ, RUN])
+
+
+def test_an_action_does_not_depend_on_how_it_is_written() -> None:
+    wanted = of(("read", {"path": "a.py"}))
+    assert isinstance(wanted, Action)
+    for same in (
+        '{ "path" : "./a.py" }',
+        {"start": 1, "path": "a.py"},
+        {"start": 1.0, "path": "b/../a.py", "end": None},
+        {"path": "a.py", "mode": None},
+    ):
+        assert of(("read", same), content="thinking aloud") == wanted
+    for other in ({"path": "b.py"}, {"path": "a.py", "start": 2}, {"path": "a.py", "mode": "text"}):
+        assert isinstance(of(("read", other)), Action)
+        assert of(("read", other)) != wanted
+    assert of(("run", {}), ("read", {"path": "a.py"})) != of(("read", {"path": "a.py"}), ("run", {}))
+    assert of(("run", "")) == of(("run", "{}"))
+    assert of(content=" so  be\nit ") == of(content="so be it")
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (("write", {}), "unknown_tool"),
+        (("read", "path=a.py"), "arguments_not_json"),
+        (("read", '{"path": NaN}'), "arguments_not_json"),
+        (("read", "[" * 100_000), "arguments_not_json"),
+        (("read", '["a.py"]'), "arguments_not_object"),
+        (("read", {}), "arguments_outside_schema"),
+        (("read", {"path": 1}), "arguments_outside_schema"),
+        (("read", {"path": "a", "start": True}), "arguments_outside_schema"),
+        (("read", {"path": "a", "mode": "image"}), "arguments_outside_schema"),
+        (("read", {"path": "a", "lines": ["1"]}), "arguments_outside_schema"),
+        (("read", {"path": "a", "other": 1}), "arguments_outside_schema"),
+        (("run", '{"a": 1e999}'), "arguments_outside_schema"),
+        (("run", "{" + '"a":{' * 40 + "}" * 41), "arguments_outside_schema"),
+    ],
+)
+def test_what_cannot_be_compared_has_a_kind(call: tuple[str, Any], kind: str) -> None:
+    found = of(call)
+    assert isinstance(found, Unusable)
+    assert found.kind == kind
+    assert of(("run", {}), call) == found
+
+
+def test_a_message_that_says_nothing_is_no_action() -> None:
+    assert of(content=" \n") == Unusable("no_action", "the message has neither a call nor a text")
+
+
+def test_equal_outcomes_make_different_actions_equivalent() -> None:
+    one, other = of(("run", {"command": "ls"})), of(("run", {"command": "ls ."}))
+    assert isinstance(one, Action)
+    assert isinstance(other, Action)
+    assert not equivalent(one, other)
+    assert not equivalent(one, other, ("", "")), "an outcome that was not measured equals nothing"
+    assert equivalent(one, other, ("aa", "aa"))
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=5), values, max_size=4))
+def test_the_canonical_form_is_its_own_canonical_form_and_forgets_the_order_of_keys(given: dict[str, Any]) -> None:
+    once = of(("run", given))
+    assert isinstance(once, Action)
+    assert of(("run", once.arguments)) == once
+    assert of(("run", dict(reversed(given.items())))) == once

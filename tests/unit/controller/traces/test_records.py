@@ -1,0 +1,116 @@
+"""Records: states without quadratic storage, digests, files with bad lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from oven_controller.errors import ConfigError
+from oven_controller.traces import jsonl
+from oven_controller.traces.jsonl import BadLine
+from oven_controller.traces.records import Message, Pair, Reply, Task, ToolCall, Trace, TraceStep
+
+
+def step(name: str, result: str, **more: object) -> TraceStep:
+    call = ToolCall(id=name, name=name, arguments="{}")
+    answer = Message(role="tool", content=result, call_id=name, name=name)
+    return TraceStep.model_validate(
+        {"action": Message(role="assistant", calls=(call,)), "result": (answer,), "reward": 0.0, **more}
+    )
+
+
+def trace(*steps: TraceStep, id: str = "t") -> Trace:
+    return Trace(id=id, task=Task(id="task"), prompt=(Message(role="user", content="go"),), steps=steps)
+
+
+def test_a_state_is_all_messages_before_its_step() -> None:
+    made = trace(step("a", "1"), step("b", "2"), step("c", "3"))
+    assert [len(state) for state in made.states()] == [1, 3, 5]
+    assert [made.state(at) for at in range(3)] == list(made.states())
+    assert made.state(2)[-1].content == "2"
+    with pytest.raises(IndexError, match="no step 3"):
+        made.state(3)
+
+
+def test_states_grow_from_where_the_context_was_rewritten() -> None:
+    summary = (Message(role="user", content="go"), Message(role="user", content="so far: nothing"))
+    made = trace(step("a", "1"), step("b", "2", state=summary), step("c", "3"))
+    assert list(made.states())[1:] == [summary, (*summary, made.steps[1].action, *(made.steps[1].result or ()))]
+    assert [made.state(at) for at in range(3)] == list(made.states())
+
+
+def test_digests_tell_states_apart_and_nothing_else() -> None:
+    made, other = trace(step("a", "1"), step("b", "2")), trace(step("a", "1"), step("c", "9"), id="u")
+    assert made.digests() == other.digests(), "the last step's action and result are in no state"
+    assert len(set(made.digests())) == 2
+    assert made.digests()[1] != trace(step("a", "2"), step("b", "2")).digests()[1]
+
+
+def test_a_reply_is_an_action_or_a_failure() -> None:
+    asked = {"trace": "t", "step": 0, "state": "0" * 16, "teacher": "x", "family": "y"}
+    assert Reply.model_validate({**asked, "failure": "timeout"}).usd is None, "an unknown price is no price"
+    for wrong in ({}, {"failure": "timeout", "action": Message(role="assistant", content="a")}):
+        with pytest.raises(ValidationError, match="either an action or a failure"):
+            Reply.model_validate({**asked, **wrong})
+
+
+def test_files_come_back_as_they_were_written(tmp_path: Path) -> None:
+    made = [trace(step("a", "é\u2028\x00"), id="1"), trace(id="2")]
+    assert jsonl.write(tmp_path / "traces.jsonl", made) == 2
+    assert list(jsonl.read(tmp_path / "traces.jsonl", Trace)) == made
+    assert json.loads((tmp_path / "traces.jsonl").read_bytes().splitlines()[0])["version"] == 1
+
+
+def test_each_bad_line_is_named_by_kind(tmp_path: Path) -> None:
+    good = jsonl.line(trace()).decode()
+    lines = [
+        good,
+        "\n",
+        "{nothing\n",
+        "[1]\n",
+        good.replace('"version":1', '"version":2'),
+        good.replace('"trace"', '"reply"'),
+        good.replace('"id":"t"', '"id":3'),
+        good.replace('"id":"t"', '"id":"t","reward":NaN'),
+        "[" * 100_000 + "\n",
+        good[:-9],
+    ]
+    path = tmp_path / "traces.jsonl"
+    path.write_text("".join(lines))
+    found = [(one.number, one.fault) for one in jsonl.scan(path, Trace) if isinstance(one, BadLine)]
+    assert found == [
+        (3, "not_json"),
+        (4, "not_json"),
+        (5, "foreign_version"),
+        (6, "another_kind"),
+        (7, "malformed"),
+        (8, "malformed"),
+        (9, "not_json"),
+        (10, "cut"),
+    ]
+    with pytest.raises(ConfigError, match="line 3: not json"):
+        list(jsonl.read(path, Trace))
+
+
+def test_a_cut_last_line_is_passed_over_where_that_is_asked_and_cut_off_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "traces.jsonl"
+    path.write_bytes(jsonl.line(trace(id="1")) + jsonl.line(trace(id="2"))[:-20])
+    with pytest.raises(ConfigError, match="line 2: cut"):
+        list(jsonl.read(path, Trace))
+    assert [one.id for one in jsonl.read(path, Trace, cut=True)] == ["1"]
+    jsonl.append(path, trace(id="3"))
+    assert [one.id for one in jsonl.read(path, Trace)] == ["1", "3"]
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "folder"])
+def test_what_is_no_file_of_records_is_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x"
+    if kind == "empty":
+        path.touch()
+    elif kind == "folder":
+        path.mkdir()
+    with pytest.raises(ConfigError, match=str(path)):
+        list(jsonl.read(path, Pair))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -40,6 +40,8 @@ class Turn:
     executions: tuple[Execution, ...]
     told: str
     answer: Answer | None
+    cut: bool = False
+    """The answer ended within a block."""
 
     @property
     def failed(self) -> bool:
@@ -70,12 +72,14 @@ class Repl:
         limits: Limits | None = None,
         backend: str | None = None,
         output_limit: int = OUTPUT_LIMIT,
+        ran: Callable[[Execution], None] = lambda execution: None,
     ) -> None:
+        """`ran` is told of each program as it has ended."""
         if not context:
             raise ConfigError("the context is empty; give text, a list or a dict to look into")
         if output_limit < 1:
             raise ConfigError(f"output_limit is {output_limit}; give 1 or more")
-        self._output_limit = output_limit
+        self._output_limit, self._ran = output_limit, ran
         self._sandbox: Sandbox = open_sandbox(functions=functions, limits=limits, backend=backend)
         try:
             for name, value in {**(variables or {}), "query": query, "context": context}.items():
@@ -90,6 +94,10 @@ class Repl:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._sandbox.close()
 
+    def interrupt(self) -> None:
+        """From another thread: ends the block that runs, if the backend can do that before the block's deadline."""
+        self._sandbox.interrupt()
+
     def turn(self, answer: str) -> Turn:
         """Runs the answer's programs, up to the first that fails or calls FINAL."""
         found = programs(answer)
@@ -97,10 +105,12 @@ class Repl:
         for code in found.blocks:
             block = self._sandbox.run(code)
             done.append(Execution(code, block))
+            self._ran(done[-1])
             if block.answer is not None or block.ended != "completed":
                 break
         final = done[-1].block.answer if done else None
-        return Turn(tuple(done), _told(done, len(found.blocks), found.unclosed, self._output_limit), final)
+        told = _told(done, len(found.blocks), found.unclosed, self._output_limit)
+        return Turn(tuple(done), told, final, found.unclosed)
 
 
 def _told(done: Sequence[Execution], wanted: int, unclosed: bool, limit: int) -> str:

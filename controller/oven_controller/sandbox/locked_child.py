@@ -206,6 +206,10 @@ class LockedChild:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
+    def interrupt(self) -> None:
+        """From any thread: who waits for it is told that it is gone."""
+        self._process.kill()
+
     def kill(self) -> None:
         """At once, with all that may belong to it. May be called twice."""
         process = getattr(self, "_process", None)

@@ -70,6 +70,9 @@ class MontySandbox:
         self._drop()
         self._exits.close()
 
+    def interrupt(self) -> None:
+        """The interpreter takes no signal from outside: its deadline ends the block."""
+
     def assign(self, name: str, value: object) -> None:
         if not name.isidentifier():
             raise ConfigError(f"{name!r} cannot be the name of a variable in the sandbox; take another")

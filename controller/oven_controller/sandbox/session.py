@@ -33,6 +33,9 @@ class Sandbox(Protocol):
     def close(self) -> None:
         """Ends the process, and what runs in it."""
 
+    def interrupt(self) -> None:
+        """From another thread: the block that runs ends as one that died. monty's ends at its deadline."""
+
     def __enter__(self) -> Self: ...
 
     def __exit__(
@@ -91,6 +94,10 @@ class LockedSandbox:
         if self._child is not None:
             self._child.kill()
             self._child = None
+
+    def interrupt(self) -> None:
+        if (child := self._child) is not None:
+            child.interrupt()
 
     @property
     def pid(self) -> int | None:

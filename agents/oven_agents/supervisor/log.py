@@ -1,0 +1,178 @@
+"""A supervised run's log: three files of JSON lines, in which each event stands as soon as it has happened.
+
+`supervisor.jsonl` and `worker.jsonl` have the calls, `repl.jsonl` the programs with all that they printed. Their fields
+are those of the source system and some more; a call that failed has `failure` in place of `response`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Final, Literal, Self
+
+from oven_agents.judges.failures import JudgeFailure
+from oven_agents.judges.usage import Usage
+from oven_agents.supervisor.models import LMResponse
+from oven_agents.supervisor.repl import Execution
+from oven_controller.errors import ConfigError, reason
+
+Role = Literal["supervisor", "worker"]
+FILES: Final = ("supervisor.jsonl", "worker.jsonl", "repl.jsonl")
+REMOVED: Final = "[removed]"
+"""In place of a secret, wherever it came from: an endpoint may send the key back that it was sent."""
+
+
+class RunLogger:
+    """Appends to the files of one run; without a folder it does nothing. For several threads."""
+
+    def __init__(self, folder: str | Path | None, *, secrets: Sequence[str] = (), resume: bool = False) -> None:
+        """`secrets` are written nowhere. Raises ConfigError where the folder cannot be used, or holds a run already and
+        `resume` does not say that this is the same one."""
+        self.folder = Path(folder) if folder is not None else None
+        self._secrets = [secret for secret in secrets if secret]
+        self._lock = threading.Lock()
+        self._files: dict[str, BinaryIO] = {}
+        if self.folder is None:
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not resume and any(_size(self.folder / name) for name in FILES):
+                raise ConfigError(
+                    f"the log folder {folder} holds a run already: name another one, or resume that run "
+                    "(resume=True, --resume)"
+                )
+            for name in FILES:
+                _end_in_a_line(self.folder / name)
+                self._files[name] = (self.folder / name).open("ab", buffering=0)
+        except OSError as error:
+            self.close()
+            raise ConfigError(f"the log folder {folder} cannot be written: {reason(error)}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """What is written afterwards is lost: calls that were left behind end when they like."""
+        with self._lock:
+            for file in self._files.values():
+                file.close()
+            self._files = {}
+
+    def called(
+        self, role: Role, step: int, model: str, prompt: Sequence[Mapping[str, str]] | str, response: LMResponse
+    ) -> None:
+        """A call that was answered. `prompt`: messages, of a worker its text. Raises OSError."""
+        self._write(
+            f"{role}.jsonl",
+            _asked(step, model, prompt)
+            | {
+                "response": response.text,
+                "usage": _usage(response.usage),
+                "elapsed": round(response.elapsed, 6),
+                "usd": response.usd,
+                "finish": response.finish,
+            },
+        )
+
+    def failed(
+        self, role: Role, step: int, model: str, prompt: Sequence[Mapping[str, str]] | str, failure: JudgeFailure
+    ) -> None:
+        """A call that was not answered. Raises OSError."""
+        self._write(f"{role}.jsonl", _asked(step, model, prompt) | {"failure": str(failure)})
+
+    def ran(self, step: int, execution: Execution) -> None:
+        """A program and its outcome. Raises OSError."""
+        block = execution.block
+        self._write(
+            "repl.jsonl",
+            {
+                "step": step,
+                "timestamp": _now(),
+                "code": execution.code,
+                "stdout": block.stdout,
+                "stderr": block.stderr,
+                "elapsed": round(block.own_s + block.host_s, 6),
+                "ended": block.ended,
+                "error": block.error,
+                "answer": None if block.answer is None else {"value": block.answer.value},
+                "refused": list(block.refused),
+                "dropped": block.dropped,
+                "calls": block.calls,
+            },
+        )
+
+    def _write(self, name: str, event: dict[str, Any]) -> None:
+        if self.folder is None:
+            return
+        if self._secrets:
+            event = self._without_secrets(event)
+        # A program may print half of a surrogate pair, which UTF-8 does not have.
+        data = json.dumps(event, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+        with self._lock:
+            file = self._files.get(name)
+            if file is None:
+                return
+            rest = memoryview(data)
+            try:
+                while rest:
+                    rest = rest[file.write(rest) :]
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(self.folder / name)) from None
+
+    def _without_secrets(self, value: Any) -> Any:
+        if isinstance(value, str):
+            for secret in self._secrets:
+                value = value.replace(secret, REMOVED)
+            return value
+        if isinstance(value, list | tuple):
+            return [self._without_secrets(one) for one in value]
+        if isinstance(value, Mapping):
+            return {self._without_secrets(key): self._without_secrets(one) for key, one in value.items()}
+        return value
+
+
+def _asked(step: int, model: str, prompt: Sequence[Mapping[str, str]] | str) -> dict[str, Any]:
+    said = {"prompt": prompt} if isinstance(prompt, str) else {"messages": [dict(one) for one in prompt]}
+    return {"step": step, "timestamp": _now(), "model": model, **said}
+
+
+def _usage(usage: Usage | None) -> dict[str, int] | None:
+    if usage is None:
+        return None
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _end_in_a_line(path: Path) -> None:
+    """Takes off what a process that was killed, or a full disk, left of a last line. Raises OSError."""
+    if not _size(path) or not path.is_file():
+        return
+    with path.open("rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        keep, at = 0, end
+        while at > 0 and not keep:
+            start = max(0, at - 65_536)
+            file.seek(start)
+            keep = start + piece.rindex(b"\n") + 1 if b"\n" in (piece := file.read(at - start)) else 0
+            at = start
+        if keep < end:
+            file.truncate(keep)

@@ -1,0 +1,91 @@
+"""The calls that an interrupted run has in its log: what was paid for is not asked again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oven_agents.judges.usage import Usage
+from oven_agents.supervisor.log import Role
+from oven_agents.supervisor.models import LMResponse
+from oven_controller.errors import ConfigError, reason
+
+Prompt = Sequence[Mapping[str, str]] | str
+
+
+class RecordedCalls:
+    """Answers by what was asked of which model, each given out once, in the order of the log. For several threads."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """`folder`: the log's; None, or one without files: nothing is recorded. Raises ConfigError for a file that is
+        damaged before its last line."""
+        self._lock = threading.Lock()
+        self._answers: dict[bytes, deque[LMResponse]] = {}
+        self._programs: Counter[tuple[int, str]] = Counter()
+        self.paid: list[tuple[str, Prompt, LMResponse]] = []
+        """All answers, with their role and what was asked."""
+        if folder is None:
+            return
+        try:
+            self._read(folder)
+        except (KeyError, TypeError) as error:
+            raise ConfigError(
+                f"the run in {folder} cannot be resumed: an event lacks parts ({reason(error)})"
+            ) from error
+
+    def _read(self, folder: Path) -> None:
+        for role, asked in (("supervisor", "messages"), ("worker", "prompt")):
+            for event in _events(folder / f"{role}.jsonl"):
+                if "response" in event:
+                    response = _response(event)
+                    self.paid.append((role, event[asked], response))
+                    self._answers.setdefault(_key(role, event["model"], event[asked]), deque()).append(response)
+        for event in _events(folder / "repl.jsonl"):
+            self._programs[event["step"], event["code"]] += 1
+
+    def take(self, role: Role, model: str, prompt: Prompt) -> LMResponse | None:
+        """The answer to the same question, if there is one left."""
+        with self._lock:
+            left = self._answers.get(_key(role, model, prompt)) if self._answers else None
+            return left.popleft() if left else None
+
+    def ran(self, step: int, code: str) -> bool:
+        """Whether the log has this program of that step, once for each time that it is there."""
+        if self._programs[step, code] <= 0:
+            return False
+        self._programs[step, code] -= 1
+        return True
+
+
+def _key(role: str, model: str, prompt: Prompt) -> bytes:
+    asked = prompt if isinstance(prompt, str) else [dict(one) for one in prompt]
+    return hashlib.sha256(json.dumps([role, model, asked]).encode()).digest()
+
+
+def _response(event: Mapping[str, Any]) -> LMResponse:
+    said = event["usage"]
+    usage = None if said is None else Usage(said["input_tokens"], said["output_tokens"], said["cached_tokens"])
+    return LMResponse(event["response"], usage, event["elapsed"], "", event["usd"], event["finish"])
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    number = 0
+    try:
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                number += 1
+                if line.endswith("\n"):  # else it was cut, and is not counted
+                    event = json.loads(line)
+                    if not isinstance(event, dict) or "step" not in event:
+                        raise ValueError
+                    yield event
+    except (OSError, ValueError) as error:
+        at = f", line {number}" if isinstance(error, ValueError) else ""
+        raise ConfigError(f"the run in {path.parent} cannot be resumed: {path.name}{at} cannot be read") from error

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from oven_agents.providers.usage import Usage
+from oven_agents.judges.usage import Usage
+from oven_agents.supervisor.log import REMOVED
 from oven_agents.supervisor.models import LMResponse, ModelHandler
-
-REMOVED = "[removed]"
-"""In place of a handler's secrets, which an endpoint may send back."""
 
 
 class AskedOnce:
@@ -29,24 +28,21 @@ class AskedOnce:
             self._known[found["key"]] = _response(found)
 
     def ask(self, name: str, handler: ModelHandler, messages: Sequence[Mapping[str, str]]) -> LMResponse:
-        """The kept answer to these messages of this model, else the model's. Raises ModelFailure and OSError."""
+        """The kept answer to these messages of this model, else the model's. Raises JudgeFailure and OSError."""
         key = hashlib.sha256(json.dumps([handler.model, list(map(dict, messages))]).encode()).hexdigest()
         if key not in self._known:
-            answer = handler.chat(messages)
-            self._write(name, key, answer, handler.secrets)
+            answer = _without(handler.chat(messages), handler.secrets)
+            self._write(name, key, answer)
             self._known[key] = answer
         return self._known[key]
 
-    def _write(self, name: str, key: str, answer: LMResponse, secrets: Sequence[str]) -> None:
+    def _write(self, name: str, key: str, answer: LMResponse) -> None:
         usage = answer.usage
-        text = answer.text
-        for secret in filter(None, secrets):
-            text = text.replace(secret, REMOVED)
         line = {
             "name": name,
             "key": key,
             "model": answer.model,
-            "response": text,
+            "response": answer.text,
             "usage": None
             if usage is None
             else {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens},
@@ -59,6 +55,14 @@ class AskedOnce:
                 data = b"\n" + data
             if file.write(data) != len(data):
                 raise OSError(28, "No space left on device", str(self._path))
+
+
+def _without(answer: LMResponse, secrets: Sequence[str]) -> LMResponse:
+    """An endpoint may send back the key that it was sent."""
+    text = answer.text
+    for secret in filter(None, secrets):
+        text = text.replace(secret, REMOVED)
+    return replace(answer, text=text)
 
 
 def _response(found: Mapping[str, Any]) -> LMResponse:

@@ -1,5 +1,5 @@
-"""What a supervisor is compared with, on the same questions: the text cut to the worker's window, paragraphs found by the
-question's words, and no model at all. Pure."""
+"""What a supervisor is compared with on the same questions: the text cut to the worker's window, paragraphs found by
+the question's words, and no model at all. Pure."""
 
 from __future__ import annotations
 

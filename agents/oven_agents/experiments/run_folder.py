@@ -60,8 +60,8 @@ class RunConfig(_Record):
 
 
 class Answered(_Record):
-    """An answer to a question and its scores. `score` is the judge's verdict as 1 or 0, or exact match where no judge was
-    asked; None where there is no answer, or the judge gave no verdict."""
+    """An answer to a question and its scores. `score` is the judge's verdict as 1 or 0, or exact match without a judge;
+    None where the judge gave no verdict."""
 
     prediction: str | None = None
     """None: there was no answer; 0 in the official scores."""
@@ -72,7 +72,7 @@ class Answered(_Record):
     score: float | None = None
     judge_failure: str = ""
     failure: str = ""
-    """Why there is no answer, where a call failed or a cap was reached: then it is an error, and has no score at all."""
+    """Why there is no answer, where a call failed or a cap was reached: an error, which has no score at all."""
     tokens_in: int = 0
     tokens_out: int = 0
     usd: float | None = 0.0

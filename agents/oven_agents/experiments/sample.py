@@ -1,4 +1,4 @@
-"""The questions of an experiment, and what a model is told and given to read for each. Pure but for the drawing, by seed."""
+"""The questions of an experiment, and what a model is told and given to read for each. Drawn by seed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def posed(
     documents = list({one.document.id: one.document for one in among}.values())
     if not 0 <= others < len(documents):
         raise ConfigError(
-            f"--num-distractors {others}: give 0 to {len(documents) - 1}, since the data have {len(documents)} documents"
+            f"--num-distractors {others}: give 0 to {len(documents) - 1}; the data have {len(documents)} documents"
         )
     return [_posed(one, documents, instructions, others, random.Random(f"{seed} {one.id}")) for one in examples]
 

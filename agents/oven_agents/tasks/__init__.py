@@ -1,1 +1,1 @@
-"""Questions over long documents with known answers, and how answers are scored; a task is an entry point of oven.tasks."""
+"""Questions over long documents with known answers, and their scores; a task is an entry point of oven.tasks."""

@@ -1,4 +1,4 @@
-"""QASPER's official scores (Dasigi et al. 2021, arXiv 2105.03011): answer F1, evidence F1, the best annotator's of each.
+"""QASPER's official scores (Dasigi et al. 2021, arXiv 2105.03011): answer F1, evidence F1, by the best annotator.
 
 What is odd in them is kept, so that figures compare with published ones: two texts that are both empty once normalised
 score 0; evidence divides by the length of a list, so that a paragraph that stands twice lowers it; a question without a

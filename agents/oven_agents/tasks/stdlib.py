@@ -1,5 +1,5 @@
-"""The task `stdlib`: questions about modules of the installed standard library, in QASPER's layout. They need no download,
-and their answers are right by `ast`; another Python has other sources, so that its data differ."""
+"""The task `stdlib`: questions about modules of the installed standard library, in QASPER's layout. They need no
+download, and their answers are right by `ast`; another Python has other sources, so that its data differ."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def made(seed: int, count: int) -> dict[str, Any]:
         if not left:
             return found
     raise ConfigError(
-        f"{count} questions are asked for, and the installed library's sources give {count - left}; give at most so many"
+        f"{count} questions are asked for, and the installed sources give {count - left}; give at most so many"
     )
 
 

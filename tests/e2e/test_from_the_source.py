@@ -127,5 +127,7 @@ async def test_its_calls_train_a_model_and_swap_judges_and_teachers(oven: Oven, 
     assert list(receipts.values()).count("applied") >= 7, "of each choice"
     asked_of = [request["model"] for request in endpoint.requests]
     assert set(asked_of) == {"claude-sonnet-5-5", "claude-haiku-4-5", "deepseek-chat", "deepseek-reasoner"}
-    assert list(dict.fromkeys(asked_of))[-1] == "deepseek-reasoner", "a call of the step before may still be answered late"
+    assert list(dict.fromkeys(asked_of))[-1] == "deepseek-reasoner", (
+        "a call of the step before may still be answered late"
+    )
     assert replay(events, text.name).same

@@ -124,8 +124,12 @@ def recipe_options() -> set[str]:
     return {option for name in fields for option in (flag(name), flag(f"no_{name}"))}
 
 
+PLUGGED = {"kg": "kg", "supervise": "supervise", "traces": "trace_commands"}
+"""Command → the group of entry points that its own commands are."""
+
+
 def question_options(group: str, name: str) -> set[str]:
-    """Those of `kg NAME` or `supervise NAME`, which is an entry point."""
+    """Those of `kg NAME`, `supervise NAME` or `traces NAME`, which is an entry point."""
     question = typer.Typer()
     question.command()(plugins.load(group, "question", name).body)
     return {option for parameter in typer.main.get_command(question).params for option in parameter.opts}
@@ -144,8 +148,8 @@ def test_commands_and_their_options_exist() -> None:
         if command.name == "up":
             options |= recipe_options()
             words = dashed(words)
-        if command.name in ("kg", "supervise") and words:
-            options = question_options(command.name, words.pop(0))
+        if command.name in PLUGGED and words:
+            options = question_options(PLUGGED[command.name], words.pop(0))
         own = words[: words.index("--")] if "--" in words else words
         if command.name != "bench":
             for word in own:

@@ -1,6 +1,6 @@
-"""Measured runs as a table: the source system's nine columns, then answer F1, evidence F1 with intervals, and US dollars.
+"""Measured runs and their baselines in figures.
 
-It reads what the source system wrote, too: results.csv and the calls' logs are enough for the nine columns.
+What the source system wrote can be read, too: results.csv and the calls' logs are enough for its nine columns.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -132,7 +132,7 @@ def _measured(rows: Sequence[Mapping[str, str]], judge: str) -> dict[str, Any]:
 
 def _interval(rows: Sequence[Mapping[str, str]], column: str) -> Interval | None:
     found = [(float(row[column]), row["doc_id"]) for row in rows if row.get(column)]
-    return clustered(*zip(*found, strict=True)) if found else None
+    return clustered([one for one, _ in found], [document for _, document in found]) if found else None
 
 
 def _gain(rows: Sequence[Mapping[str, str]], own: Sequence[Mapping[str, str]]) -> Interval | None:
@@ -142,7 +142,7 @@ def _gain(rows: Sequence[Mapping[str, str]], own: Sequence[Mapping[str, str]]) -
         for row in rows
         if row.get("answer_f1") and row["id"] in mine
     ]
-    return clustered(*zip(*pairs, strict=True)) if pairs else None
+    return clustered([one for one, _ in pairs], [document for _, document in pairs]) if pairs else None
 
 
 @dataclass(frozen=True)
@@ -211,52 +211,3 @@ def _sum(costs: Sequence[float | None]) -> float | None:
 
 def _number(text: str) -> float | None:
     return float(text) if text else None
-
-
-COLUMNS: Final = (
-    ("Supervisor", "Worker", "Accuracy", "Avg Steps", "Total Steps", "Sup In", "Sup Out", "Wrk In", "Wrk Out")
-    + ("Answer F1", "Evidence F1", "USD")
-)
-
-
-def table(rows: Sequence[Row]) -> list[str]:
-    """Lines of text, as wide as their contents."""
-    cells = [COLUMNS, *(_cells(row) for row in rows)]
-    widths = [max(len(line[at]) for line in cells) for at in range(len(COLUMNS))]
-    lines = [
-        " | ".join(cell.ljust(width) if at < 2 else cell.rjust(width) for at, (cell, width) in enumerate(zip(line, widths, strict=True)))
-        for line in cells
-    ]
-    return [lines[0], "-+-".join("-" * width for width in widths), *lines[1:], *_notes(rows)]
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    share = f"{row.correct / row.scored:.0%}" if row.scored else "–"
-    average = f"{row.steps / row.questions:.1f}" if row.steps is not None and row.questions else "–"
-    counts = (row.steps, row.supervisor_in, row.supervisor_out, row.worker_in, row.worker_out)
-    return (
-        row.supervisor,
-        row.worker,
-        f"{share} ({row.correct:g}/{row.scored})",
-        average,
-        *("–" if count is None else f"{count:,}" for count in counts),
-        *("–" if one is None else str(one) for one in (row.answer_f1, row.evidence_f1)),
-        "?" if row.usd is None else f"{row.usd:.4f}",
-    )
-
-
-def _notes(rows: Sequence[Row]) -> Iterator[str]:
-    for row in rows:
-        if row.errors:
-            yield f"{row.supervisor}, {row.worker}: {row.errors} of {row.questions} have no score: a call failed"
-        if row.kappa is not None:
-            yield f"{row.supervisor}, {row.worker}: κ {row.kappa:.2f} between {row.judge} and answer F1 ≥ {AGREES:g}"
-        if row.gain is not None:
-            yield f"answer F1 over {row.supervisor.removeprefix('– ')}: {row.gain}"
-    exact = any(not row.judge for row in rows)
-    yield "Intervals are 95 %, over documents. Accuracy is " + ("exact match." if exact else "the judge's.")
-
-
-def as_json(row: Row) -> dict[str, Any]:
-    """For scripts: the row's fields."""
-    return asdict(row)

@@ -1,9 +1,9 @@
-"""A measured run: each question is put to the supervisor and to the baselines, scored, and kept as soon as it is done."""
+"""A measured run: each question is put to the supervisor and to the baselines, scored, and kept once it is done."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -22,6 +22,8 @@ from oven_agents.tasks.example import Example, Prediction, prediction_of
 from oven_controller.errors import ConfigError, ProcessError, reason
 
 _Result = TypeVar("_Result")
+Scoring = Callable[[Prediction | None, str], Awaitable[Answered]]
+"""(answer, why there is none) → the scored answer."""
 
 OWN_CALLS: Final = "own_calls.jsonl"
 """The file with what the experiment itself asked: the worker for baselines, and the judge."""
@@ -64,7 +66,7 @@ class Experiment:
         self._stopped = ""
 
     def run(self, questions: Sequence[Posed]) -> Done:
-        """Raises ConfigError where the folder or the sandbox cannot be used, and OSError where nothing can be written."""
+        """Raises ConfigError where the folder or the sandbox cannot be used, OSError where nothing can be written."""
         try:
             asyncio.run(self._all(questions))
         finally:
@@ -152,19 +154,15 @@ class Experiment:
             self._stopped = self._stopped or f"the supervisor answers {hopeless[0]}: {result.why}"
         return result, f"{result.ended}: {', '.join(sorted(kinds)) or result.why}"
 
-    async def _baseline(
-        self, name: baselines.Baseline, own: AskedOnce, posed: Posed, score: Callable[..., Any]
-    ) -> Answered:
+    async def _baseline(self, name: baselines.Baseline, own: AskedOnce, posed: Posed, score: Scoring) -> Answered:
         if name == "no_model":
-            found: Answered = await score(baselines.without_model(posed), "")
-            return found
+            return await score(baselines.without_model(posed), "")
         paragraphs = baselines.shown(name, posed, baselines.window(self._config.worker_ctx_k))
         asked = baselines.messages(posed, paragraphs)
         try:
             answer: LMResponse = await self._call(partial(own.ask, name, self._models.worker, asked))
         except JudgeFailure as failure:
-            found = await score(None, f"failed: {failure.kind}")
-            return found
+            return await score(None, f"failed: {failure.kind}")
         found = await score(baselines.read(answer.text, paragraphs), "")
         return found.model_copy(update=_cost(answer))
 

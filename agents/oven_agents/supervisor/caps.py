@@ -127,8 +127,8 @@ class Meter:
             raise ConfigError(unpriced(self.caps.usd))
 
     def enter(self, account: Account, response: LMResponse, prompt_bytes: int) -> None:
-        """A call that was answered. One that does not say what it used counts for the cap as a token a byte, which is
-        more than any tokenizer makes of it."""
+        """A call that was answered. One that does not say what it used counts for the cap as a token per byte, which
+        is more than any tokenizer makes of it."""
         with self._lock:
             account.add(response)
             if response.usage is None:

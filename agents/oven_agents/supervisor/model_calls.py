@@ -85,7 +85,7 @@ class ModelCalls:
         return CapReachedError("seconds", f"the cap of {most:g} seconds is reached, and the model had not answered")
 
     def _one(self, step: int, prompt: Prompt) -> str:
-        """In a thread of its own."""
+        """In one of the threads."""
         name = self._model.model
         if (known := self._recorded.take(self._role, name, prompt)) is not None:
             return known.text

@@ -47,7 +47,7 @@ HOPELESS: Final[frozenset[Kind]] = frozenset(("auth", "not_found", "bad_request"
 
 @dataclass(frozen=True)
 class RunResult:
-    """What came of a run. `answer` is None unless `ended` is "final" or "forced", and may be None then, too."""
+    """The outcome of a run. `answer` is None unless `ended` is "final" or "forced", and may be None then, too."""
 
     answer: Any
     iterations: int
@@ -61,7 +61,7 @@ class RunResult:
     """US dollars of all calls that were answered, those of an earlier part of a resumed run included; None where a
     price is not known."""
     why: str = ""
-    """What stood in the way, where a cap or the supervisor's failures ended it."""
+    """The reason, where a cap, or failures of the supervisor, ended it."""
     failed: int = 0
     """Turns in which nothing ran, or something that ran failed."""
     failures: Mapping[str, int] = field(default_factory=dict)
@@ -124,7 +124,7 @@ async def arun(
     limits: Limits | None = None,
     backend: str | None = None,
 ) -> RunResult:
-    """`run` beside an event loop: it works in a thread of its own. Cancelling it waits for no model and ends the block
+    """`run` beside an event loop: it works in its own thread. Cancelling it waits for no model and ends the block
     that runs (of the backend monty at its deadline); a primitive under way is waited for."""
     asked = _Asked(query, supervisor, worker, max_iterations, worker_ctx_k, caps or Caps(), concurrency)
     threads: CallThreads[RunResult] = CallThreads(1)
@@ -132,12 +132,13 @@ async def arun(
         partial(asked.play, context, primitives or {}, log_dir, output_limit, prompt, resume, limits or LIMITS, backend)
     )
     threads.close()
+    result = asyncio.wrap_future(going)
     try:
-        return await asyncio.shield(asyncio.wrap_future(going))
+        return await asyncio.shield(result)
     except asyncio.CancelledError:
         asked.stop()
         with contextlib.suppress(StoppedError, OvenError, OSError):
-            await asyncio.shield(asyncio.wrap_future(going))
+            await asyncio.shield(result)
         raise
 
 

@@ -89,7 +89,7 @@ def _of_row(path: Path, row: Any) -> tuple[str, dict[str, Any]]:
         if isinstance(paper.get(name), Mapping):
             paper[name] = _records(path, key, name, paper[name])
     for question in paper.get("qas") or ():
-        if isinstance(question, Mapping) and isinstance(question.get("answers"), Mapping):
+        if isinstance(question, dict) and isinstance(question.get("answers"), Mapping):
             question["answers"] = _records(path, key, "answers", question["answers"])
     return key, paper
 

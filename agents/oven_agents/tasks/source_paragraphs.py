@@ -109,7 +109,8 @@ def _parts(body: Sequence[ast.stmt], lines: Sequence[str]) -> Iterator[tuple[ast
 
 def _begin(node: ast.stmt) -> int:
     """Its first line, from 1, decorators included."""
-    return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(one.lineno for one in decorators)])
 
 
 def _end(node: ast.stmt) -> int:

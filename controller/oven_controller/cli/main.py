@@ -35,6 +35,7 @@ from oven_controller.cli import (
     runs,
     schema,
     supervise,
+    traces,
     up,
 )
 from oven_controller.errors import OvenError
@@ -57,7 +58,7 @@ PANELS = {
         "distrust",
         "judge",
     ),
-    "Ask": ("decisions", "explain", "review", "replay", "backtest", "import", "kg", "oracle", "supervise"),
+    "Ask": ("decisions", "explain", "review", "replay", "backtest", "import", "kg", "oracle", "supervise", "traces"),
     "Measure": ("gym", "bench", "calibration"),
     "Set up": ("doctor", "config", "agent", "creds", "schema"),
 }
@@ -107,7 +108,7 @@ def main(
 ) -> None: ...
 
 
-for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, doctor, config, kg, supervise):
+for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, doctor, config, kg, supervise, traces):
     group.register(app)
 app.add_typer(agent.app, name="agent")
 app.add_typer(judge.app, name="judge")

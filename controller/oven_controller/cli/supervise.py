@@ -1,4 +1,4 @@
-"""`supervise`: a strong model that writes programs over a long context; its commands are entry points."""
+"""`supervise`: a strong model writes programs over a long context; each command is an entry point of oven.supervise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def supervise(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="Which command; without one: what there is.")] = None,
 ) -> None:
-    """Have a model write programs over a long text that a cheaper one reads; measure it, and export what it teaches.
+    """Have a model write programs over a long text that a cheaper one reads; measure that, and keep what it teaches.
 
     Example: oven-controller supervise run --task stdlib --base-url http://127.0.0.1:8000/v1 -n 20
     """

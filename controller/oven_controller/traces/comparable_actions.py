@@ -102,7 +102,7 @@ class _OutsideSchema(Exception):
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"JSON has no {constant}")
 
 
 def _canonical(value: Any, schema: Any, depth: int, where: str = "arguments") -> Any:

@@ -19,8 +19,8 @@ R = TypeVar("R", bound=Record)
 Fault: TypeAlias = Literal["cut", "not_json", "foreign_version", "another_kind", "malformed", "too_long"]
 
 LINE_BYTES: Final = 64 << 20
-"""The longest line: a trace of 1,000 steps with 30 kB each is half of it. A longer one is no record, and would fill
-the memory."""
+"""The longest line: a trace of 1,000 steps with 30 kB each is half of it. A longer one cannot be a record, and would
+fill the memory."""
 SHOWN: Final = 200
 """Characters of a reason that an error shows: pydantic's may quote a whole field."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.support.scripted_model import GOOD, KEY, ScriptedModel
 
-from oven_agents.backtest.command import main as backtest
+from oven_agents.backtest.backtest_command import main as backtest
 from oven_agents.language_models.author import Author
 from oven_agents.language_models.tuner import Tuner
 from oven_agents.review.review_command import main as review

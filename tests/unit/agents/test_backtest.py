@@ -13,7 +13,7 @@ from tests.support.replayed import a_run, left_behind
 
 from oven_agents import Agent, Vote, Window
 from oven_agents.backtest.backtest import Backtest, Findings
-from oven_agents.backtest.command import main
+from oven_agents.backtest.backtest_command import main
 from oven_agents.review.open_loop_replay import OpenLoopReplay
 from oven_agents.review.review_command import look
 from oven_agents.sdk.alternative_plans import spoken

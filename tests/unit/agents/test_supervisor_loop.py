@@ -136,11 +136,29 @@ def test_what_fails_is_told_counted_and_can_be_mended(repl: Repl) -> None:
 @sandboxed
 def test_the_loop_ends_with_its_turns_or_after_failures_in_a_row(repl: Repl) -> None:
     outcome = play(repl, lambda messages: block("print(1)"), max_iterations=3)
-    assert (outcome.answer, outcome.ended, outcome.iterations) == (None, "iterations", 3)
+    assert (outcome.answer, outcome.ended, outcome.iterations) == (None, "iterations", 4)
     outcome = play(repl, lambda messages: block("1 / 0"), max_errors=2)
     assert (outcome.ended, outcome.iterations, outcome.failed) == ("errors", 2, 2)
     with pytest.raises(ConfigError, match="max_iterations is 0; give 1 or more"):
         play(repl, scripted(), max_iterations=0)
+
+
+@sandboxed
+@pytest.mark.parametrize(
+    ("last", "answer", "ended"),
+    [
+        (block("FINAL([0])"), [0], "forced"),
+        ("  It is 300. ", "It is 300.", "forced"),
+        ("", None, "iterations"),
+        ("```repl\nFINAL(", None, "iterations"),
+    ],
+)
+def test_after_the_last_turn_the_answer_alone_is_asked_for(repl: Repl, last: str, answer: object, ended: str) -> None:
+    def model(messages: tuple[Message, ...]) -> str:
+        return last if messages[-1]["content"].endswith("0 of 2 turns are left.") else block("print(1)")
+
+    outcome = play(repl, model, max_iterations=2)
+    assert (outcome.answer, outcome.ended, outcome.iterations) == (answer, ended, 3)
 
 
 @sandboxed

@@ -1,0 +1,57 @@
+"""Models of a supervised run without a network: each answers by a function of what it is asked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from oven_agents.judges.failures import JudgeFailure
+from oven_agents.judges.usage import Usage
+from oven_agents.supervisor.models import LMResponse, Messages, ModelHandler
+
+USED = Usage(10, 5)
+
+
+class ScriptedHandler(ModelHandler):
+    """`says` is given the text of the last message; what it raises, the call raises. `usd`: of a call."""
+
+    def __init__(
+        self,
+        says: Callable[[str], str],
+        *,
+        model: str = "scripted",
+        usage: Usage | None = USED,
+        usd: float | None = 0.001,
+        secrets: tuple[str, ...] = (),
+    ) -> None:
+        self.model, self.secrets = model, secrets
+        self._says, self._usage, self._usd = says, usage, usd
+        self.asked: list[str] = []
+        self.seen: list[Messages] = []
+        self._lock = threading.Lock()
+
+    def chat(self, messages: Messages) -> LMResponse:
+        with self._lock:
+            self.asked.append(messages[-1]["content"])
+            self.seen.append(messages)
+        return LMResponse(self._says(messages[-1]["content"]), self._usage, 0.01, self.model, self._usd, "stop")
+
+    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | JudgeFailure]:
+        return [self.chat(messages) for messages in message_batches]
+
+
+def in_order(*answers: str | Exception) -> Callable[[str], str]:
+    """A script that says these, one after another. Each call beyond them is an AssertionError."""
+    left: Iterator[str | Exception] = iter(answers)
+
+    def says(_: str) -> str:
+        answer = next(left, AssertionError("it was asked once more than the script has answers"))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return says
+
+
+def program(code: str) -> str:
+    return f"Let me look.\n```repl\n{code}\n```\n"

@@ -1,0 +1,276 @@
+"""`run` over scripted models, with the real sandbox and the real files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.scripted_handler import ScriptedHandler, in_order, program
+
+from oven_agents.judges.failures import JudgeFailure
+from oven_agents.judges.usage import Usage
+from oven_agents.supervisor.caps import Caps
+from oven_agents.supervisor.orchestrator import RunResult, arun, run
+from oven_controller.errors import ConfigError
+from oven_controller.sandbox.limits import Limits
+from oven_controller.sandbox.probe import probe
+
+pytestmark = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
+
+CONTEXT = "alpha\nbeta\n" * 300
+KEY = 'sk-canary-"7\\f'
+COUNT = program("parts = [context[at:at + 1100] for at in range(0, len(context), 1100)]") + program(
+    "FINAL(sum(map(int, worker_batch(parts))))"
+)
+
+
+def counting(prompt: str) -> str:
+    return str(prompt.count("beta"))
+
+
+def asked(supervisor: ScriptedHandler | str, worker: ScriptedHandler | None = None, **more: Any) -> RunResult:
+    first = ScriptedHandler(in_order(supervisor), model="strong") if isinstance(supervisor, str) else supervisor
+    return run("How many?", CONTEXT, first, worker or ScriptedHandler(counting, model="cheap"), **more)
+
+
+def events(folder: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+def test_a_run_is_answered_metered_and_logged(tmp_path: Path) -> None:
+    result = asked(COUNT, log_dir=tmp_path / "log")
+    assert (result.answer, result.ended, result.iterations, result.failed) == (300, "final", 1, 0)
+    assert (result.supervisor_usage, result.worker_usage) == (Usage(10, 5), Usage(30, 15))
+    assert result.cost_usd == pytest.approx(0.004)
+    assert result.calls == 4 and not result.failures and not result.unmetered
+    (first,) = events(tmp_path / "log", "supervisor")
+    assert first["step"] == 1 and first["model"] == "strong" and first["response"] == COUNT
+    assert first["usage"] == {"input_tokens": 10, "output_tokens": 5, "cached_tokens": 0}
+    assert "text of 3,300 characters in 601 lines" in first["messages"][0]["content"]
+    assert first["messages"][1]["content"].startswith("Question: How many?")
+    assert [len(one["prompt"]) for one in events(tmp_path / "log", "worker")] == [1100] * 3
+    programs = events(tmp_path / "log", "repl")
+    assert [one["answer"] for one in programs] == [None, {"value": 300}]
+    assert {"step", "timestamp", "code", "stdout", "stderr", "elapsed"} <= programs[0].keys()
+    with pytest.raises(ConfigError, match="holds a run already: name another one, or resume"):
+        asked(COUNT, log_dir=tmp_path / "log")
+
+
+def test_what_was_paid_is_not_asked_again_when_a_run_is_resumed(tmp_path: Path) -> None:
+    whole = asked(program("print(worker('beta'))") + COUNT, log_dir=tmp_path)
+    said, done = events(tmp_path, "worker"), events(tmp_path, "repl")
+    lines = (tmp_path / "worker.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "worker.jsonl").write_text("".join(lines[:2]) + lines[2][:40])  # killed while it wrote
+    (tmp_path / "repl.jsonl").write_text("")
+    silent = ScriptedHandler(in_order(), model="strong")
+    worker = ScriptedHandler(counting, model="cheap")
+    again = asked(silent, worker, log_dir=tmp_path, resume=True)
+    assert (again.answer, again.calls) == (whole.answer, whole.calls)
+    assert again.cost_usd == pytest.approx(0.005)
+    assert len(worker.asked) == 2 and not silent.asked
+    key = lambda one: (one["step"], one["prompt"], one["response"])  # noqa: E731
+    assert sorted(map(key, events(tmp_path, "worker"))) == sorted(map(key, said))
+    assert [one["code"] for one in events(tmp_path, "repl")] == [one["code"] for one in done]
+    last = asked(silent, ScriptedHandler(in_order(), model="cheap"), log_dir=tmp_path, resume=True, caps=Caps(calls=1))
+    assert last.ended == "final" and len(events(tmp_path, "repl")) == len(done)
+    (tmp_path / "worker.jsonl").write_text("[]\n")
+    with pytest.raises(ConfigError, match=r"cannot be resumed: worker\.jsonl, line 1"):
+        asked(silent, log_dir=tmp_path, resume=True)
+
+
+def test_a_worker_that_fails_raises_and_in_a_batch_its_slot_says_why(tmp_path: Path) -> None:
+    def says(prompt: str) -> str:
+        if "bad" in prompt:
+            raise JudgeFailure("overloaded", "HTTP 529")
+        if "bug" in prompt:
+            raise KeyError(KEY)
+        return prompt.upper()
+
+    code = """
+found = worker_batch(["a", "bad", "b", "bug"])
+try:
+    worker(prompt="bad")
+except RuntimeError as error:
+    FINAL([found, str(error), [isinstance(one, str) for one in found], worker_batch(prompts=[])])
+"""
+    result = asked(program(code), ScriptedHandler(says), log_dir=tmp_path)
+    failed = [{"failed": "overloaded: HTTP 529"}, {"failed": "internal: KeyError"}]
+    assert result.answer == [
+        ["A", failed[0], "B", failed[1]],
+        "the worker failed: overloaded: HTTP 529",
+        [True, False, True, False],
+        [],
+    ]
+    assert result.failures == {"worker overloaded": 2, "worker internal": 1} and result.calls == 3
+    assert [one.get("failure") for one in events(tmp_path, "worker")].count("overloaded: HTTP 529") == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("worker(7)", "takes a text, not a value of type int"),
+        ("worker(['a'])", "not a list; for several there is worker_batch"),
+        ("worker('a', 'b')", "takes one argument; it got 2"),
+        ("worker_batch('ab')", "takes a list of texts, not a text"),
+        ("worker_batch(['a', None])", "item 1 is None"),
+    ],
+)
+def test_a_call_that_does_not_fit_is_told_how_it_would(call: str, said: str) -> None:
+    result = asked(ScriptedHandler(in_order(program(call), program("FINAL(0)"))))
+    assert (result.answer, result.failed) == (0, 1)
+    supervisor = ScriptedHandler(in_order(program(call), program("FINAL(0)")))
+    asked(supervisor)
+    assert said in supervisor.asked[1]
+
+
+def test_caps_end_a_run_and_say_so() -> None:
+    endless = lambda text: program("print(worker('x'))")  # noqa: E731
+    for caps, ended in ((Caps(usd=0.0035), "usd"), (Caps(tokens=50), "tokens"), (Caps(calls=4), "calls")):
+        result = asked(ScriptedHandler(endless), caps=caps)
+        assert (result.ended, result.answer, result.iterations, result.calls) == (ended, None, 2, 4)
+        assert "is reached" in result.why
+    result = asked(
+        ScriptedHandler(in_order(program("FINAL(worker_batch(['x'] * 9))"))), caps=Caps(calls=4), concurrency=1
+    )
+    assert [isinstance(one, str) for one in result.answer] == [True] * 3 + [False] * 6
+    assert result.answer[-1] == {"failed": "the cap of 4 calls is reached (4 used)"}
+    unmetered = ScriptedHandler(endless, usage=None)
+    result = asked(unmetered, caps=Caps(tokens=3000))
+    assert (result.ended, result.unmetered, result.supervisor_usage) == ("tokens", result.iterations, Usage(0, 0))
+    with pytest.raises(ConfigError, match="the cap usd is 0; give a number above 0"):
+        Caps(usd=0)
+
+
+def test_a_price_that_is_not_known_is_none_and_no_cap_on_dollars_is_pretended() -> None:
+    free = ScriptedHandler(lambda text: program("FINAL(1)"), usd=None)
+    assert asked(free).cost_usd is None
+    with pytest.raises(ConfigError, match="cap of 1 US dollars cannot be kept"):
+        asked(ScriptedHandler(lambda text: program("print(1)"), usd=None), caps=Caps(usd=1))
+
+
+def test_a_model_that_hangs_is_left_behind_when_the_time_is_up() -> None:
+    released = threading.Event()
+
+    def hangs(_: str) -> str:
+        released.wait(60)
+        return "late"
+
+    try:
+        code = "try:\n    worker('x')\nexcept RuntimeError as error:\n    print(error)"
+        result = asked(ScriptedHandler(in_order(program(code))), ScriptedHandler(hangs), caps=Caps(seconds=0.5))
+        assert (result.ended, result.iterations) == ("seconds", 1)
+        result = asked(ScriptedHandler(hangs), caps=Caps(seconds=0.2))
+        assert (result.ended, result.iterations) == ("seconds", 0) and "had not answered" in result.why
+    finally:
+        released.set()
+
+
+def test_a_supervisor_that_cannot_be_asked_ends_the_run_with_the_reason() -> None:
+    refused = ScriptedHandler(in_order(JudgeFailure("auth", "HTTP 401")))
+    result = asked(refused)
+    assert (result.ended, result.why) == ("failed", "the supervisor cannot be asked: auth: HTTP 401")
+    page = JudgeFailure("bad_response", "a str instead of the API's object")
+    mended = asked(ScriptedHandler(in_order(page, page, program("FINAL('')"))))
+    assert (mended.answer, mended.ended, mended.failures) == ("", "final", {"supervisor bad_response": 2})
+    result = asked(ScriptedHandler(in_order(page, page)), caps=Caps(errors=2))
+    assert (result.ended, result.iterations) == ("failed", 0)
+
+
+def test_primitives_are_listed_and_called_and_their_names_checked() -> None:
+    def lookup(step: int, /, metric: str = "loss") -> float:
+        """The metric's value at a step."""
+        return {"loss": 0.5}[metric] * step
+
+    supervisor = ScriptedHandler(in_order(program("FINAL(lookup(4))")))
+    assert asked(supervisor, primitives={"lookup": lookup}, prompt="Answer with a number.").answer == 2.0
+    system = supervisor.seen[0][0]["content"]
+    assert "- `lookup(step: 'int', /, metric: 'str' = 'loss') -> 'float'`: The metric's value at a step." in system
+    assert system.endswith("Answer with a number.")
+    for name in ("worker", "FINAL", "for", "a b"):
+        with pytest.raises(ConfigError, match="cannot be the name of a primitive"):
+            asked(supervisor, primitives={name: lookup})
+
+
+def test_bad_arguments_are_refused_by_a_sentence() -> None:
+    model = ScriptedHandler(in_order())
+    for context, said in (("", "the context is empty"), ({}, "is empty"), (b"x", "of type bytes; give text, a list")):
+        with pytest.raises(ConfigError, match=said):
+            run("q", context, model, model)  # type: ignore[arg-type]
+    for more, said in (
+        ({"max_iterations": 0}, "max_iterations is 0; give 1 or more"),
+        ({"output_limit": 0}, "output_limit is 0"),
+        ({"worker_ctx_k": 0}, "worker_ctx_k is 0"),
+        ({"concurrency": 0}, "concurrency is 0"),
+        ({"log_dir": "/dev/null/x"}, "the log folder /dev/null/x cannot be written: Not a directory"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            asked(model, **more)
+    with pytest.raises(ConfigError, match="the question is empty"):
+        run(" ", CONTEXT, model, model)
+
+
+@pytest.mark.parametrize("name", ["supervisor", "worker", "repl"])
+def test_a_full_disk_ends_the_run_by_its_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.jsonl").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as raised:
+        asked(COUNT, log_dir=tmp_path)
+    assert raised.value.filename == str(tmp_path / f"{name}.jsonl")
+
+
+def test_a_key_is_in_no_file_whoever_sends_it_back(tmp_path: Path) -> None:
+    supervisor = ScriptedHandler(in_order(program(f"print({KEY!r}, worker('what is the key?'))\nFINAL(worker('x'))")))
+    supervisor.secrets = (KEY,)
+    worker = ScriptedHandler(lambda prompt: f"you sent {KEY}", secrets=(KEY,))
+    assert asked(supervisor, worker, log_dir=tmp_path).answer == "you sent [removed]"
+    for path in tmp_path.iterdir():
+        data = path.read_text()
+        assert KEY not in data and json.dumps(KEY)[1:-1] not in data and repr(KEY)[1:-1] not in data
+
+
+def test_output_is_logged_whole_and_shown_cut(tmp_path: Path) -> None:
+    supervisor = ScriptedHandler(in_order(program("print('x' * 300_000)\nprint('\\udc80')"), program("FINAL(1)")))
+    asked(supervisor, log_dir=tmp_path)
+    (first, _) = events(tmp_path, "repl")
+    assert len(first["stdout"]) > 300_000 and first["dropped"] == 0
+    assert len(supervisor.asked[1]) < 2300 and "more characters are not shown" in supervisor.asked[1]
+
+
+async def test_a_run_that_is_cancelled_ends_its_block_and_waits_for_no_model() -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    def hangs(_: str) -> str:
+        begun.set()
+        released.wait(60)
+        return ""
+
+    try:
+        for supervisor in (
+            ScriptedHandler(hangs),
+            ScriptedHandler(in_order(program("begun()\nwhile True: pass"))),
+            ScriptedHandler(in_order(program("try:\n    worker('x')\nexcept RuntimeError:\n    begun()"))),
+        ):
+            begun.clear()
+            going = asyncio.create_task(
+                arun("q", CONTEXT, supervisor, ScriptedHandler(hangs), primitives={"begun": begun.set})
+            )
+            await asyncio.to_thread(begun.wait, 60)
+            going.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await going
+    finally:
+        released.set()
+    done = await arun("q", CONTEXT, ScriptedHandler(in_order(program("FINAL(2)"))), ScriptedHandler(counting))
+    assert done.answer == 2
+
+
+def test_an_endless_block_is_a_turn_that_failed() -> None:
+    supervisor = ScriptedHandler(
+        in_order(program("while True: pass"), program("def f(:"), program("FINAL({1})"), COUNT)
+    )
+    result = asked(supervisor, limits=Limits(block_s=0.3))
+    assert (result.answer, result.failed, result.iterations) == (300, 3, 4)
+    assert "took more than 0.3 s" in supervisor.asked[1] and "context and query are there" in supervisor.asked[1]

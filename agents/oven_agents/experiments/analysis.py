@@ -72,7 +72,7 @@ def runs_in(paths: Sequence[Path]) -> list[Path]:
 
 def analysed(path: Path) -> list[Row]:
     """The run, then its baselines. Raises ConfigError where a file cannot be read."""
-    rows, config = _table(path / RESULTS), _config(path)
+    rows, config = table_rows(path / RESULTS), _config(path)
     if not rows:
         raise ConfigError(f"{path / RESULTS} has no questions yet; `supervise run --resume {path}` continues it")
     folders = [path / f"{number:03}" for number in range(len(rows))]
@@ -93,7 +93,7 @@ def analysed(path: Path) -> list[Row]:
         usd=_sum([one.usd for one in (*supervisor, *worker)]) if config else None,
         judge=judge,
     )
-    others = _table(path / BASELINES) if (path / BASELINES).is_file() else []
+    others = table_rows(path / BASELINES) if (path / BASELINES).is_file() else []
     return [first, *(_baseline(first, name, rows, others) for name in dict.fromkeys(row["baseline"] for row in others))]
 
 
@@ -158,7 +158,7 @@ class _Calls:
 
 def _calls(folder: Path, role: str) -> _Calls:
     path = folder / f"{role}.jsonl"
-    lines = [one for one in _json_lines(path) if "response" in one] if path.is_file() else []
+    lines = [one for one in json_lines(path) if "response" in one] if path.is_file() else []
     usages = [one.get("usage") or {} for one in lines]
     return _Calls(
         str(lines[0].get("model", "")) if lines else "",
@@ -169,8 +169,8 @@ def _calls(folder: Path, role: str) -> _Calls:
     )
 
 
-def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Without a last line that was cut off."""
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """A log's lines, without a last one that was cut off. Raises ConfigError."""
     for line in read_file(path, "the log", MOST_BYTES).splitlines():
         try:
             found = json.loads(line)
@@ -180,7 +180,8 @@ def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
             yield found
 
 
-def _table(path: Path) -> list[dict[str, str]]:
+def table_rows(path: Path) -> list[dict[str, str]]:
+    """A table's rows. Raises ConfigError."""
     text = read_file(path, "the table", MOST_BYTES).decode(errors="replace")
     csv.field_size_limit(MOST_BYTES)
     try:

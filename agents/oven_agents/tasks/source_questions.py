@@ -85,13 +85,11 @@ def own_methods(module: Source, other: Source, draw: random.Random) -> Iterator[
     """Yes or no, with even odds: whether a class defines a method that a class of its module defines."""
     asked = "Does the body of the class `{}` define a method `{}`?"
     by_answer: dict[str, list[Asked]] = {YES: [], NO: []}
-    methods = {one.name: _methods(one.node) for one in module.classes}
+    methods = {one.name: [step.name for step in one.node.body if isinstance(step, Function)] for one in module.classes}
     every = sorted(set().union(*methods.values()))
     for one in _shuffled(module.classes, draw):
-        for answer, names in (
-            (YES, methods[one.name]),
-            (NO, [name for name in every if name not in methods[one.name]]),
-        ):
+        others = [name for name in every if name not in _names(one.node)]
+        for answer, names in ((YES, methods[one.name]), (NO, others)):
             if names:
                 found = asked.format(one.name, draw.choice(names))
                 evidence = tuple(dict.fromkeys(one.paragraphs))
@@ -105,9 +103,10 @@ def _even(by_answer: Mapping[str, Sequence[Asked]], draw: random.Random) -> Iter
         yield from draw.sample(pair, 2)
 
 
-def _methods(node: ast.AST) -> list[str]:
-    """Names of all functions in a class, in its branches and within others, too."""
-    return sorted({one.name for one in ast.walk(node) if isinstance(one, Function)})
+def _names(node: ast.AST) -> set[str]:
+    """All that a class binds or names, in its methods too: about none of these a No would be beyond doubt."""
+    found = {one.name for one in ast.walk(node) if isinstance(one, Function | ast.ClassDef)}
+    return found | {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
 
 
 def unknown_functions(module: Source, other: Source, draw: random.Random) -> Iterator[Asked]:

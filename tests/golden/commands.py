@@ -14,12 +14,12 @@ from tests.golden.store import Json, Limits
 
 from oven_controller import plugins
 from oven_controller.cli.main import app
+from oven_controller.cli.plugged_groups import GROUPS
 
 FILE = "commands.txt"
 PROGRAM = "oven-controller"
-PLUGGED = ("benches", "kg", "supervise")
+COMMAND_OF = {"benches": "bench"} | {group.points: group.name for group in GROUPS}
 """Groups of entry points whose commands read their own options: by typer, in `NAME.command`, or by `NAME.run(args)`."""
-COMMAND_OF = {"benches": "bench", "kg": "kg", "supervise": "supervise"}
 PROCESSES = "processes"
 """What the stack starts, with arguments of its own; each is called `main(args)`. Some read theirs without a parser."""
 WITHOUT_PARSER = ("learner", "mesh")
@@ -57,7 +57,7 @@ def _choices(parameter: Any) -> Sequence[object] | None:
 
 
 def _plugged() -> Iterator[str]:
-    for group in PLUGGED:
+    for group in COMMAND_OF:
         for name in plugins.points(group):
             command = f"{PROGRAM} {COMMAND_OF[group]} {name}"
             found = plugins.load(group, "command", name)

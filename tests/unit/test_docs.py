@@ -18,6 +18,7 @@ from oven_agents.runtime.loader import load
 from oven_agents.sdk.session import Session
 from oven_controller import plugins
 from oven_controller.cli.main import app, run
+from oven_controller.cli.plugged_groups import GROUPS
 from oven_controller.protocol.messages import (
     ActuatorSpec,
     BallotOpened,
@@ -124,7 +125,7 @@ def recipe_options() -> set[str]:
     return {option for name in fields for option in (flag(name), flag(f"no_{name}"))}
 
 
-PLUGGED = {"kg": "kg", "supervise": "supervise", "traces": "trace_commands"}
+PLUGGED = {group.name: group.points for group in GROUPS}
 """Command → the group of entry points that its own commands are."""
 
 

@@ -11,7 +11,7 @@ import typer
 
 from oven_agents.experiments.analysis import analysed, runs_in
 from oven_agents.experiments.analysis_table import table
-from oven_agents.supervisor.command import Command
+from oven_controller.plugged_command import PluggedCommand
 from oven_controller.terminal_text import say
 
 
@@ -29,7 +29,8 @@ def _analyze(
     return 0
 
 
-ANALYZE = Command(
+ANALYZE = PluggedCommand(
+    "supervise",
     "analyze",
     "Compare runs: accuracy, steps and tokens, F1 of answers and evidence with intervals, US dollars.",
     "logs/qasper",

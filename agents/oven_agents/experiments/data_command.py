@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from oven_agents.supervisor.command import Command
+from oven_controller.plugged_command import PluggedCommand
 from oven_agents.tasks.qasper import examples_in
 from oven_agents.tasks.stdlib import made
 from oven_controller.errors import ConfigError
@@ -39,7 +39,8 @@ def _data(
     return 0
 
 
-DATA = Command(
+DATA = PluggedCommand(
+    "supervise",
     "data",
     "Make questions with known answers out of the installed library's sources, in QASPER's layout.",
     "stdlib.json -n 200",

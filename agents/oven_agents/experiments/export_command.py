@@ -10,7 +10,7 @@ import typer
 
 from oven_agents.experiments.analysis import runs_in
 from oven_agents.experiments.training_rows import Role, exported
-from oven_agents.supervisor.command import Command
+from oven_controller.plugged_command import PluggedCommand
 from oven_controller.errors import ConfigError
 from oven_controller.files import write_atomic
 
@@ -44,7 +44,8 @@ def _export(
     return 0
 
 
-EXPORT = Command(
+EXPORT = PluggedCommand(
+    "supervise",
     "export",
     "Write what scored as rows for TRL's SFTTrainer: conversations of the supervisor or the worker.",
     "logs/stdlib/20260211-163519 --role supervisor",

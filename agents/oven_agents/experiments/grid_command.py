@@ -37,7 +37,7 @@ from oven_agents.experiments.run_options import (
     questions,
     task_named,
 )
-from oven_agents.supervisor.command import Command
+from oven_controller.plugged_command import PluggedCommand
 from oven_controller.errors import ConfigError, reason
 from oven_controller.files import read_file, write_atomic
 from oven_controller.terminal_text import say
@@ -120,7 +120,8 @@ def _reported(folders: list[RunFolder], listed: Path, as_json: bool) -> int:
     return 3 if failed else 0
 
 
-GRID_COMMAND = Command(
+GRID_COMMAND = PluggedCommand(
+    "supervise",
     "grid",
     "Measure all pairs of supervisors and workers, a run each.",
     "--task stdlib --supervisor-model large --supervisor-model larger --worker-model small --judge-model none",

@@ -39,7 +39,7 @@ from oven_agents.experiments.run_options import (
     questions,
     task_named,
 )
-from oven_agents.supervisor.command import Command
+from oven_controller.plugged_command import PluggedCommand
 from oven_controller.errors import ConfigError
 from oven_controller.terminal_text import say
 
@@ -134,7 +134,8 @@ def reported(folder: RunFolder, done: Done, as_json: bool) -> int:
     return 3 if unsettled or done.stopped else 0
 
 
-RUN = Command(
+RUN = PluggedCommand(
+    "supervise",
     "run",
     "Measure a supervisor and a worker on a task's questions, beside baselines without a supervisor.",
     "--task stdlib -n 20 --base-url http://127.0.0.1:8000/v1 --judge-model none",

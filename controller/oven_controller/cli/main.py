@@ -23,19 +23,17 @@ from oven_controller.cli import (
     gym,
     importing,
     judge,
-    kg,
     log,
     mcp,
     monitor,
     notify,
     operator,
     oracle,
+    plugged_groups,
     replay,
     review,
     runs,
     schema,
-    supervise,
-    traces,
     up,
 )
 from oven_controller.errors import OvenError
@@ -108,7 +106,7 @@ def main(
 ) -> None: ...
 
 
-for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, doctor, config, kg, supervise, traces):
+for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, doctor, config, plugged_groups):
     group.register(app)
 app.add_typer(agent.app, name="agent")
 app.add_typer(judge.app, name="judge")

@@ -9,12 +9,13 @@ from typing import Annotated, Final, Literal
 import typer
 
 from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.plugged_command import PluggedCommand
 from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, GraphQuery, Phase, QueryAnswer, Symptom
 from oven_controller.terminal_text import say
 from oven_kg.checked_graph import described, is_yaml, load, read_graph
 from oven_kg.cli.chosen_graph import answered
-from oven_kg.cli.command import Command, GraphFile, Json, validated
 from oven_kg.cli.import_command import about_graph, large_graph, lines
+from oven_kg.cli.shared_options import GraphFile, Json, validated
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
 from oven_kg.reasoning.diagnosis import diagnose
@@ -142,15 +143,19 @@ def _query(
     return 0
 
 
-DIAGNOSE = Command(
+DIAGNOSE = PluggedCommand(
+    "kg",
     "diagnose",
     "causes and remedies for what was seen, with their sources",
     "loss_spike grad_norm_spike --phase pretrain",
     _diagnose,
 )
-INFO = Command("info", "what the graph holds, its hash, and what it adds to a run's rules", "my_triples.csv", _info)
-LINT = Command("lint", "check a graph; exit code 1 if it has faults", "my_graph.yaml", _lint)
-QUERY = Command(
+INFO = PluggedCommand(
+    "kg", "info", "what the graph holds, its hash, and what it adds to a run's rules", "my_triples.csv", _info
+)
+LINT = PluggedCommand("kg", "lint", "check a graph; exit code 1 if it has faults", "my_graph.yaml", _lint)
+QUERY = PluggedCommand(
+    "kg",
     "query",
     "look about in the graph: neighbors, path, ppr (what lies near), search",
     "path weights_shrink rollback_and_lower_decay",

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from oven_controller.errors import ConfigError
+from oven_controller.plugged_command import PluggedCommand
 from oven_controller.terminal_text import say
-from oven_kg.cli.command import Command, Json
+from oven_kg.cli.shared_options import Json
 
 if TYPE_CHECKING:
     from oven_kg.large.arrays import Arrays
@@ -137,7 +138,8 @@ def _counted(what: str, counts: dict[str, int]) -> str:
     return f"{what:14}{sum(counts.values()):,}  {shown}{more}"
 
 
-IMPORT = Command(
+IMPORT = PluggedCommand(
+    "kg",
     "import",
     "a graph of other people as a folder that every question can be asked of",
     "conceptnet-assertions-5.7.0.csv.gz --to conceptnet --languages en --least-weight 1",

@@ -16,6 +16,7 @@ import typer
 from oven_controller.errors import ConfigError
 from oven_controller.files import read_file
 from oven_controller.log.outcome_reports import OutcomeReports
+from oven_controller.plugged_command import PluggedCommand
 from oven_controller.protocol.requests import (
     Curriculum,
     CurriculumRequest,
@@ -28,7 +29,7 @@ from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.security.signing import Keyring
 from oven_controller.terminal_text import say
 from oven_kg.cli.chosen_graph import answered
-from oven_kg.cli.command import Command, GraphFile, Json, validated
+from oven_kg.cli.shared_options import GraphFile, Json, validated
 from oven_kg.reasoning.posteriors import Posteriors
 from oven_kg.service.posterior_store import read, write
 
@@ -155,19 +156,22 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
-LEARN = Command(
+LEARN = PluggedCommand(
+    "kg",
     "learn",
     "what the outcomes of recorded runs teach, added to a file that the service can start with",
     "grpo-1121-0231 grpo-1122-0914 --to learnt.json",
     _learn,
 )
-CURRICULUM = Command(
+CURRICULUM = PluggedCommand(
+    "kg",
     "curriculum",
     "shares of topics from how well each is mastered, and what builds on what",
     "add=90/100 multiply=20/100 divide=0/10 --needs multiply:add --needs divide:multiply",
     _curriculum,
 )
-TOKEN_PRIOR = Command(
+TOKEN_PRIOR = PluggedCommand(
+    "kg",
     "token-prior",
     "scores of the tokens that matter most, in at most a kilobyte",
     "vocab.json --corpus ids.txt --to prior.bin",

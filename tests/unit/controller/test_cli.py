@@ -27,7 +27,7 @@ from oven_controller.stack.preflight_checks import Request
 
 PLAIN = """
 up run runs status down log decisions explain monitor replay backtest review calibration import hold resume stop
-approve veto set mute unmute trust distrust autonomy schema bench gym doctor kg mcp supervise
+approve veto set mute unmute trust distrust autonomy schema bench gym doctor kg mcp supervise traces
 """
 COMMANDS = [
     *([name] for name in PLAIN.split()),

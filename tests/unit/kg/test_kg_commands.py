@@ -10,14 +10,14 @@ import pytest
 
 from oven_controller.cli.main import run
 from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.plugged_command import PluggedCommand
 from oven_kg.checked_graph import load
-from oven_kg.cli.command import Command
 from oven_kg.cli.graph_commands import DIAGNOSE, INFO, LINT, QUERY
 from oven_kg.cli.training_commands import CURRICULUM, LEARN, TOKEN_PRIOR
 from oven_kg.graph.graph_yaml import DATA
 
 
-def said(capsys: pytest.CaptureFixture[str], command: Command, *args: str) -> str:
+def said(capsys: pytest.CaptureFixture[str], command: PluggedCommand, *args: str) -> str:
     assert command.run(list(args)) == 0
     return capsys.readouterr().out
 
@@ -82,7 +82,7 @@ def test_a_wrong_option_ends_as_in_every_command(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(("name", "command"), COMMANDS.items())
-def test_each_has_help_with_an_example(name: str, command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_has_help_with_an_example(name: str, command: PluggedCommand, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.run(["--help"]) == 0
     out = capsys.readouterr().out
-    assert f"example: oven-controller kg {name} " in out and command.summary[:20] in out
+    assert f"Example: oven-controller kg {name} " in out and command.summary[:20] in out

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from oven_agents.judges.failures import JudgeFailure
-from oven_agents.judges.usage import Usage
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.usage import Usage
 from oven_agents.supervisor.models import LMResponse, Messages, ModelHandler
 
 USED = Usage(10, 5)
@@ -36,7 +36,7 @@ class ScriptedHandler(ModelHandler):
             self.seen.append(messages)
         return LMResponse(self._says(messages[-1]["content"]), self._usage, 0.01, self.model, self._usd, "stop")
 
-    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | JudgeFailure]:
+    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
         return [self.chat(messages) for messages in message_batches]
 
 

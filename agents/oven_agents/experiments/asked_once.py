@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from oven_agents.judges.usage import Usage
+from oven_agents.providers.usage import Usage
 from oven_agents.supervisor.log import REMOVED
 from oven_agents.supervisor.models import LMResponse, ModelHandler
 
@@ -28,7 +28,7 @@ class AskedOnce:
             self._known[found["key"]] = _response(found)
 
     def ask(self, name: str, handler: ModelHandler, messages: Sequence[Mapping[str, str]]) -> LMResponse:
-        """The kept answer to these messages of this model, else the model's. Raises JudgeFailure and OSError."""
+        """The kept answer to these messages of this model, else the model's. Raises ModelFailure and OSError."""
         key = hashlib.sha256(json.dumps([handler.model, list(map(dict, messages))]).encode()).hexdigest()
         if key not in self._known:
             answer = _without(handler.chat(messages), handler.secrets)

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from oven_controller.plugged_command import PluggedCommand
 from oven_agents.tasks.qasper import examples_in
 from oven_agents.tasks.stdlib import made
 from oven_controller.errors import ConfigError
 from oven_controller.files import write_atomic
+from oven_controller.plugged_command import PluggedCommand
 
 
 def _data(

@@ -13,7 +13,7 @@ from oven_agents.experiments.asked_once import AskedOnce
 from oven_agents.experiments.correctness_judge import UnreadableVerdictError
 from oven_agents.experiments.run_folder import Answered, Outcome, RunConfig, RunFolder
 from oven_agents.experiments.sample import Posed
-from oven_agents.judges.failures import JudgeFailure
+from oven_agents.providers.failures import ModelFailure
 from oven_agents.supervisor.call_threads import CallThreads
 from oven_agents.supervisor.models import LMResponse, ModelHandler
 from oven_agents.supervisor.orchestrator import RunResult, arun
@@ -161,7 +161,7 @@ class Experiment:
         asked = baselines.messages(posed, paragraphs)
         try:
             answer: LMResponse = await self._call(partial(own.ask, name, self._models.worker, asked))
-        except JudgeFailure as failure:
+        except ModelFailure as failure:
             return await score(None, f"failed: {failure.kind}")
         found = await score(baselines.read(answer.text, paragraphs), "")
         return found.model_copy(update=_cost(answer))
@@ -190,7 +190,7 @@ class Experiment:
         try:
             answer: LMResponse = await self._call(partial(own.ask, "judge", self._models.judge, asked))
             return float(correctness_judge.verdict(answer.text)), ""
-        except JudgeFailure as failure:
+        except ModelFailure as failure:
             return None, failure.kind
         except UnreadableVerdictError as error:
             return None, str(error)

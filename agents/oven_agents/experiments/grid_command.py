@@ -37,9 +37,9 @@ from oven_agents.experiments.run_options import (
     questions,
     task_named,
 )
-from oven_controller.plugged_command import PluggedCommand
 from oven_controller.errors import ConfigError, reason
 from oven_controller.files import read_file, write_atomic
+from oven_controller.plugged_command import PluggedCommand
 from oven_controller.terminal_text import say
 
 GRID: Final = "grid.json"

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from oven_agents.experiments.experiment import Done, Experiment, Models
 from oven_agents.experiments.run_folder import RunConfig, RunFolder
@@ -18,10 +18,21 @@ from oven_controller.errors import ConfigError
 from oven_controller.terminal_text import clean
 
 SPEND: Final = "spend.sqlite"
-SUPERVISOR: Final = {"temperature": 0.7, "max_tokens": 2048}
-WORKER: Final = {"temperature": 0.2, "max_tokens": 512}
+TOGETHER: Final = "https://api.together.xyz/v1"
+TOGETHER_KEY: Final = "TOGETHER_API_KEY"
+
+
+class Sampling(NamedTuple):
+    """How a role's answers are drawn."""
+
+    temperature: float
+    max_tokens: int
+
+
+SUPERVISOR: Final = Sampling(0.7, 2048)
+WORKER: Final = Sampling(0.2, 512)
 """As in the source system."""
-JUDGE: Final = {"temperature": 0.0, "max_tokens": 512}
+JUDGE: Final = Sampling(0.0, 512)
 """A verdict is to be the same each time."""
 
 
@@ -38,10 +49,9 @@ def _models(folder: Path, config: RunConfig) -> Iterator[Models]:
     with contextlib.ExitStack() as exits:
         budget = exits.enter_context(Budget(config.budget_usd, path=folder / SPEND, called="--budget-usd"))
 
-        def handler(model: str, account: str, options: dict[str, float]) -> OpenAIHandler:
-            return exits.enter_context(
-                OpenAIHandler(model, config.base_url, api_key=key, budget=budget, account=account, **options)
-            )
+        def handler(model: str, account: str, sampling: Sampling) -> OpenAIHandler:
+            made = OpenAIHandler(model, config.base_url, *sampling, key, budget=budget, account=account)
+            return exits.enter_context(made)
 
         yield Models(
             handler(config.supervisor_model, "supervisor", SUPERVISOR),
@@ -51,11 +61,16 @@ def _models(folder: Path, config: RunConfig) -> Iterator[Models]:
 
 
 def _key(config: RunConfig) -> str | None:
-    """None: by the address. Raises ConfigError where the variable that was named is not set."""
-    if not config.key_env:
+    """None: by the address. A key goes to its provider's address, or to the one that it is named for. Raises ConfigError
+    where the variable is not set."""
+    name = config.key_env or (TOGETHER_KEY if config.base_url.rstrip("/") == TOGETHER else "")
+    if not name:
         return None
-    if not (key := os.environ.get(config.key_env, "").strip()):
-        raise ConfigError(f"--key-env {config.key_env}: the environment variable is not set; export it")
+    if not (key := os.environ.get(name, "").strip()):
+        raise ConfigError(
+            f"no key for {config.base_url}: the environment variable {name} is not set; export it, name another with "
+            "--key-env, or another endpoint with --base-url"
+        )
     return key
 
 

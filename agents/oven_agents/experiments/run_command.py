@@ -39,8 +39,8 @@ from oven_agents.experiments.run_options import (
     questions,
     task_named,
 )
-from oven_controller.plugged_command import PluggedCommand
 from oven_controller.errors import ConfigError
+from oven_controller.plugged_command import PluggedCommand
 from oven_controller.terminal_text import say
 
 
@@ -89,8 +89,8 @@ def _run(
 
 
 def continued(folder: RunFolder, budget_usd: float | None = None) -> Done:
-    """The run of a folder, to its end; `budget_usd` takes the place of its budget. Raises ConfigError where the data are
-    not those that it began with."""
+    """The run of a folder, to its end; `budget_usd` takes the place of its budget. Raises ConfigError where the data
+    are not those that it began with."""
     config = folder.config()
     if budget_usd is not None:
         config = config.model_copy(update={"budget_usd": budget_usd})
@@ -105,7 +105,7 @@ def _refuse_other_data(folder: RunFolder, config: RunConfig, found: str) -> None
     if found != config.data_sha256:
         what = config.data or f"the questions that Python {config.python} made"
         raise ConfigError(
-            f"{folder.path} cannot be continued: {what} changed since it began; bring the data back, or start another run"
+            f"{folder.path} cannot be continued: {what} changed since it began; bring them back, or start anew"
         )
 
 

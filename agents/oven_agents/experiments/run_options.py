@@ -14,6 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
+from oven_agents.experiments.measured_run import TOGETHER
 from oven_agents.experiments.run_folder import RunConfig
 from oven_agents.experiments.sample import Posed, drawn, posed
 from oven_agents.tasks.example import Example, Task
@@ -24,7 +25,6 @@ from oven_controller.files import read_file
 SUPERVISOR: Final = "meta-llama/Llama-3.3-70B-Instruct-Turbo"
 WORKER: Final = "meta-llama/Llama-3.1-8B-Instruct-Turbo"
 JUDGE: Final = "Qwen/Qwen3-235B-A22B-Instruct-2507-tput"
-BASE_URL: Final = "https://api.together.xyz/v1"
 NO_JUDGE: Final = "none"
 """--judge-model that asks none: accuracy is exact match then."""
 MADE: Final = 1000
@@ -43,7 +43,7 @@ Data = Annotated[
 ]
 BaseUrl = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Endpoint with chat completions.", show_default=f"$BASE_URL or {BASE_URL}"),
+    typer.Option(metavar="URL", help="Endpoint with chat completions.", show_default=f"$BASE_URL or {TOGETHER}"),
 ]
 KeyEnv = Annotated[
     str | None,
@@ -92,7 +92,7 @@ class Asked:
             supervisor_model=supervisor or os.environ.get("SUPERVISOR_MODEL") or SUPERVISOR,
             worker_model=worker or os.environ.get("WORKER_MODEL") or WORKER,
             judge_model="" if judge == NO_JUDGE else judge,
-            base_url=self.base_url or os.environ.get("BASE_URL") or BASE_URL,
+            base_url=self.base_url or os.environ.get("BASE_URL") or TOGETHER,
             key_env=self.key_env or "",
             data=str(self.data.absolute()) if self.data is not None else "",
             data_sha256=digest(examples),

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeAlias
 
-from oven_agents.judges.failures import JudgeFailure
+from oven_agents.providers.failures import ModelFailure
 from oven_agents.supervisor.call_threads import CallThreads
 from oven_agents.supervisor.caps import Account, CapReachedError, Meter
 from oven_agents.supervisor.log import REMOVED, Role, RunLogger
@@ -21,7 +21,7 @@ from oven_controller.errors import ConfigError
 
 Prompt: TypeAlias = Sequence[Mapping[str, str]] | str
 """Messages; a worker's is the text of one."""
-Answered: TypeAlias = str | JudgeFailure | CapReachedError
+Answered: TypeAlias = str | ModelFailure | CapReachedError
 
 
 class StoppedError(Exception):
@@ -74,11 +74,11 @@ class ModelCalls:
         if future.done():
             try:
                 return future.result()
-            except (JudgeFailure, CapReachedError) as failure:
+            except (ModelFailure, CapReachedError) as failure:
                 return failure
             except (OSError, ConfigError) as error:
                 self.broken = error
-                return JudgeFailure("internal", "its log cannot be written")
+                return ModelFailure("internal", "its log cannot be written")
         if self._stopped.done():
             raise StoppedError
         most = self._meter.caps.seconds or 0.0
@@ -92,7 +92,7 @@ class ModelCalls:
         self._meter.admit()
         try:
             response = self._response(prompt)
-        except JudgeFailure as failure:
+        except ModelFailure as failure:
             with self._lock:
                 self.failures[failure.kind] += 1
             self._logger.failed(self._role, step, name, prompt, failure)
@@ -102,14 +102,14 @@ class ModelCalls:
         return response.text
 
     def _response(self, prompt: Prompt) -> LMResponse:
-        """Raises JudgeFailure, also for whatever else a handler raises: its text may hold a key."""
+        """Raises ModelFailure, also for whatever else a handler raises: its text may hold a key."""
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         try:
             found = self._model.chat(messages)
-        except JudgeFailure:
+        except ModelFailure:
             raise
         except Exception as error:
-            raise JudgeFailure("internal", type(error).__name__) from error
+            raise ModelFailure("internal", type(error).__name__) from error
         text = found.text
         for secret in self._model.secrets:
             text = text.replace(secret, REMOVED) if secret else text

@@ -22,8 +22,8 @@ FAULTS: Final = (429, 500, 529)
 
 
 class CountingEndpoint:
-    """In a thread with an event loop. `answered`: digest of a request's body → how often it was answered, which is what a
-    provider bills."""
+    """In a thread with an event loop. `answered`: digest of a request's body → how often it was answered, as a provider
+    bills it."""
 
     def __init__(
         self,
@@ -95,9 +95,7 @@ class CountingEndpoint:
                 "object": "chat.completion",
                 "created": 0,
                 "model": body["model"],
-                "choices": [
-                    {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-                ],
+                "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
                 "usage": {
                     "prompt_tokens": said // 4 + 1,
                     "completion_tokens": len(text) // 4 + 1,

@@ -1,4 +1,4 @@
-"""A supervisor, a worker and a judge that answer by a script, so that their score is known before they are asked. Pure."""
+"""A supervisor, a worker and a judge that answer by a script, so that their score is known beforehand. Pure."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def reply(model: str, messages: Messages) -> str:
 
 def _program(messages: Messages) -> str:
     asked = next(found for one in messages if (found := _QUESTION.search(str(one["content"]))))
-    question, turn = asked[1], sum(one["role"] == "assistant" for one in messages)
+    question, turn = str(asked[1]), sum(one["role"] == "assistant" for one in messages)
     answer = f'FINAL({{"answer": "{WRONG}"}})\n' if plan(question) == "wrong" else program_for(question)
     turns = [_fenced(FIND), _fenced(answer)]
     match plan(question):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FIND: Final = '''\
+FIND: Final = """\
 import re
 names = re.findall(r"`([^`]+)`", query)
 pieces, size = [[]], 0
@@ -21,10 +21,10 @@ for paragraph in context:
 asked = "Does this text define `" + names[-1] + "`? Answer yes or no.\\n\\n"
 replies = worker_batch([asked + "\\n\\n".join(piece) for piece in pieces])
 print(len(pieces), "pieces;", sum(reply == "yes" for reply in replies), "of them define it")
-'''
+"""
 """A first turn: where the worker sees the name defined."""
 
-READ: Final = '''\
+READ: Final = """\
 import ast, re
 names = re.findall(r"`([^`]+)`", query)
 title = re.search("“(.+?)”", query).group(1)
@@ -36,10 +36,10 @@ for paragraph in context:
         section = paragraph[3:]
     elif inside:
         found.append((section, paragraph))
-'''
+"""
 """The document's paragraphs with their sections; other documents are left out."""
 
-FUNCTION: Final = '''\
+FUNCTION: Final = """\
 def function(name):
     owner, _, short = name.rpartition(".")
     wanted = "class " + owner if owner else "Top level"
@@ -54,34 +54,35 @@ def function(name):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == short:
                 return text, source, node
     return None
-'''
-CLASS: Final = '''\
+"""
+CLASS: Final = """\
 texts = [text for section, text in found if section == "class " + names[0]]
 def methods():
     for text in texts[1:]:
         node = ast.parse("class _:\\n" + text).body[0].body[0]
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield node.name, text
-'''
+"""
 
-DEFAULT: Final = f'''\
+DEFAULT: Final = f"""\
 {READ}{FUNCTION}found_at = function(names[1])
 if found_at is None:
     FINAL({{"answer": "Unanswerable", "evidence": []}})
 text, source, node = found_at
 given = node.args
 both = given.posonlyargs + given.args
-pairs = list(zip(both[len(both) - len(given.defaults):], given.defaults)) + list(zip(given.kwonlyargs, given.kw_defaults))
+pairs = list(zip(both[len(both) - len(given.defaults):], given.defaults))
+pairs += zip(given.kwonlyargs, given.kw_defaults)
 value = dict((one.arg, default) for one, default in pairs)[names[0]]
 FINAL({{"answer": ast.get_source_segment(source, value), "evidence": [text]}})
-'''
-PARAMETERS: Final = f'''\
+"""
+PARAMETERS: Final = f"""\
 {READ}{FUNCTION}text, source, node = function(names[0])
 given = node.args
 stars = [one for one in (given.vararg, given.kwarg) if one]
 FINAL({{"answer": str(len(given.posonlyargs + given.args + given.kwonlyargs + stars)), "evidence": [text]}})
-'''
-YIELDS: Final = f'''\
+"""
+YIELDS: Final = f"""\
 {READ}{FUNCTION}text, source, node = function(names[1])
 waiting, answer = list(node.body), "No"
 while waiting:
@@ -91,8 +92,8 @@ while waiting:
     if not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
         waiting.extend(ast.iter_child_nodes(one))
 FINAL({{"answer": answer, "evidence": [text]}})
-'''
-BASES: Final = f'''\
+"""
+BASES: Final = f"""\
 {READ}{CLASS}try:
     source = texts[0] + "\\n    pass"
     head = ast.parse(source).body[0]
@@ -101,16 +102,16 @@ except SyntaxError:
     head = ast.parse(source).body[0]
 bases = [ast.get_source_segment(source, base) for base in head.bases]
 FINAL({{"answer": ", ".join(bases), "evidence": [texts[0]]}})
-'''
-METHODS: Final = f'''\
+"""
+METHODS: Final = f"""\
 {READ}{CLASS}bodies = [text for name, text in methods()]
 FINAL({{"answer": str(len(bodies)), "evidence": list(dict.fromkeys(bodies))}})
-'''
-OWN_METHOD: Final = f'''\
+"""
+OWN_METHOD: Final = f"""\
 {READ}{CLASS}answer = "Yes" if names[1] in [name for name, text in methods()] else "No"
 bodies = [text for name, text in methods()]
 FINAL({{"answer": answer, "evidence": list(dict.fromkeys(texts[:1] + bodies))}})
-'''
+"""
 
 BY_WORDS: Final = (
     ("What is the default value", DEFAULT),

@@ -12,11 +12,11 @@ from tests.support.scripted_provider import Scripted, group, scores_of
 
 from oven_agents.judges import prompts, verdict
 from oven_agents.judges.adversarial_controls import Controls
-from oven_agents.judges.failures import JudgeFailure, kind_of_status
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.sanitize import capped, data_block, shown, visible
-from oven_agents.judges.usage import Ledger, Usage, cost_usd
+from oven_agents.providers.failures import ModelFailure, kind_of_status
+from oven_agents.providers.usage import Ledger, Usage, cost_usd
 from oven_controller.settings.judge_providers import catalogue, endpoint_of
 from oven_controller.settings.model import MemberSettings, Role
 from oven_controller.telemetry.genai import CallRecord
@@ -147,7 +147,7 @@ def test_a_verdict_is_read() -> None:
     ],
 )
 def test_anything_else_is_a_failure_of_its_kind(text: str, kind: str) -> None:
-    with pytest.raises(JudgeFailure) as failed:
+    with pytest.raises(ModelFailure) as failed:
         verdict.read(text, ["a"])
     assert failed.value.kind == kind
 
@@ -167,7 +167,7 @@ def test_anything_else_is_a_failure_of_its_kind(text: str, kind: str) -> None:
 def test_scores_are_for_exactly_the_ids_asked_for_or_there_are_none(value: object) -> None:
     try:
         scores = verdict.read(json.dumps(value), ["a", "b"])
-    except JudgeFailure:
+    except ModelFailure:
         return
     assert isinstance(value, dict)
     assert scores == {entry["id"]: entry["score"] / 10 for entry in value["verdicts"]}

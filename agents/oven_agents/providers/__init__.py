@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from oven_agents.judges.providers.provider import EndpointProvider
-from oven_agents.judges.providers.terms import AgreedTerms
+from oven_agents.providers.provider import EndpointProvider
+from oven_agents.providers.terms import AgreedTerms
 from oven_controller.errors import ConfigError
 from oven_controller.settings.judge_providers import ModelEndpoint
 
@@ -14,10 +14,10 @@ def connect(name: str, asked: ModelEndpoint, key: str, top_logprobs: int = 0) ->
     terms = AgreedTerms(asked, top_logprobs)
     try:
         if asked.wire == "anthropic":
-            from oven_agents.judges.providers.anthropic import Anthropic
+            from oven_agents.providers.anthropic import Anthropic
 
             return Anthropic(asked, terms, key)
-        from oven_agents.judges.providers.openai_compatible import OpenAI
+        from oven_agents.providers.openai_compatible import OpenAI
 
         return OpenAI(asked, terms, key)
     except ImportError as error:

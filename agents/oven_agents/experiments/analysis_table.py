@@ -54,11 +54,12 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _notes(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
+        name = f"{row.supervisor.removeprefix('– ')}, {row.worker}".removesuffix(", –")
         if row.errors:
-            yield f"{row.supervisor}, {row.worker}: {row.errors} of {row.questions} have no score: a call failed"
-        if row.kappa is not None:
-            yield f"{row.supervisor}, {row.worker}: κ {row.kappa:.2f} between {row.judge} and answer F1 ≥ {AGREES:g}"
+            yield f"{name}: {row.errors} of {row.questions} have no score, since a call failed"
+        if row.kappa is not None and row.gain is None:
+            yield f"{name}: κ {row.kappa:.2f} between {row.judge} and answer F1 ≥ {AGREES:g}"
         if row.gain is not None:
-            yield f"answer F1 over {row.supervisor.removeprefix('– ')}: {row.gain}"
+            yield f"{name}: the supervisor's answer F1 is higher by {row.gain}"
     exact = any(not row.judge for row in rows)
-    yield "Intervals are 95 %, over documents. Accuracy is " + ("exact match." if exact else "the judge's.")
+    yield "Intervals are 95 %, over documents, of five or more. Accuracy is " + ("exact match." if exact else "the judge's.")

@@ -11,8 +11,8 @@ from typing import Final
 
 DRAWS: Final = 2000
 """Bootstrap samples: the ends of a 95 % interval then vary by a few hundredths of its width."""
-LEAST_CLUSTERS: Final = 2
-"""Of one document alone no interval can be told."""
+LEAST_CLUSTERS: Final = 5
+"""Of fewer documents the drawn means are so few that the interval would be far too narrow."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Interval:
 
     def __str__(self) -> str:
         return f"{self.mean:.3f}" + (
-            f" [{self.low:.3f}, {self.high:.3f}]" if self.low is not None else " [one document]"
+            f" [{self.low:.3f}, {self.high:.3f}]" if self.low is not None else ""
         )
 
 

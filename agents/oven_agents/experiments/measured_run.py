@@ -61,8 +61,8 @@ def _models(folder: Path, config: RunConfig) -> Iterator[Models]:
 
 
 def _key(config: RunConfig) -> str | None:
-    """None: by the address. A key goes to its provider's address, or to the one that it is named for. Raises ConfigError
-    where the variable is not set."""
+    """None: by the address. A key goes to its provider's address, or to the one that it is named for. Raises
+    ConfigError where the variable is not set."""
     name = config.key_env or (TOGETHER_KEY if config.base_url.rstrip("/") == TOGETHER else "")
     if not name:
         return None

@@ -38,6 +38,8 @@ class CountingEndpoint:
         self._draw = random.Random(seed)
         self.answered: Counter[str] = Counter()
         self.refused = 0
+        self.under_way = 0
+        """Requests that are not answered yet; those of a client that is gone are among them."""
         self.keys: set[str] = set()
         """What came as a key."""
         self.url = ""
@@ -74,6 +76,15 @@ class CountingEndpoint:
             await ended.wait()
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
+        self.under_way += 1
+        try:
+            return await self._answer(request)
+        except ConnectionResetError:  # the client was killed while it sent its request
+            return web.Response(status=400)
+        finally:
+            self.under_way -= 1
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.keys.add(request.headers.get("Authorization", ""))
         if self._draw.random() < self._faults:

@@ -60,9 +60,9 @@ def reply(model: str, messages: Messages) -> str:
 
 def _program(messages: Messages) -> str:
     asked = next(found for one in messages if (found := _QUESTION.search(str(one["content"]))))
-    question, turn = str(asked[1]), sum(one["role"] == "assistant" for one in messages)
+    question, turn = str(asked[1]), len([one for one in messages if one["role"] == "assistant"])
     answer = f'FINAL({{"answer": "{WRONG}"}})\n' if plan(question) == "wrong" else program_for(question)
-    turns = [_fenced(FIND), _fenced(answer)]
+    turns: list[str] = [_fenced(FIND), _fenced(answer)]
     match plan(question):
         case "repaired":
             turns.insert(1, _fenced("found = [\nprint(found)\n"))

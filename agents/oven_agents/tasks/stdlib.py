@@ -20,8 +20,8 @@ from oven_controller.errors import ConfigError
 
 SIZES: Final = (6_000, 120_000)
 """Characters of a source, least and most: a shorter one fits any window, a longer one is rarely a single subject."""
-LEFT_OUT: Final = frozenset(("encodings", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "turtledemo"))
-"""Programs of their own, or tables."""
+LEFT_OUT: Final = frozenset(("distutils", "encodings", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "turtledemo"))
+"""Programs of their own, tables, and what is about to be removed."""
 
 
 class Stdlib:

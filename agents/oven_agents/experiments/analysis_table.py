@@ -61,5 +61,5 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
             yield f"{name}: κ {row.kappa:.2f} between {row.judge} and answer F1 ≥ {AGREES:g}"
         if row.gain is not None:
             yield f"{name}: the supervisor's answer F1 is higher by {row.gain}"
-    exact = any(not row.judge for row in rows)
-    yield "Intervals are 95 %, over documents, of five or more. Accuracy is " + ("exact match." if exact else "the judge's.")
+    meant = "exact match" if any(not row.judge for row in rows) else "the judge's"
+    yield f"Intervals are 95 %, over documents, of five or more. Accuracy is {meant}."

@@ -24,9 +24,7 @@ class Interval:
     high: float | None
 
     def __str__(self) -> str:
-        return f"{self.mean:.3f}" + (
-            f" [{self.low:.3f}, {self.high:.3f}]" if self.low is not None else ""
-        )
+        return f"{self.mean:.3f}" + (f" [{self.low:.3f}, {self.high:.3f}]" if self.low is not None else "")
 
 
 def clustered(values: Sequence[float], clusters: Sequence[str], seed: int = 0) -> Interval:

@@ -60,9 +60,11 @@ def answers(*given: tuple[str, tuple[str, ...], Kind]) -> list[Reference]:
 
 def test_the_best_annotator_counts_of_answers_and_of_evidence_alike_and_the_first_of_equals_gives_the_kind() -> None:
     found = score(Prediction("two layers", (Q,)), answers(("two", (Q,), "abstractive"), ("layers", (P,), "extractive")))
-    assert (found.answer_f1, found.evidence_f1, found.kind) == (pytest.approx(2 / 3, abs=EXACT), 1.0, "abstractive")
+    assert found.answer_f1 == pytest.approx(2 / 3, abs=EXACT)
+    assert (found.evidence_f1, found.kind) == (1.0, "abstractive")
     other = score(Prediction("yes", (P,)), answers(("No", (P,), "boolean"), ("yes it is", (Q, R), "extractive")))
-    assert (other.answer_f1, other.evidence_f1, other.kind) == (pytest.approx(1 / 2, abs=EXACT), 1.0, "extractive")
+    assert other.answer_f1 == pytest.approx(1 / 2, abs=EXACT)
+    assert (other.evidence_f1, other.kind) == (1.0, "extractive")
 
 
 def test_a_missing_prediction_is_zero_and_of_no_kind() -> None:

@@ -37,6 +37,8 @@ PH_LIMIT: Final = 45.0
 """Of the Page-Hinkley test: it finds what is too slow for CUSUM, whose level moves along with it."""
 LEAST: Final = 1e-3
 """Noise is at least this share of the level: a gauge that hardly moves would alarm at a rounding error."""
+FEW: Final = 10
+"""Readings of which the mean is a level."""
 TREND: Final = 1.2
 """Standard deviations that the last third of a reference must lie off the first for a trend: the medians of two thirds
 of 30 differ by 0.56 by chance."""
@@ -56,7 +58,7 @@ class Change:
     before: float
     """Level that it was held against."""
     after: float
-    """Mean from the onset to where it raised."""
+    """Level from the onset to where it raised."""
     noise: float
     """Standard deviation of one reading before."""
 
@@ -90,6 +92,12 @@ class Reference:
         return cls(level, slope, max(spread, 1.4826 * off))
 
 
+def _level(values: Sequence[float]) -> float:
+    """The mean of a few readings, of which CLIP has made sure that several lie far out; of more the median, in which
+    single odd ones do not count."""
+    return fmean(values) if len(values) <= FEW else median(values)
+
+
 def cusum(values: Sequence[float]) -> list[Change]:
     """All changes, oldest first; after each the series is held against its new level."""
     found: list[Change] = []
@@ -119,11 +127,11 @@ def _first_change(values: Sequence[float], start: int, learn: int) -> Change | N
         if up <= 0.0:
             up, up_from = 0.0, place + 1
         elif up > LIMIT:
-            return Change("cusum", 1, up_from, place, level, fmean(values[up_from : place + 1]), reference.noise)
+            return Change("cusum", 1, up_from, place, level, _level(values[up_from : place + 1]), reference.noise)
         if down <= 0.0:
             down, down_from = 0.0, place + 1
         elif down > LIMIT:
-            return Change("cusum", -1, down_from, place, level, fmean(values[down_from : place + 1]), reference.noise)
+            return Change("cusum", -1, down_from, place, level, _level(values[down_from : place + 1]), reference.noise)
         if place >= looked + SETTLE and not up and not down:
             reference = Reference.of(values[place + 1 - learn : place + 1])
             level, slope, unit = reference.level, reference.slope, 1 / reference.noise
@@ -144,6 +152,6 @@ def page_hinkley(values: Sequence[float], sign: Literal[1, -1]) -> Change | None
         if total <= least:
             least, onset = total, place + 1
         elif total - least > PH_LIMIT:
-            after = fmean(values[max(onset, place - LEARN) : place + 1])
+            after = _level(values[max(onset, place - LEARN) : place + 1])
             return Change("page_hinkley", sign, onset, place, level, after, deviation)
     return None

@@ -22,15 +22,18 @@ SETTLE: Final = 20
 """Readings between two looks at the level while nothing accumulates: a slow trend moves the level along, and a median
 costs little this way."""
 AHEAD: Final = 30
-"""Readings that a trend is continued for at most."""
+"""Readings that a trend is continued for at most: one that moves the level by a tenth of the noise at every reading,
+for hundreds, raises in one series of three, and one of a third of that in one of ten."""
 CLIP: Final = 4.0
 """Standard deviations that one reading counts for at most."""
 DRIFT: Final = 0.75
 """Standard deviations by which the mean must have moved to accumulate: half of the smallest shift that matters, 1.5
 (Page 1954, "Continuous inspection schemes", Biometrika 41)."""
 LIMIT: Final = 14.0
-"""Accumulated standard deviations at which CUSUM raises: five readings far out, or eighteen at 1.5. With DRIFT it
-raises by chance once in more than a million independent normal readings (Siegmund 1985, eq. 2.56)."""
+"""Accumulated standard deviations at which CUSUM raises: five readings far out, or eighteen at 1.5. A level of 30
+readings is not known exactly, so that noise raises too: in one of six series of 400 normal readings, by a median of
+1.3 standard deviations; by more than 2 in one of twenty, by more than 2.5 in one of two hundred. What a change has to
+measure is each gauge's own."""
 PH_DRIFT: Final = 0.3
 """Of the Page-Hinkley test (Hinkley 1971, Biometrika 58): a slow drift must be steeper than this."""
 PH_LIMIT: Final = 45.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -66,6 +67,8 @@ class ModelHandler(ABC):
     concurrency: int = CONCURRENCY
     secrets: tuple[str, ...] = ()
     """What must be in no file, such as its key."""
+    batches: bool = False
+    """`chat_batch` takes all calls of a batch at once, as an engine in this process does; `chat` is not called then."""
 
     @abstractmethod
     def chat(self, messages: Messages) -> LMResponse:
@@ -208,6 +211,8 @@ class AnthropicHandler(ProviderHandler):
 class VLLMHandler(ModelHandler):
     """A model in this process, by vLLM's engine, without a server."""
 
+    batches = True
+
     def __init__(self, model: str, temperature: float = 1.0, max_tokens: int = MAX_TOKENS, **engine: Any) -> None:
         """`model`: a folder or a name of the hub. `engine`: arguments of `vllm.LLM`. Raises ConfigError where vLLM is
         not installed."""
@@ -219,6 +224,7 @@ class VLLMHandler(ModelHandler):
                 "server and use OpenAIHandler with the server's address"
             ) from error
         self.model = model
+        self._lock = threading.Lock()
         self._engine = vllm.LLM(model=model, **engine)
         self._sampling = vllm.SamplingParams(temperature=temperature, max_tokens=max_tokens)
 
@@ -231,7 +237,8 @@ class VLLMHandler(ModelHandler):
 
     def _answered(self, message_batches: Sequence[Messages]) -> list[LMResponse]:
         started = time.perf_counter()
-        outputs = self._engine.chat([[dict(one) for one in batch] for batch in message_batches], self._sampling)
+        with self._lock:  # the engine is for one thread at a time
+            outputs = self._engine.chat([[dict(one) for one in batch] for batch in message_batches], self._sampling)
         elapsed = time.perf_counter() - started
         return [
             LMResponse(

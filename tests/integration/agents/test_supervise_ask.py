@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import runpy
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from oven_controller.sandbox.probe import probe
 pytestmark = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
 
 KEY = "sk-canary-77d1"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "basic_qa.py"
 CODE = """
 parts = [context["a.txt"], context["b.json"]["note"], "a third"]
 slots = worker_batch(parts)
@@ -46,7 +50,6 @@ async def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIter
 
 async def ask(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
     """(exit code, output, errors)."""
-    import asyncio
 
     def call() -> int:
         try:
@@ -135,6 +138,18 @@ async def test_bad_input_is_answered_with_the_remedy(
     ended, out, err = await ask(capsys, *args)
     assert (ended, said in out + err) == (code, True), out + err
     assert "Traceback" not in out + err
+
+
+async def test_the_example_runs(
+    endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint.script = lambda asked: Said("assistant", program("FINAL(query)"))
+    monkeypatch.setattr(sys, "argv", ["basic_qa.py", "a.txt", "Which method won?"])
+    for folder in ("basic_qa", "basic_qa-2"):
+        with pytest.raises(SystemExit) as ended:
+            await asyncio.to_thread(runpy.run_path, str(EXAMPLE), run_name="__main__")
+        assert not ended.value.code and capsys.readouterr().out == "Which method won?\n"
+        assert len(events(tmp_path / "logs" / folder, "supervisor")) == 1
 
 
 async def test_without_a_key_the_usual_endpoint_is_not_asked(

@@ -9,8 +9,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from oven_agents.supervisor.log import Role
-from oven_agents.supervisor.models import AnthropicHandler, ModelHandler, OpenAIHandler
+from oven_agents.supervisor.models import LOOPBACK, AnthropicHandler, ModelHandler, OpenAIHandler
 from oven_controller.errors import ConfigError
+from oven_controller.settings.judge_providers import catalogue
 
 BASE_URL: Final = "https://api.together.xyz/v1"
 """As in the source system; the variable BASE_URL names another."""
@@ -52,20 +53,22 @@ def configured_model(
     if (parts := urlsplit(address)).scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"the address of the {role} is {address!r}; give one like {BASE_URL}")
     given = {"temperature": usual.temperature, "max_tokens": usual.max_tokens, **options}
-    key = _key(parts.hostname, key_env, environ)
+    key = _key(address, parts.hostname, key_env, environ)
     if parts.hostname == "api.anthropic.com":
         return AnthropicHandler(name, address, api_key=key, **given)
     return OpenAIHandler(name, address, api_key=key, **given)
 
 
-def _key(host: str, key_env: str | None, environ: Mapping[str, str]) -> str | None:
+def _key(address: str, host: str, key_env: str | None, environ: Mapping[str, str]) -> str | None:
     """None: the handler finds it by the address. Raises ConfigError, which names the variable and never its value."""
     if key_env is not None:
         if key := environ.get(key_env, "").strip():
             return key
         raise ConfigError(f"there is no key: the environment variable {key_env} is not set; export it")
-    if host != urlsplit(BASE_URL).hostname:
+    if host in LOOPBACK or address in (entry.base_url.rstrip("/") for entry in catalogue().values()):
         return None
+    if host != urlsplit(BASE_URL).hostname:
+        raise ConfigError(f"there is no key for {address}: name the variable that holds it with --key-env (key_env)")
     key = environ.get(TOGETHER, "").strip() or environ.get(OPENAI, "").strip()
     if not key:
         raise ConfigError(

@@ -39,7 +39,7 @@ TIMEOUT_S: Final = 120.0
 """Seconds for one call with its repetitions: a long answer of a large model takes one minute."""
 MAX_TOKENS: Final = 2048
 """Of an answer, as the source system's supervisor has it."""
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> t
     settings = ModelSettings(provider=named[0] if named else other, model=model, base_url="" if named else base_url)
     asked = endpoint_of(model, settings, known, "model")
     if api_key is None:
-        if not asked.key_env and urlsplit(base_url).hostname not in _LOOPBACK:
+        if not asked.key_env and urlsplit(base_url).hostname not in LOOPBACK:
             raise ConfigError(f'no key for {base_url}: give api_key, e.g. os.environ["OPENAI_API_KEY"]')
         api_key = key_of(model, asked, os.environ, "model") if asked.key_env else NO_KEY
     return providers.connect(model, asked, api_key), api_key

@@ -24,7 +24,7 @@ from oven_agents.providers.conversation import Answer, Message
 from oven_agents.providers.failures import ModelFailure
 from oven_agents.providers.loop_thread import SHARED
 from oven_agents.providers.provider import EndpointProvider
-from oven_agents.providers.usage import Ledger, Usage, opened
+from oven_agents.providers.usage import Ledger, Usage, cost_usd, opened
 from oven_controller.errors import ConfigError
 from oven_controller.settings.judge_providers import NO_KEY, Wire, catalogue, endpoint_of, key_of
 from oven_controller.settings.model import ModelSettings
@@ -69,6 +69,8 @@ class ModelHandler(ABC):
     """What must be in no file, such as its key."""
     batches: bool = False
     """`chat_batch` takes all calls of a batch at once, as an engine in this process does; `chat` is not called then."""
+    priced: bool = True
+    """False where it is known beforehand that its answers have no price: a cap in US dollars is refused then."""
 
     @abstractmethod
     def chat(self, messages: Messages) -> LMResponse:
@@ -115,6 +117,7 @@ class ProviderHandler(ModelHandler):
         self._provider = provider if budget is None else budget.metered(provider, account or provider.model)
         self._temperature, self._max_tokens = temperature, max_tokens
         self.concurrency, self._timeout_s = concurrency, timeout_s
+        self.priced = cost_usd(provider.asked, [Usage(1, 1)]) is not None
 
     @classmethod
     def connected(

@@ -231,6 +231,9 @@ def test_caps_end_a_run_and_say_so() -> None:
 def test_a_price_that_is_not_known_is_none_and_no_cap_on_dollars_is_pretended() -> None:
     free = ScriptedHandler(lambda text: program("FINAL(1)"), usd=None)
     assert asked(free).cost_usd is None
+    free.priced = False
+    with pytest.raises(ConfigError, match="cannot be kept, since the price of scripted is not known; cap tokens"):
+        asked(free, caps=Caps(usd=1))
     with pytest.raises(ConfigError, match="cap of 1 US dollars cannot be kept"):
         asked(ScriptedHandler(lambda text: program("print(1)"), usd=None), caps=Caps(usd=1))
 

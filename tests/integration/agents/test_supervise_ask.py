@@ -159,4 +159,6 @@ async def test_without_a_key_the_usual_endpoint_is_not_asked(
     for name in ("BASE_URL", "TOGETHER_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     code, _, err = await ask(capsys)
-    assert code == 2 and "there is no key for https://api.together.xyz/v1: export TOGETHER_API_KEY" in err
+    assert (
+        code == 2 and "no key for https://api.together.xyz/v1: the environment variable TOGETHER_API_KEY is not" in err
+    )

@@ -64,12 +64,12 @@ def losses(job: Any) -> list[float]:
     return [entry["loss"] for entry in job.state.log_history if "loss" in entry]
 
 
-def batch(job: Any, advantages: list[float] | None = None) -> dict[str, Any]:
+def batch(job: Any, advantages: list[float] | None = None, rows: Any = ROWS) -> dict[str, Any]:
     """Eight sampled completions of two prompts; without advantages GRPO's own loss has no gradient."""
     job.model.train()
     job.current_gradient_accumulation_steps = 1  # as `train()` sets it
     set_seed(5)
-    inputs: dict[str, Any] = job._generate_and_score_completions([ROWS[0]] * 4 + [ROWS[1]] * 4)
+    inputs: dict[str, Any] = job._generate_and_score_completions([rows[0]] * 4 + [rows[1]] * 4)
     return inputs | {"advantages": torch.tensor(advantages or [0.0] * 8)}
 
 
@@ -79,3 +79,13 @@ def gradient(job: Any, inputs: dict[str, Any]) -> torch.Tensor:
     job._compute_loss(job.model, inputs).backward()
     trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
     return torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten().clone() for p in trained])
+
+
+def differentiated(job: Any, loss: torch.Tensor) -> torch.Tensor:
+    """∂loss/∂θ of the parameters that train, in one vector."""
+    trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
+    parts = torch.autograd.grad(loss, trained, allow_unused=True)
+    return torch.cat([
+        torch.zeros_like(p).flatten() if part is None else part.flatten()
+        for p, part in zip(trained, parts, strict=True)
+    ])  # fmt: skip

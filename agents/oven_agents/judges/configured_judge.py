@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from oven_agents import providers
 from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.judge import Judge
-from oven_agents.judges.prompts import Rubric
+from oven_agents.judges.rubric_prompts import Rubric
 from oven_agents.judges.watching import CONTROLS_ONLY, Watching
 from oven_agents.providers.provider import EndpointProvider
 from oven_agents.providers.usage import OnCall

@@ -8,9 +8,10 @@ import secrets
 import time
 from collections.abc import Collection, Mapping
 
-from oven_agents.judges import prompts, verdict
+from oven_agents.judges import rubric_prompts, verdict
 from oven_agents.judges.adversarial_controls import REFERENCE, Control, Controls
 from oven_agents.judges.degenerate_text import is_degenerate
+from oven_agents.judges.rubric_prompts import Rubric
 from oven_agents.judges.sanitize import shown, visible
 from oven_agents.judges.self_checks import SelfChecks
 from oven_agents.judges.watching import CONTROLS_ONLY, Watching
@@ -34,7 +35,7 @@ class Judge:
 
     def __init__(
         self,
-        rubric: prompts.Rubric | Role,
+        rubric: Rubric | Role,
         provider: Provider,
         controls: Controls | None = None,
         on_call: OnCall | None = None,
@@ -44,7 +45,7 @@ class Judge:
         self.provider = provider
         self.controls = controls
         self.checks = SelfChecks(self._verdict, watching.swapped, watching.asked_again_every)
-        self.rubric = rubric if isinstance(rubric, prompts.Rubric) else prompts.Rubric(rubric)
+        self.rubric = rubric if isinstance(rubric, Rubric) else Rubric(rubric)
         self._on_call = on_call
         self._characters = watching.characters
         self._cut = 0
@@ -60,7 +61,7 @@ class Judge:
 
     def instructions(self, request: ScoreRequest) -> str:
         """What it is told beside a group: its rubric, and what is trained."""
-        return prompts.question(self.rubric, request.policy, "", {}, domain=request.domain).system
+        return rubric_prompts.question(self.rubric, request.policy, "", {}, domain=request.domain).system
 
     async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
         """id → 0..1, for each completion of the request. Raises ModelFailure; the caller bounds the time.
@@ -164,7 +165,9 @@ class Judge:
         attempt_s = ATTEMPT_SHARE * request.deadline_s
         complaint, prompt = "", shown(request.prompt, self._characters)
         for left in range(ASKED - 1, -1, -1):
-            question = prompts.question(self.rubric, request.policy, prompt, candidates, complaint, request.domain)
+            question = rubric_prompts.question(
+                self.rubric, request.policy, prompt, candidates, complaint, request.domain
+            )
             try:
                 return await self._ask(question, candidates, attempt_s, ledger)
             except ModelFailure as failure:

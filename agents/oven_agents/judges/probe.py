@@ -10,7 +10,8 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from oven_agents.judges import prompts, verdict
+from oven_agents.judges import rubric_prompts, verdict
+from oven_agents.judges.rubric_prompts import Rubric
 from oven_agents.providers.failures import Kind, ModelFailure
 from oven_agents.providers.provider import Answer, EndpointProvider, Question
 from oven_agents.providers.usage import Ledger, Usage, cost_usd, opened
@@ -59,7 +60,7 @@ class ProbeResult:
 
 async def probe(
     provider: EndpointProvider,
-    rubric: prompts.Rubric | None = None,
+    rubric: Rubric | None = None,
     timeout_s: float = PROBE_S,
     ledger: Ledger | None = None,
 ) -> ProbeResult:
@@ -70,7 +71,7 @@ async def probe(
     ids = tuple(secrets.token_hex(6) for _ in ANSWERS)
     mark = secrets.token_hex(4)
     question = _marked(
-        prompts.question(rubric or prompts.Rubric(), "", TASK, dict(zip(ids, ANSWERS, strict=True))), mark
+        rubric_prompts.question(rubric or Rubric(), "", TASK, dict(zip(ids, ANSWERS, strict=True))), mark
     )
     asked = provider.asked
     result = ProbeResult(asked.provider, asked.model, 0.0, usd_per_million=usd_per_million(asked))

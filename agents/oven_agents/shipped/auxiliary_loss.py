@@ -30,7 +30,7 @@ class AuxiliaryLoss(Agent):
     `channel/<name>`. A run without them is told that it cannot fire. `channel.kg` is `knowledge`'s.
     """
 
-    moves = ("channel.distill", "channel.sft", MTP, "channel.z_loss")
+    moves = ("channel.distill", "channel.sft", "channel.sdpo", "channel.replay", MTP, "channel.z_loss")
     """What the shipped trainers call their terms, and one that is usual; the mesh takes exact names."""
     speciality = (MTP,)
     options = dict.fromkeys(("most", "late"), SHARE)

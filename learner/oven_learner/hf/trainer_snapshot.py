@@ -22,9 +22,12 @@ def fits(trainer: Trainer, count: int) -> bool:
 
 
 def size(trainer: Trainer) -> int:
-    """Bytes of what trains and two Adam moments of it; of this rank's part, where the model is sharded."""
+    """Bytes of what trains and two Adam moments of it, and of what channels keep; of this rank's part, where the model
+    is sharded."""
     assert trainer.model is not None
-    return sum(snapshot.size(module) for module in (trainer.model, *beside(trainer).values()))
+    others = beside(trainer).values()
+    kept = sum(buffer.numel() * buffer.element_size() for module in others for buffer in module.buffers())
+    return kept + sum(snapshot.size(module) for module in (trainer.model, *others))
 
 
 def take(trainer: Trainer) -> tuple[int, dict[str, Any]]:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
+from oven_learner.losses.generated import Generated
+
+
+class Tally(NamedTuple):
+    """A term over one micro-batch: the sum, with its gradient, and the number that it is a mean over; two scalars."""
+
+    total: Tensor
+    number: Tensor
+    gauges: Mapping[str, tuple[Tensor, Tensor]] = {}
+    """Of each of the channel's gauges the sum and the number that it is a mean over, without a gradient."""
 
 
 class Channel(ABC):
@@ -26,6 +36,8 @@ class Channel(ABC):
     logits or its last hidden states (oven_learner.losses.text_trainer)."""
     unit: str
     """Of the term, as it is published."""
+    gauges: ClassVar[tuple[MetricSpec, ...]] = ()
+    """What is published of it beside the term and its weight, as `channel/<name>/<gauge>`; names without the prefix."""
 
     def __init__(self, weight: float = 0.0, *, maximum: float = 1.0) -> None:
         if not (math.isfinite(maximum) and 0 <= weight <= maximum and maximum > 0):
@@ -59,16 +71,17 @@ class Channel(ABC):
 
     @property
     def module(self) -> nn.Module | None:
-        """What it trains beside the model, by the trainer's optimizer; None: nothing."""
+        """What it keeps beside the model, and trains by the trainer's optimizer where it has parameters; None: nothing.
+        It is a part of checkpoints, and of the copies for rollback."""
         return None
 
-    def columns(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """What it wants carried in the batch from the dataset's rows, one entry a row; kept, but not computed on."""
+    def columns(self, generated: Generated) -> dict[str, Any]:
+        """What it wants carried in the batch, one entry a row; kept, but not computed on."""
         return {}
 
     @abstractmethod
-    def tally(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """The sum of the term over the tokens of this micro-batch, with its gradient, and their number: two scalars."""
+    def tally(self, model: Any, inputs: dict[str, Any]) -> Tally:
+        """The sum of the term over the tokens of this micro-batch, or what else it is a mean over, and their number."""
 
     def announce(self, actuators: Actuators) -> None:
         """Registers the weight as the actuator `channel.<name>`, from 0 to the maximum."""
@@ -83,10 +96,11 @@ class Channel(ABC):
         )
 
     def announced(self) -> tuple[MetricSpec, ...]:
-        """The metrics that the trainer logs of it: the term and its weight."""
+        """The metrics that the trainer logs of it: the term, its weight, and its gauges."""
         return (
             MetricSpec(name=f"channel/{self.name}", better="down", unit=self.unit),
             MetricSpec(name=f"channel/{self.name}/weight", unit="in the loss of this step"),
+            *(gauge.model_copy(update={"name": f"channel/{self.name}/{gauge.name}"}) for gauge in self.gauges),
         )
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
-import torch
 from torch import Tensor
 from transformers import ProcessorMixin
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
+from oven_learner.losses import channel_state
 from oven_learner.losses.channel import Channel, check_channels
+from oven_learner.losses.channel_metrics import record
+from oven_learner.losses.generated import Generated
 
 
 class ChannelTrainer(GRPOTrainer):
@@ -20,9 +22,9 @@ class ChannelTrainer(GRPOTrainer):
     Raises ConfigError for two channels of a name, and for what channels cannot be combined with: a second forward pass
     of the policy in a step is not supported under FSDP and DeepSpeed here, nor under DDP with re-entrant gradient
     checkpointing; and a processor's images are not carried to it. Everything else (vLLM in both modes, PEFT, async
-    rewards, tools) is as in TRL.
+    rewards, tools, environments) is as in TRL.
 
-    Written for TRL 1.16 (`_compute_loss`, `_generate_and_score_completions`, `_metrics`).
+    Written for TRL 1.16 (`_compute_loss`, `_generate_and_score_completions`, `_calculate_rewards`, `_metrics`).
     """
 
     def __init__(self, *args: Any, channels: Iterable[Channel] = (), **kwargs: Any) -> None:
@@ -41,10 +43,38 @@ class ChannelTrainer(GRPOTrainer):
         return super().train(*args, **kwargs)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self._scored: tuple[Any, Any, Any] = (), (), None
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        for channel in self.channels:
-            batch.update(channel.columns(inputs))
+        if self.channels:
+            generated = self._generated(inputs)
+            for channel in self.channels:
+                batch.update(channel.columns(generated))
+        self._scored = (), (), None
         return batch
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
+        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        self._scored = prompts, completion_ids_list, rewards
+        return rewards
+
+    def _generated(self, rows: list[dict[str, Any]]) -> Generated:
+        prompts, completion_ids, by_function = self._scored  # the last is (ranks · B, functions)
+        weights = self.reward_weights.to(by_function.device).unsqueeze(0)
+        rewards = (by_function * weights).nansum(dim=1).masked_fill(by_function.isnan().all(dim=1), float("nan"))
+        if self.environment_factories is not None:
+            tools = [self._env_tools[name] for name in self._batch_environments]
+        else:
+            tools = [self.tools or []] * len(rows)
+        model: Any = self.model
+        return Generated(
+            rows=rows,
+            prompts=prompts,
+            completion_ids=completion_ids,
+            rewards=rewards,
+            tools=tools,
+            environments=self.environments,
+            group=(self.num_generations if model.training else self.num_generations_eval) or 1,
+        )
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
@@ -54,17 +84,22 @@ class ChannelTrainer(GRPOTrainer):
         return loss
 
     def _term(self, channel: Channel, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """The mean over this micro-batch's tokens, over the micro-batches of a step. Published is the mean over the
-        tokens of all ranks, where there are any."""
-        total, count = channel.tally(model, inputs)
-        mode = "train" if model.training else "eval"
-        here = torch.stack([total.detach(), count.to(total)])
-        summed, tokens = self.accelerator.reduce(here, reduction="sum").tolist()
-        if tokens:
-            self._metrics[mode][f"channel/{channel.name}"].append(summed / tokens)
-            self._metrics[mode][f"channel/{channel.name}/weight"].append(channel.weight)
+        """The mean over this micro-batch, over the micro-batches of a step."""
+        tally = channel.tally(model, inputs)
+        mode: Literal["train", "eval"] = "train" if model.training else "eval"
+        record(self, channel, tally, mode)
         parts = self.current_gradient_accumulation_steps if mode == "train" else 1
-        return total / count.clamp(min=1) / parts
+        return tally.total / tally.number.clamp(min=1) / parts
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        channel_state.save(self, output_dir)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Raises ConfigError for a checkpoint of other channels."""
+        kept = channel_state.read(self, checkpoint)
+        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[no-untyped-call]
+        channel_state.load(self, kept)
 
 
 def _refuse(trainer: Any) -> None:

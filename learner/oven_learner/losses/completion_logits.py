@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 
 def completion_logits(
-    trainer: Any, model: Any, prompt: tuple[Tensor, Tensor], completion: tuple[Tensor, Tensor]
+    trainer: Any,
+    model: Any,
+    prompt: tuple[Tensor, Tensor],
+    completion: tuple[Tensor, Tensor],
+    weights: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
     """(B, C, V): what `model` expects at each token of the completions. Each pair is ids and mask, (B, P) and (B, C).
+    `weights` stand in for the model's own of those names.
 
     They are materialised, unlike in TRL's own losses: B·C·V numbers for each model that is asked.
     """
@@ -23,5 +30,7 @@ def completion_logits(
     # Not all models can leave out the prompt's logits.
     only = {"logits_to_keep": kept + 1} if "logits_to_keep" in inspect.signature(bare.forward).parameters else {}
     with trainer.accelerator.autocast():
-        logits: Tensor = model(input_ids=ids, attention_mask=mask, use_cache=False, **only).logits
+        asked = {"input_ids": ids, "attention_mask": mask, "use_cache": False, **only}
+        answer = model(**asked) if weights is None else functional_call(model, dict(weights), (), asked)
+    logits: Tensor = answer.logits
     return logits[:, -kept - 1 : -1]

@@ -4,7 +4,6 @@ generalized Jensen-Shannon divergence."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,15 +11,17 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 
 from oven_controller.errors import ConfigError
-from oven_learner.losses.channel import Channel
+from oven_learner.losses.channel import Channel, Tally
 from oven_learner.losses.completion_logits import completion_logits
 from oven_learner.losses.cross_tokenizer import CrossTokenizer
+from oven_learner.losses.generated import Generated
+from oven_learner.losses.padded import padded
 from oven_learner.teachers.channel_teacher import admit
 from oven_learner.teachers.named_teachers import LIMIT_BYTES
 from oven_learner.teachers.registry import has_reference, reference
 
 PROMPTS = "oven_prompt"
-"""In TRL's batch: the prompt of each row, as the dataset has it."""
+"""In TRL's batch: the prompt of each row, as the policy was given it."""
 
 
 def generalized_jsd(student: Tensor, teacher: Tensor, beta: float, temperature: float = 1.0) -> Tensor:
@@ -125,9 +126,9 @@ class Distillation(Channel):
         if not isinstance(first.get("prompt"), str) and not self._across.teacher.chat_template:
             raise ConfigError("channel.distill: prompts are conversations, and the teacher's tokenizer has no template")
 
-    def columns(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def columns(self, generated: Generated) -> dict[str, Any]:
         """The prompts as they are, for a teacher that reads them with another tokenizer."""
-        return {PROMPTS: [row["prompt"] for row in rows]} if self._across is not None else {}
+        return {PROMPTS: list(generated.prompts)} if self._across is not None else {}
 
     def check(self) -> None:
         """Raises ConfigError where there is no teacher."""
@@ -137,7 +138,7 @@ class Distillation(Channel):
                 "or leave the weight at 0"
             )
 
-    def tally(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def tally(self, model: Any, inputs: dict[str, Any]) -> Tally:
         """The divergence summed over the completions' tokens, and their number."""
         trainer = self._trainer
         prompt = inputs["prompt_ids"], inputs["prompt_mask"]
@@ -151,11 +152,9 @@ class Distillation(Channel):
         found = completion_logits(trainer, model, prompt, completion)[kept]  # (tokens, V)
         temperature = trainer.temperature if self._temperature is None else self._temperature
         apart = generalized_jsd(found, wanted[:, : found.size(-1)], self.beta, temperature)
-        return apart.sum(), kept.sum()
+        return Tally(apart.sum(), kept.sum())
 
-    def _tally_across(
-        self, across: CrossTokenizer, found: Tensor, kept: Tensor, inputs: dict[str, Any]
-    ) -> tuple[Tensor, Tensor]:
+    def _tally_across(self, across: CrossTokenizer, found: Tensor, kept: Tensor, inputs: dict[str, Any]) -> Tally:
         """The same by text. A completion's mean counts as often as it has tokens of text."""
         written = []  # of each row that has text: its place, the places of its tokens, the teacher's, and the ends
         for row, (ids, mask) in enumerate(zip(inputs["completion_ids"].tolist(), kept.tolist(), strict=True)):
@@ -167,10 +166,10 @@ class Distillation(Channel):
                 written.append((row, own, across.prompt(inputs[PROMPTS][row]), tokens, ends, teachers_ends))
         total = found.sum() * 0.0
         if not written:
-            return total, kept.sum() * 0
+            return Tally(total, kept.sum() * 0)
         device = found.device
-        prompt = _padded([one[2] for one in written], device, left=True)
-        completion = _padded([one[3] for one in written], device)
+        prompt = padded([one[2] for one in written], device, left=True)
+        completion = padded([one[3] for one in written], device)
         with torch.no_grad():
             wanted = completion_logits(self._trainer, self._teacher, prompt, completion)  # (rows, T, W)
         for place, (row, own, _, tokens, ends, teachers_ends) in enumerate(written):
@@ -179,16 +178,4 @@ class Distillation(Channel):
                 found[row, own].float(), wanted[place, : len(tokens)].float(), (ids, tokens), (ends, teachers_ends)
             )
             total = total + distance * len(own)
-        return total, torch.tensor(sum(len(one[1]) for one in written), device=device)
-
-
-def _padded(rows: Sequence[Sequence[int]], device: torch.device, *, left: bool = False) -> tuple[Tensor, Tensor]:
-    """Ids and mask, (rows, the longest's length)."""
-    longest = max(map(len, rows))
-    ids = torch.zeros((len(rows), longest), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, tokens in enumerate(rows):
-        at = slice(longest - len(tokens), longest) if left else slice(0, len(tokens))
-        ids[row, at] = torch.tensor(tokens, dtype=torch.long)
-        mask[row, at] = 1
-    return ids.to(device), mask.to(device)
+        return Tally(total, torch.tensor(sum(len(one[1]) for one in written), device=device))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, silu
 
 from oven_controller.errors import ConfigError
-from oven_learner.losses.channel import Channel
+from oven_learner.losses.channel import Channel, Tally
 from oven_learner.losses.text_trainer import HIDDEN, IGNORED
 
 WIDTH = 2
@@ -87,13 +87,13 @@ class MultiToken(Channel):
         """The head."""
         return self._head
 
-    def tally(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def tally(self, model: Any, inputs: dict[str, Any]) -> Tally:
         """The negative log-likelihood, summed over the labels that count, and their number."""
         assert self._head is not None
         hidden, labels = inputs[HIDDEN][:, :-2], inputs["labels"][:, 2:]  # (B, T - 2, H), (B, T - 2)
         logits = self._output(model)(self._head(hidden))  # (B, T - 2, V)
         total = cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
-        return total, (labels != IGNORED).sum()
+        return Tally(total, (labels != IGNORED).sum())
 
     def _output(self, model: Any) -> Any:
         return self._trainer.accelerator.unwrap_model(model).get_output_embeddings()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from oven_controller.errors import ConfigError
-from oven_learner.losses.channel import Channel
+from oven_learner.losses.channel import Channel, Tally
 from oven_learner.losses.completion_logits import completion_logits
+from oven_learner.losses.generated import Generated
 
 CARRIED = "oven_reference"
 """In TRL's batch: the reference of each row, a list of B texts or None."""
@@ -50,11 +51,11 @@ class Supervised(Channel):
         for row in trainer.train_dataset.take(1) if names is None else trainer.train_dataset.select(range(1)):
             self._text(row)
 
-    def columns(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def columns(self, generated: Generated) -> dict[str, Any]:
         """The reference of each row, a text or None."""
-        return {CARRIED: [self._text(row) for row in rows]}
+        return {CARRIED: [self._text(row) for row in generated.rows]}
 
-    def tally(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def tally(self, model: Any, inputs: dict[str, Any]) -> Tally:
         """The negative log-likelihood summed over the references' tokens, and their number."""
         trainer, device = self._trainer, inputs["prompt_ids"].device
         first: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -64,7 +65,7 @@ class Supervised(Channel):
                 same = first.setdefault((text, tuple(prompt)), row)
                 times[same] = times.get(same, 0) + 1
         if not times:
-            return torch.zeros((), device=device), torch.zeros((), device=device)
+            return Tally(torch.zeros((), device=device), torch.zeros((), device=device))
         rows = torch.tensor(list(times), device=device)  # (b,), b <= B
         ids, mask = self._tokenized([inputs[CARRIED][row] for row in times], device)  # (b, C) each
         logits = completion_logits(
@@ -73,7 +74,7 @@ class Supervised(Channel):
         labels = ids.masked_fill(mask == 0, IGNORED)
         missed = cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="none").view(ids.shape)
         counts = torch.tensor(list(times.values()), device=device).unsqueeze(1)  # (b, 1)
-        return (missed * counts).sum(), (mask * counts).sum()
+        return Tally((missed * counts).sum(), (mask * counts).sum())
 
     def _tokenized(self, texts: list[str], device: torch.device) -> tuple[Tensor, Tensor]:
         """Ids and mask, (b, C), padded on the right."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,15 +11,15 @@ from torch import Tensor
 from transformers import Trainer, TrainerCallback
 
 from oven_controller.errors import ConfigError
+from oven_learner.losses import channel_state
 from oven_learner.losses.channel import Channel, check_channels
+from oven_learner.losses.channel_metrics import record
 
 LOGITS, HIDDEN = "oven_logits", "oven_hidden"
 """What channels find in the batch beside the trainer's own: the model's logits (B, T, V), and what its output layer
 made them from (B, T, H); both with their gradient."""
 IGNORED = -100
 """A label that does not count: cross_entropy's default `ignore_index`, and transformers'."""
-FILE = "channels.pt"
-"""In a checkpoint: what channels train beside the model."""
 
 
 class TextChannels:
@@ -92,18 +90,13 @@ class TextChannels:
         return any(cls.__name__ == "SFTTrainer" for cls in type(self).__mro__)
 
     def _term(self, channel: Channel, model: Any, inputs: dict[str, Any], scaled: bool) -> Tensor:
-        """The mean over this micro-batch's tokens, over the micro-batches of a step. Published is the mean over the
-        tokens of all ranks, where there are any."""
+        """The mean over this micro-batch, over the micro-batches of a step."""
         trainer: Any = self
         with trainer.accelerator.autocast():
-            total, count = channel.tally(model, inputs)
-        here = torch.stack([total.detach(), count.to(total)])
-        summed, tokens = trainer.accelerator.reduce(here, reduction="sum").tolist()
-        if tokens:
-            self._metrics["train"][f"channel/{channel.name}"].append(summed / tokens)
-            self._metrics["train"][f"channel/{channel.name}/weight"].append(channel.weight)
+            tally = channel.tally(model, inputs)
+        record(self, channel, tally, "train")
         parts = trainer.current_gradient_accumulation_steps if scaled else 1
-        return total / count.clamp(min=1) / parts
+        return tally.total / tally.number.clamp(min=1) / parts
 
     def _scaled_by_the_loss(self, num_items: Any) -> bool:
         """Whether the trainer takes the loss as one part of the step's, and does not divide it (`training_step`)."""
@@ -140,26 +133,13 @@ class TextChannels:
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[misc]
-        trainer: Any = self
-        kept = {one.name: one.module.state_dict() for one in self.channels if one.module is not None}
-        if kept and trainer.args.should_save:
-            torch.save(kept, os.path.join(output_dir, FILE))
+        channel_state.save(self, output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Raises ConfigError for a checkpoint of other channels: the optimizer's state is of theirs."""
-        wanted = {one.name: one.module for one in self.channels if one.module is not None}
-        kept: dict[str, Any] = {}
-        if checkpoint is not None:
-            file = Path(checkpoint, FILE)
-            kept = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else {}
-            if kept.keys() != wanted.keys():
-                raise ConfigError(
-                    f"{checkpoint} has the weights that {_named(kept)} trained beside the model, and here it is "
-                    f"{_named(wanted)}; resume with the channels that it was saved with"
-                )
+        kept = channel_state.read(self, checkpoint)
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
-        for name, state in kept.items():
-            wanted[name].load_state_dict(state)
+        channel_state.load(self, kept)
 
 
 class ClearGradients(TrainerCallback):
@@ -190,7 +170,3 @@ def _differentiable(outputs: Any, loss: Tensor, *, hidden: bool) -> bool:
     states = getattr(outputs, "hidden_states", None) if hidden else (None,)
     wanted = (getattr(outputs, "logits", None), *((states[-1],) if hidden and states else ()))
     return bool(states) and all(one is not None and one.requires_grad == loss.requires_grad for one in wanted)
-
-
-def _named(channels: Iterable[str]) -> str:
-    return ", ".join(f"channel.{name}" for name in channels) or "no channels"

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from oven_controller.errors import ConfigError
-from oven_learner.losses.channel import Channel
+from oven_learner.losses.channel import Channel, Tally
 from oven_learner.losses.text_trainer import IGNORED, LOGITS
 
 
@@ -50,7 +49,7 @@ class TokenWeighted(Channel):
         self._by_token = torch.zeros(rows)  # (V)
         self._by_token[list(self.scores)] = torch.tensor(list(self.scores.values()))
 
-    def tally(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def tally(self, model: Any, inputs: dict[str, Any]) -> Tally:
         """The weighted negative log-likelihood, summed over the labels that count, and their number."""
         logits, labels = inputs[LOGITS][:, :-1], inputs["labels"][:, 1:]  # (B, T - 1, V), (B, T - 1)
         self._by_token = self._by_token.to(logits.device)
@@ -59,4 +58,4 @@ class TokenWeighted(Channel):
         scores = self._by_token[labels.clamp(min=0)] * counts  # (B, T - 1)
         whole, number = scores.sum(), counts.sum()
         weights = scores * (number / whole.clamp(min=torch.finfo(whole.dtype).tiny))
-        return (nats * weights).sum(), number * (whole > 0)
+        return Tally((nats * weights).sum(), number * (whole > 0))

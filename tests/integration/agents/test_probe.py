@@ -16,7 +16,7 @@ import pytest
 
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.probe import ProbeResult, probe
-from oven_agents.judges.prompts import Rubric
+from oven_agents.judges.rubric_prompts import Rubric
 from oven_agents.providers import connect
 from oven_agents.providers.provider import EndpointProvider
 from oven_agents.providers.usage import Ledger

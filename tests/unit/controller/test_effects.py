@@ -168,7 +168,7 @@ def test_what_an_imported_log_announces_has_the_effects_too() -> None:
         "reward.weights": "a:.5,b:.5",
         "data.mixture": "a:.5,b:.5",
         **dict.fromkeys(("grpo.beta", "rloo.beta", "channel.sft", "channel.distill", "channel.mtp"), "0.1"),
-        **dict.fromkeys(("channel.z_loss", "channel.kg"), "0.1"),
+        **dict.fromkeys(("channel.z_loss", "channel.kg", "channel.sdpo", "channel.replay", "channel.imitation"), "0.1"),
         "train.quantisation": "none,int8,int4",
     }
     names = [name for name, spec in ACTUATORS.items() if spec.effect not in ("ends_or_holds", "at_end")]

@@ -11,7 +11,7 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.attached import THIRD_PARTY, llama, weights
-from tests.support.tiny_grpo import ROWS, batch, gradient, grpo, lora, losses, patient, vowels
+from tests.support.tiny_grpo import ROWS, batch, differentiated, gradient, grpo, lora, losses, patient, vowels
 from tests.unit.learner.test_attach_trl import tokenizer
 from tests.unit.learner.test_teachers import teacher
 from trl.trainer.distillation_trainer import _chunked_divergence_loss
@@ -124,15 +124,6 @@ def explicit(job: Any, inputs: dict[str, Any], reference: Any, beta: float, temp
         per_token = beta * (p * (p / m).log()).sum(-1) + (1 - beta) * (q * (q / m).log()).sum(-1)
     mask = inputs["completion_mask"]
     return differentiated(job, (per_token * mask).sum() / mask.sum())
-
-
-def differentiated(job: Any, loss: torch.Tensor) -> torch.Tensor:
-    trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
-    parts = torch.autograd.grad(loss, trained, allow_unused=True)
-    return torch.cat([
-        torch.zeros_like(p).flatten() if part is None else part.flatten()
-        for p, part in zip(trained, parts, strict=True)
-    ])  # fmt: skip
 
 
 @pytest.mark.parametrize(("beta", "temperature"), [(1.0, None), (0.0, 2.0), (0.3, 0.7)])

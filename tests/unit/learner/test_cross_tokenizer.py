@@ -83,13 +83,13 @@ def test_the_same_model_under_other_ids_is_no_distance_away(tmp_path: Path) -> N
     inputs = batch(job)
     ids = inputs["completion_ids"]  # special tokens amid the text are the policy's alone: the teacher reads text
     inputs["completion_ids"] = ids.where((ids > 2) | (inputs["completion_mask"] == 0), 5)
-    total, count = job.channels[0].tally(job.model, inputs)
+    total, count, _ = job.channels[0].tally(job.model, inputs)
     assert int(count) == int(inputs["completion_mask"].sum())
     assert float(total.detach()) == pytest.approx(0, abs=1e-5)
     assert gradient(job, inputs).norm() < 1e-4
 
     swapped = channelled(tmp_path / "as it is", teacher=copy.deepcopy(policy), tokenizer=other)
-    far, _ = swapped.channels[0].tally(swapped.model, batch(swapped))
+    far, *_ = swapped.channels[0].tally(swapped.model, batch(swapped))
     assert float(far.detach()) > 1e-3, "the ids mean other letters, and the model is not renamed"
 
 
@@ -110,7 +110,7 @@ def test_the_policy_comes_closer_to_the_teacher(tmp_path: Path) -> None:
     optimizer = torch.optim.Adam(job.model.parameters(), lr=0.02)
     values = []
     for _ in range(15):
-        total, count = job.channels[0].tally(job.model, inputs)
+        total, count, _ = job.channels[0].tally(job.model, inputs)
         optimizer.zero_grad()
         (total / count).backward()
         optimizer.step()

@@ -1,0 +1,249 @@
+"""`channel.sdpo`: the policy is pulled towards what it would say itself, had it been given a hint."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import TrainerCallback
+
+from oven_controller.errors import ConfigError
+from oven_controller.protocol.messages import MetricSpec
+from oven_learner.losses.channel import Channel, Tally
+from oven_learner.losses.completion_logits import completion_logits
+from oven_learner.losses.generated import Generated
+from oven_learner.losses.hints import Hints
+from oven_learner.losses.padded import padded
+
+HINTED = "oven_hinted"
+"""In TRL's batch: the tokens of each row's hinted prompt, or None."""
+LONGEST = 10_240
+"""Tokens of a hinted prompt, whose end is kept: TRL's `max_reprompt_len`."""
+Mode = Literal["full_logits", "topk_logits", "sampled_token"]
+
+
+class SelfDistillation(Channel):
+    """Divergence per token between the policy and a teacher that reads the same completion after a hinted prompt
+    (Hübotter et al. 2026, arXiv 2601.20802), over the completions that have a hint (oven_learner.losses.hints): a
+    sibling's success, the environment's feedback, a template. TRL 1.16's functions (`experimental/sdpo/loss_utils`)
+    compute it; its SDPOTrainer is not a GRPOTrainer, and mixes its loss otherwise.
+
+    `teacher`: "live", the policy as it is, or "ema", its moving average at `rate` a step, which begins as the policy
+    when the weight rises above 0 (what it keeps: oven_learner.losses.moving_average). `mode` is over the whole
+    vocabulary, the policy's `topk` tokens and one bucket for the others, or the token that was sampled. `beta` is 0 for
+    the forward KL, 1 for the reverse, between them the generalized JSD; a sampled token has the reverse KL alone.
+    `clip` bounds the importance ratio where completions are used again; None: none.
+
+    Prompts, padding and what tools wrote do not count; both models are softened by the trainer's temperature. Gauges
+    are over the same tokens. Raises ConfigError for a β outside [0, 1], a rate outside (0, 1], and a mode without its
+    `topk`, or with one that it does not take.
+    """
+
+    name = "sdpo"
+    unit = "nats per token, policy to its hinted self"
+    gauges: ClassVar[tuple[MetricSpec, ...]] = (
+        MetricSpec(name="accuracy", better="up", unit="share of tokens whose most probable one is the hinted policy's"),
+        MetricSpec(name="margin", unit="nats per token that the hint adds to what was sampled"),
+        MetricSpec(name="hinted", unit="share of completions"),
+    )
+
+    def __init__(
+        self,
+        weight: float = 0.0,
+        *,
+        maximum: float = 1.0,
+        hints: Hints | None = None,
+        teacher: Literal["live", "ema"] = "ema",
+        rate: float = 0.05,
+        mode: Mode = "topk_logits",
+        topk: int | None = None,
+        beta: float = 0.5,
+        clip: float | None = 2.0,
+    ) -> None:
+        super().__init__(weight, maximum=maximum)
+        if mode == "topk_logits" and topk is None:
+            topk = 100
+        _check(teacher, rate, mode, topk, beta, clip)
+        self.hints = hints or Hints()
+        self.mode, self.topk, self.beta, self.clip = mode, topk, beta, clip
+        self._averaged, self._rate = teacher == "ema", rate
+        self._average: Any = None
+
+    def bind(self, trainer: Any) -> None:
+        """Makes the moving average. A `topk` beyond the vocabulary is all of it."""
+        super().bind(trainer)
+        policy = trainer.accelerator.unwrap_model(trainer.model)
+        rows = int(policy.get_input_embeddings().weight.shape[0])
+        if self.topk is not None:
+            self.topk = min(self.topk, rows)
+        if self._averaged:
+            from oven_learner.losses.moving_average import MovingAverage
+
+            self._average = MovingAverage(policy, self._rate)
+            if self.weight:
+                self._average.restart(policy)
+            trainer.add_callback(_Follow(self))
+
+    def set_weight(self, weight: float) -> None:
+        """Acts on the next step's loss. From 0 on, completions that wait without hints are made anew."""
+        super().set_weight(weight)
+        if self._average is not None and weight == 0:
+            self._average.stop()
+        elif self._average is not None and not self._average.following:
+            self._average.restart(self._policy)
+        if weight and self._trainer is not None:
+            waiting = getattr(self._trainer, "_buffered_inputs", None) or ()
+            if any(HINTED not in batch for batch in waiting):
+                self._trainer._buffered_inputs = None
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The moving average."""
+        average: nn.Module | None = self._average
+        return average
+
+    def columns(self, generated: Generated) -> dict[str, Any]:
+        """The hinted prompts' tokens; nothing while it is off."""
+        if not self.weight:
+            return {}
+        trainer = self._trainer
+        words = trainer.processing_class
+        prompts = self.hints.prompts(
+            generated, lambda ids: str(words.decode(ids, skip_special_tokens=True)), trainer.accelerator.process_index
+        )
+        window = getattr(self._policy.config, "max_position_embeddings", None) or math.inf
+        hinted: list[list[int] | None] = []
+        for prompt, tools, completion in zip(prompts, generated.tools, generated.completion_ids, strict=True):
+            tokens = None if prompt is None else self._tokens(prompt, tools)
+            fits = tokens is not None and len(tokens) + len(completion) <= window
+            hinted.append(tokens if fits else None)
+        return {HINTED: hinted}
+
+    def tally(self, model: Any, inputs: dict[str, Any]) -> Tally:
+        """The divergence summed over the tokens of hinted completions, and their number."""
+        trainer = self._trainer
+        hinted: list[list[int] | None] = inputs.get(HINTED) or [None] * len(inputs["completion_ids"])
+        rows = [row for row, tokens in enumerate(hinted) if tokens is not None]
+        device = inputs["completion_ids"].device
+        share = torch.tensor(float(len(rows)), device=device), torch.tensor(float(len(hinted)), device=device)
+        mask = inputs["completion_mask"]  # (B, C)
+        mask = mask if "tool_mask" not in inputs else mask * inputs["tool_mask"]
+        kept = mask[rows].bool()  # (b, C), b <= B
+        if not kept.any():
+            nothing = torch.zeros((), device=device)
+            return Tally(nothing, nothing, {"hinted": share})
+        completion = inputs["completion_ids"][rows], inputs["completion_mask"][rows]
+        given = padded([tokens for tokens in hinted if tokens is not None], device, left=True)
+        wanted = self._hinted_logits(given, completion)[kept]  # (tokens, V)
+        prompt = inputs["prompt_ids"][rows], inputs["prompt_mask"][rows]
+        found = completion_logits(trainer, model, prompt, completion)[kept].float() / trainer.temperature
+        sampled = completion[0][kept]
+        old = inputs["old_per_token_logps"][rows][kept] if "old_per_token_logps" in inputs else None
+        apart = self.divergence(found, wanted, sampled, old)
+        with torch.no_grad():
+            count = kept.sum()
+            agree = (found.argmax(-1) == wanted.argmax(-1)).float().sum()
+            added = _log_probability(wanted, sampled) - _log_probability(found, sampled)
+        gauges = {"accuracy": (agree, count), "margin": (added.sum(), count), "hinted": share}
+        return Tally(apart.sum(), count, gauges)
+
+    def divergence(self, found: Tensor, wanted: Tensor, sampled: Tensor, old: Tensor | None = None) -> Tensor:
+        """Nats per token (tokens,) from logits (tokens, V), softened already; `sampled`: the tokens themselves; `old`:
+        their log-probabilities when they were sampled."""
+        functions = _functions()
+        if self.mode == "topk_logits":
+            apart = functions.compute_topk_self_distillation_loss(
+                found, wanted, distillation_topk=self.topk, distillation_alpha=self.beta, distillation_add_tail=True
+            )
+        elif self.mode == "full_logits":
+            apart = functions.compute_full_logit_self_distillation_loss(found, wanted, distillation_alpha=self.beta)
+        else:
+            apart = functions.compute_sampled_token_self_distillation_loss(
+                found, wanted, sampled, distillation_alpha=self.beta
+            )
+        if self.clip is not None and old is not None:
+            apart = functions.apply_importance_sampling_clipping(
+                apart, _log_probability(found, sampled), old, self.clip
+            )
+        whole: Tensor = apart
+        return whole
+
+    def follow(self) -> None:
+        """A step has ended: the moving average takes one, too."""
+        if self._average is not None:
+            self._average.follow(self._policy)
+
+    @property
+    def _policy(self) -> Any:
+        return self._trainer.accelerator.unwrap_model(self._trainer.model)
+
+    def _hinted_logits(self, prompt: tuple[Tensor, Tensor], completion: tuple[Tensor, Tensor]) -> Tensor:
+        """(b, C, V) of the teacher, softened; without dropout."""
+        policy = self._policy
+        weights = self._average.weights(policy) if self._average is not None else None
+        trained = policy.training
+        policy.eval()
+        try:
+            with torch.no_grad():
+                logits = completion_logits(self._trainer, policy, prompt, completion, weights)
+        finally:
+            policy.train(trained)
+        return logits.float() / float(self._trainer.temperature)
+
+    def _tokens(self, prompt: Any, tools: Any) -> list[int]:
+        trainer = self._trainer
+        if isinstance(prompt, str):
+            ids = trainer.processing_class(text=prompt)["input_ids"]
+        else:
+            ids = trainer.processing_class.apply_chat_template(
+                prompt,
+                tools=list(tools) or None,
+                chat_template=trainer.chat_template,
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=True,
+                **trainer.chat_template_kwargs,
+            )["input_ids"]
+        return list(ids)[-LONGEST:]
+
+
+class _Follow(TrainerCallback):
+    def __init__(self, channel: SelfDistillation) -> None:
+        self._channel = channel
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self._channel.follow()
+
+
+def _log_probability(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Of the tokens (…), from logits (…, V)."""
+    return logits.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+
+
+def _functions() -> Any:
+    with warnings.catch_warnings():
+        # That it may change: trl's minor version is bounded.
+        warnings.simplefilter("ignore")
+        from trl.experimental.sdpo import loss_utils
+
+        return loss_utils
+
+
+def _check(teacher: str, rate: float, mode: str, topk: int | None, beta: float, clip: float | None) -> None:
+    if teacher not in ("live", "ema"):
+        raise ConfigError(f"channel.sdpo: teacher {teacher!r}; give 'live' or 'ema'")
+    if not 0 < rate <= 1:
+        raise ConfigError(f"channel.sdpo: rate {rate:g} is outside (0, 1]; it is the average's step to the policy")
+    if mode not in ("full_logits", "topk_logits", "sampled_token"):
+        raise ConfigError(f"channel.sdpo: mode {mode!r}; give 'full_logits', 'topk_logits' or 'sampled_token'")
+    if topk is not None and (mode != "topk_logits" or topk < 1):
+        raise ConfigError(f"channel.sdpo: topk {topk} with mode {mode!r}; give 1 or more, with 'topk_logits' alone")
+    if not 0 <= beta <= 1:
+        raise ConfigError(f"channel.sdpo: beta {beta:g} is outside [0, 1]; 0 is the forward KL, 1 the reverse")
+    if mode == "sampled_token" and beta != 1:
+        raise ConfigError(f"channel.sdpo: beta {beta:g} with 'sampled_token', which has the reverse KL alone; give 1")
+    if clip is not None and not clip > 0:
+        raise ConfigError(f"channel.sdpo: clip {clip:g}; give one above 0, or None")

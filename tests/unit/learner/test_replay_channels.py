@@ -1,0 +1,391 @@
+"""`channel.sdpo` and `channel.replay` beside GRPO's loss: as TRL has them, and no trace of them at weight 0."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.attached import THIRD_PARTY, llama, weights
+from tests.support.key_game import Keys, call, game
+from tests.support.key_game import policy as key_policy
+from tests.support.tiny_grpo import ROWS, batch, differentiated, gradient, grpo, losses
+from tests.unit.learner.test_attach_trl import COMMON, tokenizer
+from trl.trainer.dpo_config import DPOConfig
+from trl.trainer.dpo_trainer import DPOTrainer
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from oven_controller.errors import ConfigError
+from oven_controller.protocol.messages import RunStarted
+from oven_controller.traces.records import Message, Pair, Tool, ToolCall
+from oven_learner.hf.attach import attach
+from oven_learner.losses import ChannelTrainer, Hints, ReplayImitation, ReplayPreference, SelfDistillation
+from oven_learner.losses.pair_sampler import PairSampler
+from oven_learner.losses.pair_tokens import PairTokens
+from oven_learner.losses.self_distillation import HINTED
+from oven_learner.testing import FakeLink
+
+pytestmark = [
+    *(pytest.mark.filterwarnings(text) for text in THIRD_PARTY),
+    pytest.mark.filterwarnings("ignore:You are using 'environment_factory':UserWarning"),
+]
+
+TEXTS = [("ab", "cd", "xyz"), ("a", "q", "r"), ("hello", "you", "nobody"), ("b", "cc", "dd"), ("k", "lm", "z")]
+
+
+def pairs(texts: Any = TEXTS) -> list[PairTokens]:
+    words = tokenizer()
+    return [
+        PairTokens(
+            tuple(words.encode(state)), (*words.encode(chosen), 2), (*words.encode(rejected), 2)
+        )
+        for state, chosen, rejected in texts
+    ]  # fmt: skip
+
+
+def pressed(wanted: str, chosen: str, rejected: str) -> Pair:
+    """A teacher's action over the policy's, in the game of keys."""
+
+    def action(key: str) -> Message:
+        return Message(role="assistant", calls=(ToolCall(name="press", arguments=f'{{"key": "{key}"}}'),))
+
+    return Pair(
+        trace="t", step=0, task=wanted, state=(Message(role="user", content=f"Press {wanted}"),),
+        tools=(Tool(name="press"),), chosen=action(chosen), rejected=action(rejected), rule="teachers_over_student",
+        votes=2, voters=3, share=0.6,
+    )  # fmt: skip
+
+
+PRESSED = [pressed(key, key, other) for key, other in zip("abcd", "bcda", strict=True)]
+FEEDBACK = [row | {"feedback": f"think of {row['reference']}"} for row in ROWS]
+
+
+def of_texts(weight: float) -> list[Any]:
+    return [SelfDistillation(weight, hints=Hints(success=0.5), topk=8), ReplayPreference(pairs(), weight, batch=3)]
+
+
+def of_keys(weight: float) -> list[Any]:
+    return [SelfDistillation(weight), ReplayPreference(PRESSED, weight, batch=2)]
+
+
+@pytest.mark.parametrize("made", [grpo, game], ids=["completions", "environment"])
+def test_twenty_steps_at_weights_0_are_trls_bit_for_bit(tmp_path: Path, made: Any) -> None:
+    ends = []
+    for cls in (GRPOTrainer, ChannelTrainer):
+        own = {"channels": of_texts(0.0) if made is grpo else of_keys(0.0)} if cls is ChannelTrainer else {}
+        job = made(tmp_path / cls.__name__, cls, max_steps=20, logging_steps=1, **own)
+        job.train()
+        ends.append((losses(job), weights(job), torch.get_rng_state(), job.state.log_history))
+    (loss, trained, state, logs), (loss_too, trained_too, state_too, _) = ends
+    assert len(loss) == 20 and loss == loss_too
+    assert all(torch.equal(a, b) for a, b in zip(trained, trained_too, strict=True))
+    assert torch.equal(state, state_too)
+    assert made is grpo or max(entry.get("tools/call_frequency", 0) for entry in logs) > 0.5, "no tool was called"
+
+
+def test_each_term_has_a_gradient_when_it_is_on_and_none_when_it_is_off(tmp_path: Path) -> None:
+    job = game(tmp_path, ChannelTrainer, channels=of_keys(0.0))
+    job.model.train()
+    job.current_gradient_accumulation_steps = 1
+    rows = [job.train_dataset[0]] * 4 + [job.train_dataset[1]] * 4
+
+    def generated() -> dict[str, Any]:
+        inputs: dict[str, Any] = job._generate_and_score_completions(rows)
+        return inputs | {"advantages": torch.zeros(8)}
+
+    inputs = generated()
+    assert inputs["tool_mask"].min() == 0, "what a tool wrote is in the batch"
+    assert HINTED not in inputs
+    state = torch.get_rng_state()
+    assert not gradient(job, inputs).any()
+    assert torch.equal(torch.get_rng_state(), state)
+    for channel in job.channels:
+        channel.set_weight(0.2)
+        inputs = generated()
+        job.callback_handler.on_step_begin(job.args, job.state, job.control)
+        once = gradient(job, inputs)
+        channel.set_weight(0.6)
+        job.callback_handler.on_step_begin(job.args, job.state, job.control)
+        torch.testing.assert_close(gradient(job, inputs), 3 * once, rtol=1e-4, atol=1e-7)
+        assert once.norm() > 1e-4, channel.name
+        channel.set_weight(0.0)
+    assert not gradient(job, inputs).any()
+
+
+def test_preferences_have_trls_dpo_loss_and_gradient(tmp_path: Path) -> None:
+    rows = [dict(zip(("prompt", "chosen", "rejected"), one, strict=True)) for one in TEXTS]
+    start, policy = llama(), llama()
+    start.save_pretrained(tmp_path / "start")
+    oracle: Any = DPOTrainer(
+        model=policy,
+        ref_model=start,
+        args=DPOConfig(output_dir=str(tmp_path), per_device_train_batch_size=5, beta=0.3, **COMMON),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer(),
+    )
+    oracle.model.train()
+    inputs = oracle.data_collator([oracle.train_dataset[n] for n in range(5)])
+    wanted = oracle._compute_loss(oracle.model, inputs, False)
+    ids, marks = inputs["input_ids"].tolist(), inputs["completion_mask"].tolist()
+    real = inputs["attention_mask"].tolist()
+    rows_as_tokens = []
+    for row in range(10):
+        state = [t for t, m, a in zip(ids[row], marks[row], real[row], strict=True) if a and not m]
+        action = [t for t, m in zip(ids[row], marks[row], strict=True) if m]
+        rows_as_tokens.append((tuple(state), tuple(action)))
+    given = [PairTokens(rows_as_tokens[n][0], rows_as_tokens[n][1], rows_as_tokens[n + 5][1]) for n in range(5)]
+    channel = ReplayPreference(given, 1.0, beta=0.3, anchor="reference", batch=5)
+    job = grpo(tmp_path, ChannelTrainer, channels=[channel], model=str(tmp_path / "start"), beta=0.1)
+    job.model.load_state_dict(policy.state_dict())
+    found = channel.over(job.model.train(), range(5), torch.device("cpu"))
+    assert (found.total / found.number).item() == pytest.approx(wanted.item(), abs=1e-5)
+    theirs = differentiated(oracle, wanted)
+    assert theirs.norm() > 1e-2
+    torch.testing.assert_close(differentiated(job, found.total / found.number), theirs, rtol=1e-4, atol=1e-5)
+    for gauge, name in (("accuracy", "accuracies"), ("margin", "margins")):
+        total, count = found.gauges[gauge]
+        assert float(total / count) == pytest.approx(oracle._metrics["train"][f"rewards/{name}"][-1], abs=1e-5)
+
+
+MODES: list[dict[str, Any]] = [
+    {"mode": "full_logits", "beta": 0.5}, {"mode": "full_logits", "beta": 0.0}, {"mode": "topk_logits", "topk": 5},
+    {"mode": "sampled_token", "beta": 1.0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", MODES, ids=lambda one: f"{one['mode']}-{one.get('beta', 0.5)}")
+def test_self_distillation_has_trls_loss_and_gradient(tmp_path: Path, options: dict[str, Any]) -> None:
+    from trl.experimental.sdpo import SDPOConfig, SDPOTrainer
+
+    model = llama()
+    model.config.max_position_embeddings = 512  # a hint has some length
+    oracle: Any = SDPOTrainer(
+        model=model,
+        reward_funcs=[lambda completions, **_: [0.0] * len(completions)],
+        args=SDPOConfig(
+            output_dir=str(tmp_path), num_generations=4, per_device_train_batch_size=8, max_completion_length=4,
+            teacher_model_kind="live", distillation_mode=options["mode"], distillation_topk=options.get("topk"),
+            distillation_alpha=options.get("beta", 0.5), distillation_add_tail=True, temperature=1.3, **COMMON,
+        ),
+        train_dataset=Dataset.from_list(ROWS),
+        processing_class=tokenizer(),
+    )  # fmt: skip
+    channel = SelfDistillation(1.0, teacher="live", hints=Hints(sibling=False), **options)
+    job = grpo(tmp_path, ChannelTrainer, channels=[channel], rows=FEEDBACK, temperature=1.3)
+    job.model.config.max_position_embeddings = 512
+    job.model.load_state_dict(oracle.model.state_dict())
+    inputs = batch(job, rows=FEEDBACK)
+    inputs["completion_mask"][:] = 1  # as many tokens in each, so that a mean over completions is one over tokens
+    inputs["old_per_token_logps"] = torch.full(inputs["completion_ids"].shape, -4.5)  # ratios on both sides of the clip
+    hinted = [torch.tensor(tokens) for tokens in inputs[HINTED]]
+    assert all(len(one) > len(ROWS[0]["prompt"]) for one in hinted)
+    prompt = torch.nn.utils.rnn.pad_sequence(hinted, batch_first=True, padding_side="left")
+    marks = [torch.ones_like(one) for one in hinted]
+    mask = torch.nn.utils.rnn.pad_sequence(marks, batch_first=True, padding_side="left")
+    theirs = inputs | {
+        "teacher_input_ids": torch.cat([prompt, inputs["completion_ids"]], 1),
+        "teacher_attention_mask": torch.cat([mask, inputs["completion_mask"]], 1),
+    }
+    logits = oracle._compute_teacher_student_logits(oracle.model, oracle.model, theirs)
+    wanted = oracle._compute_self_distillation_loss(oracle.model, theirs, logits)
+    found = channel.tally(job.model, inputs)
+    assert (found.total / found.number).item() == pytest.approx(wanted.item(), abs=1e-5)
+    torch.testing.assert_close(
+        differentiated(job, found.total / found.number), differentiated(oracle, wanted), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_hints_are_trls_where_it_has_them() -> None:
+    from trl.experimental.sdpo import SDPOConfig
+
+    from oven_learner.losses import hints
+
+    theirs = SDPOConfig(output_dir="", use_cpu=True, bf16=False)
+    said = theirs.solution_template.format(successful_previous_attempt="one")
+    said += theirs.feedback_template.format(feedback_raw="two")
+    whole = theirs.reprompt_template.format(prompt="what", solution=said, feedback="")
+    ours = hints.SOLUTION.format(solution="one") + hints.FEEDBACK.format(feedback="two")
+    assert hints.PROMPT.format(prompt="what", hints=ours) == whole
+
+
+def test_a_sibling_feedback_and_a_template_are_told(tmp_path: Path) -> None:
+    channel = SelfDistillation(0.5, hints=Hints(template="Keys are {wanted}."))
+    job = game(tmp_path, ChannelTrainer, channels=[channel])
+    job.model.train()
+    job.current_gradient_accumulation_steps = 1
+    inputs = job._generate_and_score_completions([job.train_dataset[0]] * 4 + [job.train_dataset[1]] * 4)
+    texts = [job.processing_class.decode(tokens) for tokens in inputs[HINTED]]
+    solved = [environment.pressed == environment.wanted for environment in job.environments]
+    assert any(solved) and not all(solved), "the seed has neither"
+    for row, (text, right) in enumerate(zip(texts, solved, strict=True)):
+        group = range(row // 4 * 4, row // 4 * 4 + 4)
+        siblings = [other for other in group if other != row and solved[other]]
+        assert ("Correct solution" in text) == bool(siblings)
+        assert (call(job.environments[row].wanted) in text) == bool(siblings), "a sibling's call is told"
+        assert (f"it was {job.environments[row].wanted}" in text) == (not right)
+        assert f"Keys are {'ab'[row // 4]}." in text and text.startswith("press <|im_start|>user\nPress ")
+    tally = channel.tally(job.model, inputs)
+    assert int(tally.number) == int((inputs["completion_mask"] * inputs["tool_mask"]).sum())
+    assert float(tally.gauges["hinted"][0] / tally.gauges["hinted"][1]) == 1
+
+
+def test_five_steps_with_all_on_lower_the_loss(tmp_path: Path) -> None:
+    channels = [SelfDistillation(0.5), ReplayPreference(PRESSED, 0.5, batch=4)]
+    job = game(tmp_path, ChannelTrainer, channels=channels, max_steps=5, num_iterations=5, logging_steps=1)
+    job.train()
+    seen = [entry for entry in job.state.log_history if "channel/replay" in entry]
+    whole = [entry["loss"] for entry in seen]
+    assert len(whole) == 5 and whole[-1] < whole[0]
+    assert seen[0]["channel/sdpo"] > 0 and seen[0]["channel/sdpo/hinted"] > 0.5
+    assert seen[-1]["channel/replay"] < seen[0]["channel/replay"] == pytest.approx(math.log(2))
+    assert seen[-1]["channel/replay/margin"] > seen[0]["channel/replay/margin"] == pytest.approx(0, abs=1e-6)
+    assert seen[-1]["channel/replay/accuracy"] > seen[0]["channel/replay/accuracy"]
+
+
+def test_weights_are_knobs_with_gauges(tmp_path: Path) -> None:
+    job = game(tmp_path, ChannelTrainer, channels=of_keys(0.0), max_steps=4)
+    line = FakeLink({1: ("channel.sdpo", 0.5), 2: ("channel.replay", 0.25)})
+    attach(job, link=line)
+    job.train()
+    run = line.sent[0]
+    assert isinstance(run, RunStarted) and {"channel.sdpo", "channel.replay"} <= {spec.name for spec in run.actuators}
+    metrics = {metric.name for metric in run.metrics}
+    assert {f"channel/{one}/{gauge}" for one in ("sdpo", "replay") for gauge in ("accuracy", "margin")} <= metrics
+    assert [receipt.status for receipt in line.receipts()] == ["applied"] * 2
+    seen = [{key for key in one.metrics if key.startswith("channel/")} for one in line.observed()]
+    assert not seen[0] and "channel/sdpo" in seen[1] and "channel/replay" not in seen[1]
+    assert {"channel/sdpo/margin", "channel/replay/accuracy"} <= seen[3]
+
+
+def test_a_resumed_training_is_the_one_that_went_on(tmp_path: Path) -> None:
+    """The moving average, the reference and the next pairs are those that it would have had."""
+    options: dict[str, Any] = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    options |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    straight = game(tmp_path, ChannelTrainer, channels=of_keys(0.5), **options)
+    straight.train()
+    resumed = game(tmp_path, ChannelTrainer, channels=of_keys(0.5), **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert all(torch.equal(a, b) for a, b in zip(weights(straight), weights(resumed), strict=True))
+    for one, other in zip(straight.channels, resumed.channels, strict=True):
+        kept, kept_too = one.module.state_dict(), other.module.state_dict()
+        assert all(torch.equal(kept[name], kept_too[name]) for name in kept if isinstance(kept[name], torch.Tensor))
+    others = game(tmp_path, ChannelTrainer, channels=[of_keys(0.5)[0], ReplayPreference(PRESSED[:3] + PRESSED[:1])])
+    with pytest.raises(ConfigError, match="a training on other pairs"):
+        others.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
+def test_the_moving_average_follows_and_begins_anew_with_the_weight(tmp_path: Path) -> None:
+    channel = SelfDistillation(0.5, rate=0.25, topk=4)
+    job = grpo(tmp_path, ChannelTrainer, channels=[channel])
+    average: Any = channel.module
+    name, parameter = next(iter(job.model.named_parameters()))
+    before = parameter.detach().clone()
+    with torch.no_grad():
+        parameter += 1
+    channel.follow()
+    torch.testing.assert_close(average.weights(job.model)[name], before + 0.25)
+    channel.set_weight(0.0)
+    channel.follow()
+    torch.testing.assert_close(average.weights(job.model)[name], before + 0.25)
+    channel.set_weight(0.1)
+    torch.testing.assert_close(average.weights(job.model)[name], before + 1)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    count=st.integers(1, 23), size=st.integers(1, 5), ranks=st.integers(1, 4), seed=st.integers(0, 5),
+    first=st.integers(0, 40),
+)  # fmt: skip
+def test_ranks_share_what_one_process_would_have(count: int, size: int, ranks: int, seed: int, first: int) -> None:
+    whole = PairSampler(count, size * ranks, seed)
+    parts = [PairSampler(count, size, seed, rank, ranks) for rank in range(ranks)]
+    assert whole.at(first) == [place for part in parts for place in part.at(first)]
+    stream = [place for number in range(count) for place in PairSampler(count, size, seed).at(number)]
+    epochs = [stream[at : at + count] for at in range(0, len(stream) - count + 1, count)]
+    assert all(sorted(epoch) == list(range(count)) for epoch in epochs), "an epoch has each pair once"
+
+
+def test_imitation_is_the_likelihood_of_the_chosen_action(tmp_path: Path) -> None:
+    channel = ReplayImitation(pairs(), 0.4, batch=5)
+    job = grpo(tmp_path, ChannelTrainer, channels=[channel])
+    found = channel.over(job.model, range(5), torch.device("cpu"))
+    total, count = torch.zeros(()), 0
+    for pair in channel.pairs:
+        ids = torch.tensor([[*pair.state, *pair.chosen]])
+        log_probs = job.model(input_ids=ids).logits.log_softmax(-1)[0, :-1]
+        total = total - log_probs.gather(1, ids[0, 1:, None])[len(pair.state) - 1 :].sum()
+        count += len(pair.chosen)
+    assert int(found.number) == count
+    torch.testing.assert_close(found.total, total, rtol=1e-5, atol=1e-5)
+
+
+def test_pairs_are_rendered_with_the_policys_template_and_tools(tmp_path: Path) -> None:
+    channel = ReplayPreference(PRESSED)
+    job = game(tmp_path, ChannelTrainer, channels=[channel])
+    words = job.processing_class
+    first = channel.pairs[0]
+    assert words.decode(first.state) == "press <|im_start|>user\nPress a<|im_end|>\n<|im_start|>assistant\n"
+    assert words.decode(first.chosen) == call("a") + "<|im_end|>" and words.decode(first.rejected).startswith(call("b"))
+
+
+def test_what_cannot_be_trained_on_is_refused_or_counted(tmp_path: Path, caplog: Any) -> None:
+    def made(*channels: Any, trainer: Any = grpo, **options: Any) -> Any:
+        return trainer(tmp_path, ChannelTrainer, channels=channels, **options)
+
+    with pytest.raises(ConfigError, match=r"channel.sdpo: weight -0.1"):
+        SelfDistillation(-0.1)
+    with pytest.raises(ConfigError, match=r"channel.replay: weight -1"):
+        ReplayPreference(pairs(), -1)
+    with pytest.raises(ConfigError, match=r"channel.replay: beta 0;"):
+        ReplayPreference(pairs(), beta=0)
+    with pytest.raises(ConfigError, match="pairs have no reference"):
+        made(ReplayPreference(pairs(), 0.1, anchor="reference")).train()
+    with pytest.raises(ConfigError, match=r"pair 1 has token 99, and the policy's vocabulary has 32"):
+        made(ReplayPreference([*pairs()[:1], PairTokens((4,), (99, 2), (5, 2))]))
+    with pytest.raises(ConfigError, match=r"none of 0 pairs can be trained on; make others"):
+        made(ReplayPreference([]))
+    with pytest.raises(ConfigError, match=r"none of 1 pairs .*: 1 whose two actions are the same tokens"):
+        made(ReplayPreference([PairTokens((4,), (5, 2), (5, 2))]))
+    with pytest.raises(ConfigError, match="no chat template"):
+        made(ReplayPreference(PRESSED))
+    with pytest.raises(ConfigError, match="a second time within a step"):
+        _sharded(tmp_path, ReplayPreference(pairs()))
+    with caplog.at_level(logging.WARNING, "oven.learner"):
+        long = pressed("a", "a", "b").model_copy(update={"state": (Message(role="user", content="x" * 300),)})
+        channel = ReplayPreference([*PRESSED, long])
+        made(channel, trainer=game)
+    assert len(channel.pairs) == 4 and "1 of 5 pairs are left out: 1 longer than 256 tokens" in caplog.text
+    for options, message in (
+        ({"mode": "sampled_token"}, "reverse KL alone"), ({"beta": 2}, "beta 2"), ({"rate": 0}, "rate 0"),
+        ({"mode": "full_logits", "topk": 3}, "topk 3"), ({"teacher": "base"}, "'live' or 'ema'"),
+        ({"clip": 0}, "clip 0"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=message):
+            SelfDistillation(**options)
+    with pytest.raises(ConfigError, match="no source of hints"):
+        Hints(sibling=False, feedback=None)
+    asked = game(tmp_path, ChannelTrainer, channels=[SelfDistillation(0.1, hints=Hints(template="{tests}"))])
+    with pytest.raises(ConfigError, match=r"the template asks for 'tests', and a row has"):
+        asked.train()
+
+
+def _sharded(folder: Path, channel: Any) -> None:
+    class Sharded(ChannelTrainer):
+        def create_accelerator_and_postprocess(self) -> None:
+            super().create_accelerator_and_postprocess()
+            self.is_fsdp_enabled = True
+
+    grpo(folder, Sharded, channels=[channel])
+
+
+def test_the_game_is_played_as_it_says() -> None:
+    environment = Keys()
+    assert environment.reset(wanted="b") == "b" and environment.press("a") == "no"
+    assert environment.get_reward() == 0 and environment.feedback == "it was b"
+    assert key_policy().config.vocab_size == 112

@@ -26,6 +26,9 @@ TRIES: Final = 3
 """Questions a state where what came back cannot be read: a body that was cut off, a page of HTML. Faults on the way
 there are the SDK's, which tries those again by itself."""
 UNREADABLE: Final = frozenset(("bad_response", "bad_json"))
+SECOND_PASS: Final = 0.1
+"""Share of failures up to which the states that failed are asked about once more at the end: few are bad luck, many are
+an endpoint that is down."""
 REFUSING: Final[frozenset[Kind]] = frozenset(("auth", "not_found", "not_configured"))
 """Kinds of failure that every further question would meet, too."""
 REFUSALS: Final = 3
@@ -49,7 +52,7 @@ class Outcome:
     asked: int = 0
     answered: int = 0
     failed: Counter[str] = field(default_factory=Counter)
-    """Without any answer, by kind."""
+    """Without any answer, by kind; a state that was asked about again counts again."""
     faults: Counter[str] = field(default_factory=Counter)
     """HTTP attempts that failed on the way, or whose answer could not be read, by kind; also where a later one
     succeeded."""
@@ -84,6 +87,13 @@ class Replay:
     async def run(self) -> Outcome:
         """Raises OSError where a reply cannot be written: what is asked after that would be lost."""
         started = time.monotonic()
+        await self._pass()
+        if 0 < sum(self.outcome.failed.values()) < SECOND_PASS * self.outcome.asked:
+            await self._pass()
+        self.outcome.seconds = time.monotonic() - started
+        return self.outcome
+
+    async def _pass(self) -> None:
         lanes = []
         for teacher in self._teachers:
             queue = iter(self._traces)
@@ -94,8 +104,6 @@ class Replay:
                     group.create_task(lane)
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
-        self.outcome.seconds = time.monotonic() - started
-        return self.outcome
 
     async def _lane(self, teacher: Teacher, queue: Iterator[Trace]) -> None:
         for trace in queue:

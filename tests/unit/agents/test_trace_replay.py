@@ -119,7 +119,8 @@ def test_what_is_no_action_is_a_failure_with_its_cost(tmp_path: Path, said: Any,
     replay, replies = replayed(tmp_path, Model(said))
     assert (replies[0].failure, replies[0].action) == (failure, None)
     assert replies[0].usd == (0.01 if isinstance(said, Answer) else None)
-    assert replay.outcome.failed == {failure: 1} and replay.outcome.answered == STATES - 1
+    again = failure == "timeout"  # which may be better luck the next time
+    assert replay.outcome.failed == {failure: 1} and replay.outcome.answered == STATES - 1 + again
 
 
 def test_an_unreadable_answer_is_asked_for_again_and_no_other_failure_is(tmp_path: Path) -> None:
@@ -139,6 +140,26 @@ def test_samples_that_came_before_one_failed_are_kept(tmp_path: Path) -> None:
 def test_a_text_is_an_action_where_the_teacher_calls_nothing(tmp_path: Path) -> None:
     _, replies = replayed(tmp_path, Model(answer(calls=(), text="It is done.", finish="stop")))
     assert replies[0].action == Message(role="assistant", content="It is done.")
+
+
+def test_a_refusal_was_paid_for_though_another_sample_failed_on_the_way(tmp_path: Path) -> None:
+    refused = ConversationFailure(ModelFailure("timeout"), [answer(finish="refusal", calls=(), text="No.")])
+    _, replies = replayed(tmp_path, Model(refused), samples=2)
+    assert [reply.failure for reply in replies[:2]] == ["refusal", "timeout"]
+    file = RepliesFile(tmp_path / "replies.jsonl", TRACES, {}, {})
+    assert not file.wants(("t", TRACES[0].id, 0))
+    file.close()
+
+
+def test_few_failures_are_asked_about_once_more_and_many_are_not(tmp_path: Path) -> None:
+    few, many = tmp_path / "few", tmp_path / "many"
+    few.mkdir()
+    many.mkdir()
+    replay, replies = replayed(few, Model(ModelFailure("timeout")))
+    assert replay.outcome.answered == STATES and len(replies) == STATES + 1
+    model = Model(*[ModelFailure("timeout")] * STATES)
+    replay, _ = replayed(many, model)
+    assert replay.outcome.answered == 0 and len(model.asked) == STATES
 
 
 def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from oven_learner.recipes.repair.settings import RepairSettings
@@ -29,6 +29,19 @@ def _trained(hidden: int, layers: int, right: float, until: float, steps: int, d
         sft_steps=steps,
         demonstrations=demonstrations,
     )
+
+
+QUICK: Final = {
+    "hidden": 32, "layers": 1, "ffn": 64, "sft_steps": 150, "sft_round": 150, "sft_batch": 16, "demonstrations": 300,
+}  # fmt: skip
+"""Sizes that take seconds: such models call tools, and repair nothing."""
+
+
+def models(*, quick: bool = False) -> dict[str, LocalModel]:
+    """Name → model, the student's among them."""
+    if not quick:
+        return dict(MODELS)
+    return {name: replace(model, settings=model.settings.model_copy(update=QUICK)) for name, model in MODELS.items()}
 
 
 MODELS: Final = {

@@ -1,4 +1,4 @@
-"""Models of this repository behind an endpoint: `python -m oven_bench.trace_replay.model_endpoint CACHE`.
+"""Models of this repository behind an endpoint: `python -m oven_bench.trace_replay.model_endpoint CACHE [quick]`.
 
 Chat completions with tools and several samples, from small policies that are trained on the spot (or are in the cache),
 of unlike size and training. It prints its address when all are there, and serves until its standard input ends. Answers
@@ -23,7 +23,7 @@ from aiohttp import web
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from trl.chat_template_utils import parse_response
 
-from oven_bench.trace_replay.local_models import MODELS, LocalModel
+from oven_bench.trace_replay.local_models import LocalModel, models
 from oven_controller.cancellation import call_at_end
 from oven_controller.errors import ProcessError
 from oven_controller.process.child import end_with_input
@@ -154,11 +154,12 @@ def load(model: LocalModel, cache: Path) -> Loaded:
 
 
 @asynccontextmanager
-async def running_models(cache: Path) -> AsyncIterator[str]:
-    """The address of an endpoint with all of MODELS, until the context ends. Raises ProcessError where it does not
+async def running_models(cache: Path, *, quick: bool = False) -> AsyncIterator[str]:
+    """The address of an endpoint with all local models, until the context ends. Raises ProcessError where it does not
     start."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "oven_bench.trace_replay.model_endpoint", str(cache)),
+        *(["quick"] if quick else []),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -173,11 +174,11 @@ async def running_models(cache: Path) -> AsyncIterator[str]:
         await process.wait()
 
 
-async def _serve(cache: Path) -> None:
+async def _serve(cache: Path, quick: bool) -> None:
     stop = asyncio.Event()
     call_at_end(stop.set)
     end_with_input()
-    loaded = {name: await asyncio.to_thread(load, model, cache) for name, model in MODELS.items()}
+    loaded = {name: await asyncio.to_thread(load, model, cache) for name, model in models(quick=quick).items()}
     async with ModelEndpoint(loaded).running() as url:
         print(url, flush=True)
         await stop.wait()
@@ -186,4 +187,4 @@ async def _serve(cache: Path) -> None:
 if __name__ == "__main__":
     quiet_libraries()
     torch.set_num_threads(1)
-    asyncio.run(_serve(Path(sys.argv[1])))
+    asyncio.run(_serve(Path(sys.argv[1]), "quick" in sys.argv[2:]))

@@ -101,11 +101,14 @@ async def _asked(
 ) -> Found:
     from oven_agents.supervisor.models import OpenAIHandler
 
-    supervisor, worker = (OpenAIHandler(name, models[2]) for name in models[:2])
-    return await diagnose(
-        log, seen, supervisor, worker,
-        caps=caps, config=config, knobs=knobs, max_iterations=max_iterations, log_dir=log_dir,
-    )  # fmt: skip
+    with contextlib.ExitStack() as exits:
+        supervisor, worker = (OpenAIHandler(name, models[2]) for name in models[:2])
+        for handler in (supervisor, worker):
+            exits.callback(handler.close)
+        return await diagnose(
+            log, seen, supervisor, worker,
+            caps=caps, config=config, knobs=knobs, max_iterations=max_iterations, log_dir=log_dir,
+        )  # fmt: skip
 
 
 def _object(run: str, log: LogContext, seen: GraphView, plain: Diagnosis, found: Found | None) -> dict[str, Any]:

@@ -27,7 +27,7 @@ __all__ = ["installed"]
 
 def written(folder: Path, bodies: list[RunStarted | Observation]) -> str:
     def event(seq: int, body: LearnerMessage) -> Event:
-        return Event.read(seq, learner_subject("r", body), body.wire(), UNKNOWN)  # type: ignore[arg-type]
+        return Event.read(seq, learner_subject("r", body), body.wire(), UNKNOWN)
 
     file = folder / "log.jsonl"
     file.write_text("".join(f"{event(seq, body).line()}\n" for seq, body in enumerate(bodies, 1)))

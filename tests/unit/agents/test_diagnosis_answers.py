@@ -66,7 +66,7 @@ def test_an_answer_that_holds_has_the_hosts_own_figures() -> None:
         ({"evidence": [PROOF | {"value": "nan"}]}, "evidence_differs", "nan in the answer"),
         ({"evidence": []}, "no_evidence", "has no evidence"),
         ({"evidence": [PROOF] * 9}, "schema", "at most 8"),
-        ({"cause": "the moon"}, "unknown_cause", "no node of the knowledge graph"),
+        ({"cause": "the moon"}, "unknown_cause", "not a node of the knowledge graph"),
         ({"revert_if": {"metric": "secrets", "above": 1.0}}, "not_announced", "revert_if names 'secrets'"),
         ({"revert_if": {"metric": "loss", "above": 1.0, "below": 0.0}}, "schema", "one of above and below"),
         ({"confidence": 1.1}, "schema", "confidence"),

@@ -1,9 +1,8 @@
 """Change points of a series: Page's CUSUM and the Page-Hinkley test, with the place where each change began. Pure.
 
 Both hold a series against its own recent readings, robustly, and no reading counts for more than CLIP standard
-deviations, so that one odd step is no change. CUSUM allows for a trend that goes on, or that levels off: a reading is
-too high only where it is above both, and too low only where it is below both.
-"""
+deviations, so that one odd step does not count as a change. CUSUM allows for a trend that continues, or that levels
+off: a reading is too high only where it is above both, and too low only where it is below both."""
 
 from __future__ import annotations
 

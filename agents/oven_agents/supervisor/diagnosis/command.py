@@ -147,7 +147,7 @@ def _lines(run: str, log: LogContext, seen: GraphView, plain: Diagnosis, found: 
         lines.append("  no alarm: no metric that is watched changed for good")
     if seen.ranked:
         ranked = ", ".join(f"{cause} ({p:.2f})" for cause, p in seen.ranked[:5])
-        lines.append(f"likeliest causes by the knowledge graph (ranks, not probabilities): {ranked}")
+        lines.append(f"most likely causes by the knowledge graph (ranks, not probabilities): {ranked}")
     lines.append(f"by statistics and the graph alone: {_said(plain)}")
     if found is None:
         lines.append("no model was asked; --model NAME --base-url URL has one write programs over the log")

@@ -33,7 +33,8 @@ changes a norm by at most its own length, and decoupled decay adds less than as 
 WINDOW: Final = 30
 """Readings before it that its level is taken from."""
 CANDIDATES: Final = 8
-"""Largest readings that are looked at: a level that has risen for good has more of them, and is no spike."""
+"""Largest readings that are looked at: a level that has risen for good has more of them, which makes it another
+symptom."""
 WORSE: Final = 0.03
 """Share of its best reading by which a held-out metric must be worse, twice running: half of what an evaluation of a
 few hundred examples varies by."""

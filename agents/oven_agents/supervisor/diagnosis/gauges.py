@@ -1,7 +1,7 @@
 """Which lasting change of which gauge is which symptom of the knowledge graph, and from what size on. Pure data.
 
-Sizes are of both kinds: in standard deviations of a reading, so that noise is no symptom, and of the level itself, so
-that a gauge that is merely precise is none either. They were set on the development families of `bench supervisor`.
+Sizes are of both kinds: in standard deviations of a reading, so that noise does not count, and of the level itself, so
+that tiny changes of a precise gauge do not. They were set on the development families of `bench supervisor`.
 """
 
 from __future__ import annotations

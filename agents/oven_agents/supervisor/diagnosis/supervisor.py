@@ -37,7 +37,7 @@ log = logging.getLogger("oven.agent")
 
 OFF: Final = "no model is configured: set supervisor.model, e.g. supervisor: {model: {provider: claude, model: NAME}}"
 LOOK: Final = 5
-"""Ticks between two looks at the alarms: a look costs milliseconds, and an alarm of five readings is no older."""
+"""Ticks between two looks at the alarms: a look costs milliseconds, and an alarm takes five readings anyway."""
 LEAST: Final = 40
 """Observations before the first look: the detectors' 30, and ten to hold against them."""
 HORIZON: Final = 40

@@ -135,5 +135,5 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     found = json.loads(read_file(path, "a kept diagnosis", FILE_BYTES))
     if not isinstance(found, dict):
-        raise ValueError(f"{path.name} is no object")
+        raise ValueError(f"{path.name} is not an object")
     return found

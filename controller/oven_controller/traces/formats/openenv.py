@@ -136,5 +136,5 @@ FORMAT = LineFormat(
         "steps.sampled",
         "steps.own",
         "steps.outcome",
-    ),  # fmt: skip
+    ),
 )

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from oven_learner.environments.instance import Instance
+from oven_learner.environments.small_functions import tasks
 from oven_learner.recipes.base import no_such_start
 
 TUNED_LEARNING_RATE = 3e-4
@@ -19,6 +21,7 @@ class RepairSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     shapes: tuple[str, ...] = Field(default=(), description="kinds of function; empty: all of them")
+    neighbour: bool = Field(default=False, description="a second, right function stands in each module")
     train_tasks: int = Field(default=2000, ge=1, description="pool of training tasks")
     eval_tasks: int = Field(default=64, ge=1, description="unseen tasks that are evaluated on")
 
@@ -45,6 +48,10 @@ class RepairSettings(BaseModel):
     max_grad_norm: float = Field(default=1.0, gt=0)
     eval_every: int = Field(default=10, ge=1, description="steps between held-out evaluations")
     traces: bool = Field(default=True, description="write each rollout's trace into the run's folder, traces.jsonl")
+
+    def tasks(self, seed: int | str, count: int, *, evaluation: bool = False) -> list[Instance]:
+        """Tasks of this kind, of one side of the split. Raises ValueError for a shape that does not exist."""
+        return tasks(seed, count, evaluation=evaluation, shapes=self.shapes, neighbour=self.neighbour)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 from collections.abc import Sequence
@@ -30,13 +31,13 @@ POSITIONS = 640
 """Tokens of a context that the policy's weights are for: the statement, and the longest attempt with its results."""
 MEASURED = 64
 """Unseen tasks that a measurement of the warm-up tries: a share of .4 has a standard error of .06."""
-WORDED = 1000
+WORDED = 400
 """Demonstrations that the vocabulary is taken from: all words of the tasks are in them."""
 WARM_UP = "warm-up"
 """The seed of the tasks that it measures on: neither training's nor those of evaluations."""
 DECIDES = (
-    "shapes", "hidden", "layers", "heads", "ffn", "demonstrations", "right_habit", "sft_batch", "sft_learning_rate",
-    "sft_steps", "sft_round", "solved_from", "max_completion_length",
+    "shapes", "neighbour", "hidden", "layers", "heads", "ffn", "demonstrations", "right_habit", "sft_batch",
+    "sft_learning_rate", "sft_steps", "sft_round", "solved_from", "max_completion_length",
 )  # fmt: skip
 """The settings that decide the warm weights."""
 
@@ -82,13 +83,14 @@ def build_model(settings: RepairSettings, tokenizer: PreTrainedTokenizerFast) ->
 
 def vocabulary() -> PreTrainedTokenizerFast:
     """The tokenizer, the same for every run: pairs of one run's traces can be trained on in another."""
-    return build_tokenizer(_demonstrated("vocabulary", WORDED, Habits(), ()))
+    return build_tokenizer(_worded())
 
 
-def _demonstrated(seed: int | str, count: int, habits: Habits, shapes: Sequence[str]) -> list[str]:
-    rng = random.Random(f"demonstrations {seed}")
-    shown = tasks(f"demonstrations {seed}", count, shapes=shapes)
-    return render(demonstration(one, habits, rng) for one in shown)
+@functools.cache
+def _worded() -> tuple[str, ...]:
+    rng = random.Random("vocabulary")
+    shown = tasks("vocabulary", WORDED, neighbour=True)
+    return tuple(render(demonstration(one, Habits(), rng) for one in shown))
 
 
 def _train(
@@ -98,8 +100,9 @@ def _train(
     seed: int,
     tests: Tests,
 ) -> None:
-    habits = Habits(right=settings.right_habit)
-    texts = _demonstrated(seed, settings.demonstrations, habits, settings.shapes)
+    habits, draws = Habits(right=settings.right_habit), random.Random(f"demonstrations {seed}")
+    shown = settings.tasks(f"demonstrations {seed}", settings.demonstrations)
+    texts = render(demonstration(one, habits, draws) for one in shown)
     examples = [(ids, answers(ids, tokenizer)) for ids in tokenizer(texts)["input_ids"]]
     rng = random.Random(f"warm-up {seed}")
     # A short memory of the squared gradient: in a few hundred steps, .999 still remembers the initial weights.
@@ -132,7 +135,7 @@ def measured(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, tests: Tests
 ) -> float:
     """The share of unseen tasks that the policy solves at temperature 1, on the same tasks each time."""
-    unseen = tasks(WARM_UP, MEASURED, evaluation=True, shapes=settings.shapes)
+    unseen = settings.tasks(WARM_UP, MEASURED, evaluation=True)
     sessions = [RepairSession(one, one.files, tests) for one in unseen]
     with torch.random.fork_rng(devices=[]):
         attempt_all(model, tokenizer, sessions, settings.max_completion_length)

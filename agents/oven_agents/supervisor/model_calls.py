@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from oven_agents.providers.failures import ModelFailure
 from oven_agents.supervisor.call_threads import CallThreads
@@ -21,6 +21,9 @@ from oven_controller.errors import ConfigError
 
 Prompt: TypeAlias = Sequence[Mapping[str, str]] | str
 """Messages; a worker's is the text of one."""
+CUT_SHORT: Final = " [cut: the answer reached the worker's limit of tokens]"
+"""After a worker's answer that was cut, lest a program takes it for a whole one. The supervisor's own speaks for
+itself: a block without an end does not run."""
 Answered: TypeAlias = str | ModelFailure | CapReachedError
 
 
@@ -88,7 +91,7 @@ class ModelCalls:
         """In one of the threads."""
         name = self._model.model
         if (known := self._recorded.take(self._role, name, prompt)) is not None:
-            return known.text
+            return self._text(known)
         self._meter.admit()
         try:
             response = self._response(prompt)
@@ -99,7 +102,10 @@ class ModelCalls:
             raise
         self._meter.enter(self._account, response, _bytes(prompt))
         self._logger.called(self._role, step, name, prompt, response)
-        return response.text
+        return self._text(response)
+
+    def _text(self, response: LMResponse) -> str:
+        return response.text + CUT_SHORT * (self._role == "worker" and response.finish == "length")
 
     def _response(self, prompt: Prompt) -> LMResponse:
         """Raises ModelFailure, also for whatever else a handler raises: its text may hold a key."""

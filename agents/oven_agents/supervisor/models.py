@@ -59,8 +59,8 @@ class LMResponse:
 
 
 class ModelHandler(ABC):
-    """A model that is asked. `chat` is called from several threads at a time, up to `concurrency`, and is all that a
-    backend of your own needs."""
+    """A model that is asked. `chat` is called from several threads at a time, up to `concurrency`, and is all that
+    another backend needs."""
 
     model: str
     concurrency: int = CONCURRENCY

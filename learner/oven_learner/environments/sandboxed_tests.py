@@ -1,4 +1,4 @@
-"""Named tests run in the sandbox's profile `tests`, a process for each run, and what came of each."""
+"""Named tests run in the sandbox's profile `tests`, a process for each run, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ RUNNERS: Final[Mapping[Framework, str]] = {"functions": FUNCTIONS + CALLED, "pyt
 
 
 class SandboxedTests:
-    """Runs tests on files, and remembers what came of them: the outcome of tests of the same files is asked once.
+    """Runs tests on files, and remembers their outcomes: those of the same tests on the same files are computed once.
 
     That holds for tests without chance and clocks; with `remember=0` each run is made. Raises ConfigError where this
     machine has no sandbox for tests.
@@ -99,7 +99,7 @@ class SandboxedTests:
     def outcomes(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"
     ) -> dict[str, Outcome]:
-        """Test → what came of it. Never raises for anything that code does. Raises ConfigError and ProcessError where
+        """Test → its outcome. Never raises for anything that code does. Raises ConfigError and ProcessError where
         the sandbox does not start."""
         key = hashlib.sha256(json.dumps([framework, sorted(files.items()), list(tests)]).encode()).hexdigest()
         with self._lock:

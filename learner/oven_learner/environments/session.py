@@ -41,7 +41,7 @@ class Tests(Protocol):
     """What runs an instance's tests."""
 
     def outcomes(self, files: Mapping[str, str], tests: Sequence[str], framework: Framework) -> dict[str, Outcome]:
-        """Test → what came of it on these files."""
+        """Test → its outcome on these files."""
 
 
 class RepairSession:
@@ -70,7 +70,7 @@ class RepairSession:
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:
-        """Test → what came of it on the present files."""
+        """Test → its outcome on the present files."""
         return self._outcomes
 
     @property

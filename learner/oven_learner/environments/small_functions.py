@@ -42,7 +42,7 @@ class Shape:
     body: tuple[str, ...]
     parameters: tuple[str, ...]
     guard: int = 0
-    """Lines at the top of the body that are a feature of their own, and can be deleted."""
+    """Lines at the top of the body that are a separate feature, and can be deleted."""
 
 
 SHAPES: Final = (
@@ -71,7 +71,7 @@ SWAPS: Final = (
 
 @dataclass(frozen=True)
 class Function:
-    """A function with names and a constant of its own."""
+    """A shape with its own names and constant."""
 
     shape: Shape
     name: str

@@ -50,7 +50,7 @@ def test_an_attempt_is_rewarded_by_the_tests_that_it_turns(sandboxed: SandboxedT
     fixed = session.call("edit", {"path": "shop.py", "old": "price - 3", "new": "price + 3"})
     assert (fixed.text, fixed.reward, fixed.failed) == ("edited", 0.5, False)
     assert session.call("run_tests", {}).text == "2 passed"
-    assert not session.solved and session.reward == 0  # nothing is handed in
+    assert session.reward == 0  # nothing is handed in
     broken = session.call("edit", {"path": "shop.py", "old": "return", "new": "retrun"})
     assert broken.reward == -1
     mended = session.call("edit", {"path": "shop.py", "old": "retrun", "new": "return"})

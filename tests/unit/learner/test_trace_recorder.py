@@ -42,8 +42,8 @@ class Scripted(ChannelTrainer):
     script: Script
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
-        words = self.processing_class
-        texts = [words.decode(ids) for ids in prompt_ids]
+        words: Any = self.processing_class
+        texts: list[str] = [words.decode(ids) for ids in prompt_ids]
         answers = [self.script(text.partition("user\n")[2].partition(END)[0], text.count("tool\n")) for text in texts]
         return [words(answer)["input_ids"] for answer in answers], None
 
@@ -119,7 +119,7 @@ def test_a_whole_attempt_is_whole(folder: Path) -> None:
 def test_the_state_at_each_step_is_what_the_policy_saw(folder: Path) -> None:
     """Rendered again, the state and the action are the tokens that the trainer trains on."""
     found = recorded(folder, shown(Habits(right=0.0, runs_tests=1.0, tries_again=1.0)))
-    words = vocabulary()
+    words: Any = vocabulary()
     for trace in found:
         said = f"<|im_start|>user\n{trace.task.prompt}{END}\n<|im_start|>assistant\n"
         for state, step in zip(trace.states(), trace.steps, strict=True):

@@ -26,18 +26,18 @@ class RepairSettings(BaseModel):
     eval_tasks: int = Field(default=64, ge=1, description="unseen tasks that are evaluated on")
 
     # The policy: a Llama.
-    hidden: int = 128
+    hidden: int = 96
     layers: int = 3
     heads: int = 4
-    ffn: int = 384
+    ffn: int = 288
 
     # The warm-up on demonstrations, until the policy solves a share of unseen tasks.
-    demonstrations: int = Field(default=6000, ge=1, description="different demonstrations")
+    demonstrations: int = Field(default=3000, ge=1, description="different demonstrations")
     right_habit: float = Field(default=0.5, ge=0, le=1, description="share of demonstrated first edits that are right")
-    sft_batch: int = Field(default=32, ge=1)
-    sft_learning_rate: float = Field(default=3e-3, gt=0)
-    sft_steps: int = Field(default=1200, ge=1, description="the warm-up ends after these steps at the latest")
-    sft_round: int = Field(default=100, ge=1, description="steps between measurements of the warm-up")
+    sft_batch: int = Field(default=16, ge=1)
+    sft_learning_rate: float = Field(default=5e-3, gt=0)
+    sft_steps: int = Field(default=600, ge=1, description="the warm-up ends after these steps at the latest")
+    sft_round: int = Field(default=50, ge=1, description="steps between measurements of the warm-up")
     solved_from: float = Field(default=0.25, ge=0, le=1, description="share of unseen tasks that ends the warm-up")
 
     # GRPO.

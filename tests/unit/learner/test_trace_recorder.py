@@ -24,8 +24,8 @@ from oven_learner.recipes.repair.settings import RepairSettings, parse_start
 from oven_learner.recipes.repair.warm_policy import vocabulary
 
 SMALL = RepairSettings(
-    hidden=16, layers=1, heads=2, ffn=16, demonstrations=8, sft_batch=2, sft_steps=1, train_tasks=4, prompts_per_step=2,
-    group_size=2, max_completion_length=300, max_steps=1,
+    hidden=16, layers=1, heads=2, ffn=16, demonstrations=8, sft_batch=2, sft_steps=1, sft_tasks=1, train_tasks=4,
+    prompts_per_step=2, group_size=2, max_completion_length=300, max_steps=1,
 )  # fmt: skip
 TASKS = tasks("recorded", 4)
 Script = Callable[[str, int], str]

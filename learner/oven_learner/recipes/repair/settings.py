@@ -36,9 +36,10 @@ class RepairSettings(BaseModel):
     right_habit: float = Field(default=0.5, ge=0, le=1, description="share of demonstrated first edits that are right")
     sft_batch: int = Field(default=16, ge=1)
     sft_learning_rate: float = Field(default=5e-3, gt=0)
-    sft_steps: int = Field(default=600, ge=1, description="the warm-up ends after these steps at the latest")
-    sft_round: int = Field(default=50, ge=1, description="steps between measurements of the warm-up")
-    solved_from: float = Field(default=0.25, ge=0, le=1, description="share of unseen tasks that ends the warm-up")
+    sft_steps: int = Field(default=800, ge=1, description="the warm-up ends after these steps at the latest")
+    sft_round: int = Field(default=100, ge=1, description="steps between measurements of the warm-up")
+    sft_tasks: int = Field(default=64, ge=1, description="unseen tasks that such a measurement tries")
+    solved_from: float = Field(default=0.3, ge=0, le=1, description="share of unseen tasks that ends the warm-up")
 
     # GRPO.
     max_steps: int = Field(default=40, ge=1, le=10**9)

@@ -35,15 +35,13 @@ MUON_RATE = 4.0
 """Muon's learning rate, over Adam's."""
 POSITIONS = 640
 """Tokens of a context that the policy's weights are for: the statement, and the longest attempt with its results."""
-MEASURED = 64
-"""Unseen tasks that a measurement of the warm-up tries: a share of .4 has a standard error of .06."""
 WORDED = 400
 """Demonstrations that the vocabulary is taken from: all words of the tasks are in them."""
 WARM_UP = "warm-up"
 """The seed of the tasks that it measures on: neither training's nor those of evaluations."""
 DECIDES = (
     "shapes", "neighbour", "hidden", "layers", "heads", "ffn", "demonstrations", "right_habit", "sft_batch",
-    "sft_learning_rate", "sft_steps", "sft_round", "solved_from", "max_completion_length",
+    "sft_learning_rate", "sft_steps", "sft_round", "sft_tasks", "solved_from", "max_completion_length",
 )  # fmt: skip
 """The settings that decide the warm weights."""
 
@@ -166,7 +164,7 @@ def measured(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, tests: Tests
 ) -> float:
     """The share of unseen tasks that the policy solves at temperature 1, on the same tasks each time."""
-    unseen = settings.tasks(WARM_UP, MEASURED, evaluation=True)
+    unseen = settings.tasks(WARM_UP, settings.sft_tasks, evaluation=True)
     sessions = [RepairSession(one, one.files, tests) for one in unseen]
     with torch.random.fork_rng(devices=[]):
         attempt_all(model, tokenizer, sessions, settings.max_completion_length)

@@ -155,7 +155,7 @@ def decide():
         implied = (level("loss", 45, ticks[-1]) or 0) / level("kl", 45, ticks[-1])
         if implied > 4 * beta["value"]:
             return say("kl_penalty_too_strong", "kl", 45, ticks[-1], knob="grpo.beta", value=beta["value"])
-    turned = loss_turns() if "reward" in seen else None
+    turned = loss_turns() if {"reward", "kl"} <= set(seen) else None
     if turned:
         return say("kl_penalty_too_weak", "loss", turned, knob="grpo.beta", value=0.02)
 

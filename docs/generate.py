@@ -156,6 +156,7 @@ def settings() -> str:
     rows += _settings(MemberSettings, "committee.members.NAME.")
     rows += _settings(ModelSettings, "tuner.llm.")
     rows += _settings(ModelSettings, "author.llm.")
+    rows += _settings(ModelSettings, "supervisor.model.")
     rows += _settings(RecipientSettings, "notify.to.N.")
     return "\n".join(rows)
 

@@ -15,6 +15,7 @@ OvenError
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -36,6 +37,10 @@ RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
     }
 }
 """By what is looked for: an earlier name → today's, for the error that names the nearest. None of them is accepted."""
+
+
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Of an OSError: a full disk, a quota, a limit on a file's size, a disk that takes nothing."""
 
 
 class OvenError(Exception):

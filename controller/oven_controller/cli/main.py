@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -36,7 +35,7 @@ from oven_controller.cli import (
     schema,
     up,
 )
-from oven_controller.errors import OvenError
+from oven_controller.errors import NO_ROOM, OvenError
 from oven_controller.terminal_text import clean
 
 PANELS = {
@@ -75,9 +74,6 @@ class Panels(TyperGroup):
             command.rich_help_panel = _PLACES[cmd_name][1]
         return command
 
-
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""A full disk, a quota, a limit on a file's size, a disk that takes nothing."""
 
 app = typer.Typer(
     name="oven-controller",

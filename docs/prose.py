@@ -25,7 +25,7 @@ DOCSTRINGS_ONLY: Final = {
     "controller/oven_controller/mesh/": "recorded logs hold these reasons",
     "agents/oven_agents/shipped/": "recorded logs hold these reasons",
     "agents/oven_agents/stats/": "recorded logs hold these reasons",
-    "agents/oven_agents/judges/prompts.py": "judges were calibrated with these prompts",
+    "agents/oven_agents/judges/rubric_prompts.py": "judges were calibrated with these prompts",
     "learner/oven_learner/rewards/scores.py": "recorded logs hold these failures",
     "learner/oven_learner/actuators.py": "receipts in recorded logs hold these reasons",
     "learner/oven_learner/client/hold_and_stop.py": "receipts in recorded logs hold these reasons",

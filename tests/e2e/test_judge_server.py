@@ -13,10 +13,10 @@ from statistics import fmean
 import pytest
 from tests.e2e.conftest import Oven
 
-from oven_agents.judges import providers
+from oven_agents import providers
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
-from oven_agents.judges.providers.provider import EndpointProvider
+from oven_agents.providers.provider import EndpointProvider
 from oven_controller.protocol.requests import Completion, ScoreRequest
 from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of
 from oven_controller.settings.model import MemberSettings

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from oven_agents.judges.providers.provider import Answer, Question
-from oven_agents.judges.usage import Usage
+from oven_agents.providers.provider import Answer, Question
+from oven_agents.providers.usage import Usage
 from oven_controller.protocol.requests import Completion, ScoreRequest
 
 

@@ -30,7 +30,7 @@ HEAVY = (
     [
         "oven_agents, oven_agents.runtime.host, oven_agents.shipped.learning_rate, oven_agents.shipped.curriculum",
         "oven_agents.judges.member_process",
-        "oven_agents.judges.providers.openai_compatible, oven_agents.judges.providers.anthropic",
+        "oven_agents.providers.openai_compatible, oven_agents.providers.anthropic",
         "oven_agents.shipped.reward_weights",
         "oven_controller.replica.service, oven_controller.log.replay, oven_controller.sandbox.session",
         "oven_controller.cli.main, oven_controller.cli.monitor, oven_controller.stack.up, "

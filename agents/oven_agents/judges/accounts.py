@@ -9,11 +9,11 @@ from pathlib import Path
 from oven_agents.judges.cached_judge import CachedJudge
 from oven_agents.judges.configured_judge import ConfiguredJudge
 from oven_agents.judges.judge import Judge
-from oven_agents.judges.metered import MeteredEndpoint, check_priced
-from oven_agents.judges.usage import cost_usd
 from oven_agents.judges.verdict_cache import VerdictCache
-from oven_controller.runs.judge_spend import JudgeSpend
+from oven_agents.providers.metered import Meter, MeteredEndpoint, check_priced
+from oven_agents.providers.usage import cost_usd
 from oven_controller.runs.judge_states import FOLDER
+from oven_controller.runs.model_spend import Cap, ModelSpend, judges_file
 from oven_controller.settings.model import CommitteeSettings
 
 
@@ -24,7 +24,11 @@ class Accounts:
         """`run`: the run's folder. Raises ConfigError where the books cannot be used."""
         member = committee.members[name]
         self._capped_usd = committee.budget.usd is not None or member.budget.usd is not None
-        self._spend = JudgeSpend(run / FOLDER, name, committee.budget, member.budget)
+        caps = (
+            Cap(committee.budget, "committee.budget"),
+            Cap(member.budget, f"committee.members.{name}.budget", whole=False),
+        )
+        self._spend = ModelSpend(judges_file(run), name, caps)
         self._cache = VerdictCache(run / FOLDER / f"{name}.verdicts.sqlite") if committee.cache else None
 
     def connect(self, configured: ConfiguredJudge) -> MeteredEndpoint:
@@ -32,8 +36,8 @@ class Accounts:
         model's price is not known."""
         price = partial(cost_usd, configured.asked)
         if self._capped_usd:
-            check_priced(configured.name, configured.asked.model, price)
-        return MeteredEndpoint(configured.connect(), self._spend, price)
+            check_priced(f"committee member {configured.name!r}", configured.asked.model, price)
+        return MeteredEndpoint(configured.connect(), Meter(self._spend, price))
 
     def cached(self, configured: ConfiguredJudge, judge: Judge) -> Judge | CachedJudge:
         """The judge behind the cache, if there is one."""

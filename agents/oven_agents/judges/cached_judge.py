@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from oven_agents.judges.failures import JudgeFailure
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.sanitize import visible
 from oven_agents.judges.self_checks import SelfChecks
-from oven_agents.judges.usage import Ledger
 from oven_agents.judges.verdict_cache import VerdictCache, cache_key
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.usage import Ledger
 from oven_controller.protocol.requests import ScoreRequest
 
 
@@ -30,7 +30,7 @@ class CachedJudge:
         return self.judge.checks
 
     async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
-        """id → 0..1, as Judge.score. Raises JudgeFailure."""
+        """id → 0..1, as Judge.score. Raises ModelFailure."""
         texts = {completion.id: visible(completion.text).strip() for completion in request.completions}
         distinct = sorted(set(texts.values()))
         key = cache_key(self._identity, self.judge.instructions(request), visible(request.prompt).strip(), distinct)
@@ -40,7 +40,7 @@ class CachedJudge:
             return {completion: by_text[text] for completion, text in texts.items()}
         try:
             scores = await self.judge.score(request, ledger)
-        except JudgeFailure as failure:
+        except ModelFailure as failure:
             if failure.kind == "fooled" and self.judge.quarantined:
                 self._cache.forget()
             raise

@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from oven_agents.judges import providers
+from oven_agents import providers
 from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.judge import Judge
-from oven_agents.judges.prompts import Rubric
-from oven_agents.judges.providers.provider import EndpointProvider
-from oven_agents.judges.usage import OnCall
+from oven_agents.judges.rubric_prompts import Rubric
 from oven_agents.judges.watching import CONTROLS_ONLY, Watching
+from oven_agents.providers.provider import EndpointProvider
+from oven_agents.providers.usage import OnCall
 from oven_controller.settings.committee import read_rubric
 from oven_controller.settings.judge_providers import Catalogue, ModelEndpoint, endpoint_of, key_of
 from oven_controller.settings.model import MemberSettings

@@ -1,4 +1,4 @@
-"""One judge and one group: from a request to a score for each completion, or a JudgeFailure."""
+"""One judge and one group: from a request to a score for each completion, or a ModelFailure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import secrets
 import time
 from collections.abc import Collection, Mapping
 
-from oven_agents.judges import prompts, verdict
+from oven_agents.judges import rubric_prompts, verdict
 from oven_agents.judges.adversarial_controls import REFERENCE, Control, Controls
-from oven_agents.judges.call_records import call_record
 from oven_agents.judges.degenerate_text import is_degenerate
-from oven_agents.judges.failures import UNUSABLE, JudgeFailure, Kind
-from oven_agents.judges.providers.provider import Answer, Provider, Question
+from oven_agents.judges.rubric_prompts import Rubric
 from oven_agents.judges.sanitize import shown, visible
 from oven_agents.judges.self_checks import SelfChecks
-from oven_agents.judges.usage import Ledger, OnCall
 from oven_agents.judges.watching import CONTROLS_ONLY, Watching
+from oven_agents.providers.call_records import call_record
+from oven_agents.providers.failures import UNUSABLE, Kind, ModelFailure
+from oven_agents.providers.provider import Answer, Provider, Question
+from oven_agents.providers.usage import Ledger, OnCall
 from oven_controller.protocol.requests import JudgeHealth, ScoreRequest
 from oven_controller.settings.model import Role
 
@@ -34,7 +35,7 @@ class Judge:
 
     def __init__(
         self,
-        rubric: prompts.Rubric | Role,
+        rubric: Rubric | Role,
         provider: Provider,
         controls: Controls | None = None,
         on_call: OnCall | None = None,
@@ -44,7 +45,7 @@ class Judge:
         self.provider = provider
         self.controls = controls
         self.checks = SelfChecks(self._verdict, watching.swapped, watching.asked_again_every)
-        self.rubric = rubric if isinstance(rubric, prompts.Rubric) else prompts.Rubric(rubric)
+        self.rubric = rubric if isinstance(rubric, Rubric) else Rubric(rubric)
         self._on_call = on_call
         self._characters = watching.characters
         self._cut = 0
@@ -60,10 +61,10 @@ class Judge:
 
     def instructions(self, request: ScoreRequest) -> str:
         """What it is told beside a group: its rubric, and what is trained."""
-        return prompts.question(self.rubric, request.policy, "", {}, domain=request.domain).system
+        return rubric_prompts.question(self.rubric, request.policy, "", {}, domain=request.domain).system
 
     async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
-        """id → 0..1, for each completion of the request. Raises JudgeFailure; the caller bounds the time.
+        """id → 0..1, for each completion of the request. Raises ModelFailure; the caller bounds the time.
 
         Equal texts are shown once and share their score (a judge's noise would tell them apart). A completion that is
         empty, of invisible characters only or degenerate (degenerate_text.py) is 0 by rule, and is not shown: there is
@@ -122,7 +123,7 @@ class Judge:
             return None
         control = self.controls.due(has_reference)
         if control is None and self.controls.quarantined:
-            raise JudgeFailure("quarantined", "it got answers of known worth wrong twice in a row")
+            raise ModelFailure("quarantined", "it got answers of known worth wrong twice in a row")
         return control
 
     async def _tested(
@@ -154,20 +155,22 @@ class Judge:
                 log.error("quarantined: it got answers of known worth wrong twice in a row (%s)", missed)
             else:
                 log.warning("it got answers of known worth wrong (%s); the next group tests it again", missed)
-            raise JudgeFailure("fooled", "it got an answer of known worth wrong")
+            raise ModelFailure("fooled", "it got an answer of known worth wrong")
         if before and not self.controls.quarantined:
             log.warning("out of quarantine: it passed what it had failed on")
 
     async def _verdict(self, request: ScoreRequest, candidates: Mapping[str, str], ledger: Ledger) -> dict[str, float]:
         """id → score of each candidate, shown in this order. An answer without a usable verdict is asked for again,
-        with what was wrong with it. Raises JudgeFailure."""
+        with what was wrong with it. Raises ModelFailure."""
         attempt_s = ATTEMPT_SHARE * request.deadline_s
         complaint, prompt = "", shown(request.prompt, self._characters)
         for left in range(ASKED - 1, -1, -1):
-            question = prompts.question(self.rubric, request.policy, prompt, candidates, complaint, request.domain)
+            question = rubric_prompts.question(
+                self.rubric, request.policy, prompt, candidates, complaint, request.domain
+            )
             try:
                 return await self._ask(question, candidates, attempt_s, ledger)
-            except JudgeFailure as failure:
+            except ModelFailure as failure:
                 if failure.kind not in UNUSABLE or not left:
                     raise
                 complaint = failure.detail
@@ -184,10 +187,10 @@ class Judge:
             answer = await self.provider.ask(question, attempt_s)
             ledger.usages.append(answer.usage)  # before it is read: it was billed, whatever it is worth
             if answer.outcome != "complete":
-                raise JudgeFailure(answer.outcome, f"the answer ended with {answer.finish_reason}")
+                raise ModelFailure(answer.outcome, f"the answer ended with {answer.finish_reason}")
             scores = verdict.read(answer.text, candidates, ledger.reasons)
             return scores
-        except JudgeFailure as failure:
+        except ModelFailure as failure:
             error = failure.kind
             if error in UNUSABLE:
                 ledger.fault(error)  # what went wrong on the way there was entered attempt by attempt

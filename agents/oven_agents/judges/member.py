@@ -10,9 +10,9 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from oven_agents.judges.failures import JudgeFailure, Kind
 from oven_agents.judges.sanitize import visible
-from oven_agents.judges.usage import Ledger, opened
+from oven_agents.providers.failures import Kind, ModelFailure
+from oven_agents.providers.usage import Ledger, opened
 from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.requests import ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 
@@ -34,11 +34,11 @@ class Scores(Protocol):
     """What a member asks: a Judge, or the `Seat` of several."""
 
     async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
-        """id → 0..1. Raises JudgeFailure."""
+        """id → 0..1. Raises ModelFailure."""
 
 
 Probe = Callable[[JudgeSpec, float, Ledger], Awaitable[str]]
-"""Asks another model within seconds: what it lacks, in words. Raises JudgeFailure where it gives no verdict."""
+"""Asks another model within seconds: what it lacks, in words. Raises ModelFailure where it gives no verdict."""
 
 
 class Member:
@@ -60,14 +60,14 @@ class Member:
         ledger = Ledger(context)
         try:
             request = _request(data)
-        except JudgeFailure as failure:
+        except ModelFailure as failure:
             return self._reply(None, ledger, failure)
         try:
             scores = await self._score(request, ledger)
-        except JudgeFailure as failure:
+        except ModelFailure as failure:
             return self._reply(request, ledger, failure)
         except Exception as error:  # a fault of ours; its text may hold the request
-            return self._reply(request, ledger, JudgeFailure("internal", type(error).__name__))
+            return self._reply(request, ledger, ModelFailure("internal", type(error).__name__))
         return self._reply(request, ledger, scores)
 
     async def probe(self, data: bytes) -> ProbeReply | None:
@@ -80,10 +80,10 @@ class Member:
         identity, ledger = request.judge.identity, Ledger()
         try:
             if self._probe is None:
-                raise JudgeFailure("not_configured", f"{self.name} cannot judge with another model")
+                raise ModelFailure("not_configured", f"{self.name} cannot judge with another model")
             with opened(ledger):
                 lacks = await self._probe(request.judge, _seconds(request.deadline_s), ledger)
-        except JudgeFailure as failure:
+        except ModelFailure as failure:
             log.warning("%s was probed: %s", identity, failure)
             return ProbeReply(member=self.name, judge=identity, failure=failure.kind, detail=failure.detail[:500])
         except Exception as error:
@@ -101,16 +101,16 @@ class Member:
                     return await self.judge.score(request, ledger)
         except TimeoutError:
             if not asked:
-                raise JudgeFailure("busy", f"no turn within {seconds:.3g} s") from None
+                raise ModelFailure("busy", f"no turn within {seconds:.3g} s") from None
             # Waiting out an endpoint's retry-after is that fault, not slowness.
-            raise JudgeFailure(ledger.last or "timeout", f"no scores within {seconds:.3g} s") from None
+            raise ModelFailure(ledger.last or "timeout", f"no scores within {seconds:.3g} s") from None
 
     def _reply(
-        self, request: ScoreRequest | None, ledger: Ledger, result: dict[str, float] | JudgeFailure
+        self, request: ScoreRequest | None, ledger: Ledger, result: dict[str, float] | ModelFailure
     ) -> ScoreReply:
         self.groups += 1
         self.faults.update(ledger.faults)
-        failed = result if isinstance(result, JudgeFailure) else None
+        failed = result if isinstance(result, ModelFailure) else None
         if failed is not None:
             if not self.abstained[failed.kind]:
                 log.warning("abstains on a group: %s; further ones of this kind are only counted", failed)
@@ -121,7 +121,7 @@ class Member:
             member=self.name,
             group=request.group if request is not None else "",
             judge=request.judge.identity if request is not None and request.judge is not None else "",
-            scores=None if isinstance(result, JudgeFailure) else result,
+            scores=None if isinstance(result, ModelFailure) else result,
             reasons=_reasons(request, ledger) if request is not None and failed is None else {},
             failure=failed.kind if failed is not None else "",
             detail=failed.detail if failed is not None else "",
@@ -152,9 +152,9 @@ def _request(data: bytes) -> ScoreRequest:
         request = ScoreRequest.model_validate_json(data)
     except ValidationError as error:
         where = ".".join(str(part) for part in error.errors(include_input=False)[0]["loc"]) or "body"
-        raise JudgeFailure("malformed_request", f"{where} is not as a ScoreRequest has it") from None
+        raise ModelFailure("malformed_request", f"{where} is not as a ScoreRequest has it") from None
     if len({completion.id for completion in request.completions}) != len(request.completions):
-        raise JudgeFailure("malformed_request", "an id stands twice")
+        raise ModelFailure("malformed_request", "an id stands twice")
     return request
 
 

@@ -10,10 +10,11 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from oven_agents.judges import prompts, verdict
-from oven_agents.judges.failures import JudgeFailure, Kind
-from oven_agents.judges.providers.provider import Answer, EndpointProvider, Question
-from oven_agents.judges.usage import Ledger, Usage, cost_usd, opened
+from oven_agents.judges import rubric_prompts, verdict
+from oven_agents.judges.rubric_prompts import Rubric
+from oven_agents.providers.failures import Kind, ModelFailure
+from oven_agents.providers.provider import Answer, EndpointProvider, Question
+from oven_agents.providers.usage import Ledger, Usage, cost_usd, opened
 from oven_controller.settings.judge_providers import ModelEndpoint, SchemaMode
 
 PROBE_S = 30.0
@@ -59,7 +60,7 @@ class ProbeResult:
 
 async def probe(
     provider: EndpointProvider,
-    rubric: prompts.Rubric | None = None,
+    rubric: Rubric | None = None,
     timeout_s: float = PROBE_S,
     ledger: Ledger | None = None,
 ) -> ProbeResult:
@@ -70,7 +71,7 @@ async def probe(
     ids = tuple(secrets.token_hex(6) for _ in ANSWERS)
     mark = secrets.token_hex(4)
     question = _marked(
-        prompts.question(rubric or prompts.Rubric(), "", TASK, dict(zip(ids, ANSWERS, strict=True))), mark
+        rubric_prompts.question(rubric or Rubric(), "", TASK, dict(zip(ids, ANSWERS, strict=True))), mark
     )
     asked = provider.asked
     result = ProbeResult(asked.provider, asked.model, 0.0, usd_per_million=usd_per_million(asked))
@@ -82,7 +83,7 @@ async def probe(
                 answer = await provider.ask(question, ATTEMPT_SHARE * timeout_s)
         ledger.usages.append(answer.usage)
         if answer.outcome != "complete":
-            raise JudgeFailure(answer.outcome, f"the answer ended with {answer.finish_reason}")
+            raise ModelFailure(answer.outcome, f"the answer ended with {answer.finish_reason}")
         text, held = _without_mark(answer.text, mark)
         terms = provider.terms
         terms.schema_ignored = terms.now.schema == "strict" and not held
@@ -90,8 +91,8 @@ async def probe(
         result = replace(result, schema=schema, top_logprobs=_alternatives(answer))
         verdict.read(text, ids)
     except TimeoutError:
-        result = _failed(result, asked, JudgeFailure(ledger.last or "timeout", f"no answer within {timeout_s:g} s"))
-    except JudgeFailure as failure:
+        result = _failed(result, asked, ModelFailure(ledger.last or "timeout", f"no answer within {timeout_s:g} s"))
+    except ModelFailure as failure:
         result = _failed(result, asked, failure)
     lacks = provider.terms.lacks()
     if result.usd_per_million is None:
@@ -132,7 +133,7 @@ def usd_per_million(asked: ModelEndpoint) -> tuple[float, float] | None:
     return None if into is None or out is None else (into * thousand, out * thousand)
 
 
-def _failed(result: ProbeResult, asked: ModelEndpoint, failure: JudgeFailure) -> ProbeResult:
+def _failed(result: ProbeResult, asked: ModelEndpoint, failure: ModelFailure) -> ProbeResult:
     return replace(result, failure=failure.kind, detail=failure.detail, remedy=_remedy(failure.kind, asked))
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import typer
 from pydantic import ValidationError
 
-from oven_agents.judges import providers
-from oven_agents.judges.failures import JudgeFailure
-from oven_agents.judges.providers.provider import Answer, EndpointProvider, Logprobs, Question
-from oven_agents.judges.usage import Usage, cost_usd
+from oven_agents import providers
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.provider import Answer, EndpointProvider, Logprobs, Question
+from oven_agents.providers.usage import Usage, cost_usd
 from oven_controller.errors import ConfigError, ProcessError, reason
 from oven_controller.runs import probe_set
 from oven_controller.runs.probe_set import Alternative, Probe, ProbeSet, Token
@@ -100,24 +100,24 @@ async def fetched(provider: EndpointProvider, prompts: Sequence[str], max_tokens
     """Raises ProcessError where too few of the prompts were answered."""
     free = asyncio.Semaphore(AT_A_TIME)
 
-    async def one(prompt: str) -> Probe | JudgeFailure:
+    async def one(prompt: str) -> Probe | ModelFailure:
         async with free:
             try:
                 async with asyncio.timeout(LIMIT_S):
                     answer = await provider.ask(Question(SYSTEM, prompt, {}, max_tokens), ATTEMPT_S)
-            except JudgeFailure as failure:
+            except ModelFailure as failure:
                 return failure
             except TimeoutError:
-                return JudgeFailure("timeout", f"no answer within {LIMIT_S:g} s")
+                return ModelFailure("timeout", f"no answer within {LIMIT_S:g} s")
             used.append(answer.usage)
             if answer.outcome == "refusal" or not answer.text:
-                return JudgeFailure("refusal", "no text")
+                return ModelFailure("refusal", "no text")
             return Probe(prompt=prompt, completion=answer.text, tokens=tokens_of(answer))
 
     used: list[Usage | None] = []
     answers = await asyncio.gather(*(one(prompt) for prompt in prompts))
     probes = tuple(answer for answer in answers if isinstance(answer, Probe))
-    failures = [answer for answer in answers if isinstance(answer, JudgeFailure)]
+    failures = [answer for answer in answers if isinstance(answer, ModelFailure)]
     cost = cost_usd(provider.asked, used)
     log.info("%d of %d prompts were answered%s", len(probes), len(prompts), f" for {cost:.4f} USD" if cost else "")
     if not probes or len(probes) < LEAST * len(prompts):
@@ -151,7 +151,7 @@ def _tokens(said: Logprobs) -> tuple[Token, ...]:
     )
 
 
-def _lacks(provider: EndpointProvider, probes: Sequence[Probe], failures: Sequence[JudgeFailure]) -> str:
+def _lacks(provider: EndpointProvider, probes: Sequence[Probe], failures: Sequence[ModelFailure]) -> str:
     found = []
     with_tokens = sum(bool(probe.tokens) for probe in probes)
     if not with_tokens:

@@ -16,11 +16,11 @@ from functools import partial
 from oven_agents.judges.accounts import Accounts
 from oven_agents.judges.cached_judge import CachedJudge
 from oven_agents.judges.configured_judge import ConfiguredJudge
-from oven_agents.judges.failures import JudgeFailure
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.probe import ProbeResult, probe
-from oven_agents.judges.providers.provider import EndpointProvider
-from oven_agents.judges.usage import Ledger, OnCall, cost_usd
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.provider import EndpointProvider
+from oven_agents.providers.usage import Ledger, OnCall, cost_usd
 from oven_controller.errors import OvenError
 from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.requests import ScoreRequest
@@ -78,7 +78,7 @@ class Seat:
         self._changing = asyncio.Lock()
 
     async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
-        """As `Judge.score`, by the model that the request names. Raises JudgeFailure."""
+        """As `Judge.score`, by the model that the request names. Raises ModelFailure."""
         seated = await self._of((request.judge, request.swap))
         seated.users += 1
         ledger.price = partial(cost_usd, seated.model.configured.asked)
@@ -90,12 +90,12 @@ class Seat:
 
     async def probe(self, spec: JudgeSpec, seconds: float, ledger: Ledger) -> str:
         """One small question to another model, within the time. What it lacks, in sentences; empty if nothing. Raises
-        JudgeFailure where it cannot judge."""
+        ModelFailure where it cannot judge."""
         model = await self._connected(spec)
         found = await probe(model.provider, model.configured.rubric, seconds, ledger)
         if found.failure is not None:
             await model.provider.close()
-            raise JudgeFailure(found.failure, "; ".join(part for part in (found.detail, found.remedy) if part))
+            raise ModelFailure(found.failure, "; ".join(part for part in (found.detail, found.remedy) if part))
         model.found = found
         async with self._changing:
             before, self._probed = self._probed, (spec, model)
@@ -148,7 +148,7 @@ class Seat:
 
     async def _connected(self, spec: JudgeSpec) -> Connected:
         """In a thread: to import an SDK for the first time takes a second or two, and requests are out meanwhile.
-        Raises JudgeFailure with what is to be mended."""
+        Raises ModelFailure with what is to be mended."""
 
         def connect() -> Connected:
             configured = self._look_up(spec)
@@ -157,7 +157,7 @@ class Seat:
         try:
             return await asyncio.to_thread(connect)
         except OvenError as error:
-            raise JudgeFailure("not_configured", str(error)) from None
+            raise ModelFailure("not_configured", str(error)) from None
 
     async def _let_go(self) -> None:
         idle = [key for key, seated in [*self._seated.items()][:-KEPT] if not seated.users]

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from oven_agents.judges import change_test
-from oven_agents.judges.failures import JudgeFailure
-from oven_agents.judges.usage import Ledger, opened
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.usage import Ledger, opened
 from oven_controller.protocol.requests import ScoreRequest
 
 log = logging.getLogger("oven.member")
@@ -33,7 +33,7 @@ TURNED: Final = 1e-9
 """Scores nearer than this are a tie, which has no order to turn."""
 
 Ask = Callable[[ScoreRequest, Mapping[str, str], Ledger], Awaitable[dict[str, float]]]
-"""(request, candidates in the order to show, ledger) → id → score. Raises JudgeFailure."""
+"""(request, candidates in the order to show, ledger) → id → score. Raises ModelFailure."""
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class SelfChecks:
             question = self._waiting.popleft()
             try:
                 await question()
-            except JudgeFailure:
+            except ModelFailure:
                 continue  # it is in the ledger; a check that was not answered finds nothing
             except Exception as error:  # its text may hold the request
                 log.error("a check of the judge raised %s", type(error).__name__)
@@ -178,7 +178,7 @@ class SelfChecks:
                 with opened(self.aside):
                     return await self.ask(request, candidates, self.aside)
         except TimeoutError:
-            raise JudgeFailure("timeout", "a check was not answered in time") from None
+            raise ModelFailure("timeout", "a check was not answered in time") from None
 
 
 def _drawn(group: str) -> float:

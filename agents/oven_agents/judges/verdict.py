@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from oven_agents.judges.failures import JudgeFailure
-from oven_agents.judges.json_object import json_object
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.json_object import json_object
 
 HIGHEST: Final = 10
 """The best score, of whole ones from 0; what a judge gives is divided by it."""
@@ -52,21 +52,21 @@ class _Verdicts(BaseModel):
 
 
 def read(text: str, ids: Collection[str], reasons: dict[str, str] | None = None) -> dict[str, float]:
-    """id → 0..1. Raises JudgeFailure: bad_json, schema, wrong_ids or out_of_range; no number is searched for in
+    """id → 0..1. Raises ModelFailure: bad_json, schema, wrong_ids or out_of_range; no number is searched for in
     prose. Into `reasons` goes why, by id."""
     value = json_object(text)
     try:
         verdicts = _Verdicts.model_validate(value).verdicts
     except ValidationError as error:
-        raise JudgeFailure("schema", f"{error.error_count()} fields are not as the schema has them") from None
+        raise ModelFailure("schema", f"{error.error_count()} fields are not as the schema has them") from None
     given = [verdict.id for verdict in verdicts]
     if len(set(given)) != len(given) or set(given) != set(ids):
         missing, foreign = len(set(ids) - set(given)), len(set(given) - set(ids))
         repeated = len(given) - len(set(given))
-        raise JudgeFailure("wrong_ids", f"{missing} ids are missing, {foreign} were not asked for, {repeated} repeated")
+        raise ModelFailure("wrong_ids", f"{missing} ids are missing, {foreign} were not asked for, {repeated} repeated")
     outside = sum(not 0 <= verdict.score <= HIGHEST for verdict in verdicts)
     if outside:
-        raise JudgeFailure("out_of_range", f"{outside} scores are outside 0..{HIGHEST}")
+        raise ModelFailure("out_of_range", f"{outside} scores are outside 0..{HIGHEST}")
     if reasons is not None:
         reasons.update((verdict.id, verdict.reason) for verdict in verdicts)
     return {verdict.id: verdict.score / HIGHEST for verdict in verdicts}

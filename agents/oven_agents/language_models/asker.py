@@ -10,12 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from oven_agents.judges import providers
-from oven_agents.judges.call_records import call_record
-from oven_agents.judges.failures import JudgeFailure, Kind
-from oven_agents.judges.providers.provider import Answer, Provider, Question
-from oven_agents.judges.usage import Ledger, cost_usd, opened
+from oven_agents import providers
 from oven_agents.language_models.call_limit import CallLimit
+from oven_agents.providers.call_records import call_record
+from oven_agents.providers.failures import Kind, ModelFailure
+from oven_agents.providers.provider import Answer, Provider, Question
+from oven_agents.providers.usage import Ledger, cost_usd, opened
 from oven_controller.errors import ConfigError
 from oven_controller.settings.judge_providers import catalogue, endpoint_of, key_of
 from oven_controller.settings.model import ModelSettings
@@ -47,15 +47,15 @@ class Asker:
         return self._asked.model
 
     async def ask(self, question: Question, read: Callable[[str], Read]) -> Read:
-        """What `read` makes of the answer. Raises JudgeFailure, with the failure counted."""
+        """What `read` makes of the answer. Raises ModelFailure, with the failure counted."""
         ledger = Ledger()
         started, answer, error = time.time_ns(), None, None
         try:
             answer = await self._answer(question, ledger)
             if answer.outcome != "complete":
-                raise JudgeFailure(answer.outcome, f"the answer ended with {answer.finish_reason}")
+                raise ModelFailure(answer.outcome, f"the answer ended with {answer.finish_reason}")
             return read(answer.text)
-        except JudgeFailure as failure:
+        except ModelFailure as failure:
             error = failure.kind
             self.failed[failure.kind] += 1
             raise
@@ -76,11 +76,11 @@ class Asker:
                 with opened(ledger):
                     return await self._provider.ask(question, ATTEMPT_SHARE * self._deadline_s)
         except TimeoutError:
-            raise JudgeFailure(ledger.last or "timeout", f"no answer within {self._deadline_s:g} s") from None
+            raise ModelFailure(ledger.last or "timeout", f"no answer within {self._deadline_s:g} s") from None
         except ConfigError as error:  # the SDK is not installed
-            raise JudgeFailure("internal", str(error)) from None
+            raise ModelFailure("internal", str(error)) from None
         except OSError as error:
-            raise JudgeFailure(
+            raise ModelFailure(
                 "internal", f"the call cannot be counted ({error.strerror}), so it is not made"
             ) from None
 

@@ -14,13 +14,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from oven_agents.judges.failures import JudgeFailure
 from oven_agents.language_models import author_answer, author_question
 from oven_agents.language_models.asker import Asker
 from oven_agents.language_models.author_answer import Written
 from oven_agents.language_models.author_question import Mastered
 from oven_agents.language_models.call_limit import CallLimit
 from oven_agents.language_models.desk import Desk, counted
+from oven_agents.providers.failures import ModelFailure
 from oven_agents.runtime.companion import AskGraph, Surroundings
 from oven_agents.sdk.agent import Agent, Notice, Said
 from oven_agents.sdk.window import Window
@@ -144,7 +144,7 @@ class Author(Agent):
         if answered is None:
             notice = self._ask_if_due(window)
             return notice or self._proposal(window)
-        if isinstance(answered.found, JudgeFailure):
+        if isinstance(answered.found, ModelFailure):
             return Notice(answered.found.kind, f"abstains: {answered.found}; so far {self._told()}")
         if isinstance(answered.found, Written):
             topics = ", ".join(sorted({topic for topic, _ in answered.found.prompts})) or "none"
@@ -207,28 +207,28 @@ class Author(Agent):
                 asked = await self.desk.wanted()
                 try:
                     self.desk.answer(await self._found(ask_graph, asked))
-                except JudgeFailure as failure:
+                except ModelFailure as failure:
                     self.desk.answer(failure)
                 except Exception as error:  # a fault of ours; its text may hold a prompt
-                    self.desk.answer(JudgeFailure("internal", type(error).__name__))
+                    self.desk.answer(ModelFailure("internal", type(error).__name__))
         finally:
             if self._asker is not None:
                 await self._asker.close()
 
     async def _found(self, ask_graph: AskGraph, asked: Request) -> Found:
-        """Raises JudgeFailure."""
+        """Raises ModelFailure."""
         if self._asker is None:
             reply = await ask_graph("curriculum", _question(asked.topics).wire())
             return _curriculum(reply)
         try:
             known = {topic.name: topic for topic in await asyncio.to_thread(read_topics, self._folder)}
         except ConfigError as error:
-            raise JudgeFailure("malformed_request", f"the topics are not known: {error}") from None
+            raise ModelFailure("malformed_request", f"the topics are not known: {error}") from None
         topics = [one for one in asked.topics if one.topic in known]
         if not topics and len(known) == 1:  # a source with one topic announces no mixture, which would name it
             topics = [replace(asked.topics[0], topic=next(iter(known)))]
         if not topics:
-            raise JudgeFailure("malformed_request", "the learner has none of the mixture's topics")
+            raise ModelFailure("malformed_request", "the learner has none of the mixture's topics")
         count = min(self._settings.prompts, self._settings.total - self.written)
         seen = self._known | {normalized(text) for topic in known.values() for text in topic.examples}
         names = {one.topic for one in topics}
@@ -250,7 +250,7 @@ class Author(Agent):
         try:
             await asyncio.to_thread(append_prompts, self._folder, prompts)
         except OSError as error:
-            raise JudgeFailure("internal", f"the prompts cannot be written: {reason(error)}") from None
+            raise ModelFailure("internal", f"the prompts cannot be written: {reason(error)}") from None
         self._known.update(normalized(one.prompt) for one in prompts)
         self.written += len(prompts)
 
@@ -301,11 +301,11 @@ def _question(topics: Sequence[Mastered]) -> CurriculumRequest:
 
 def _curriculum(reply: bytes | None) -> Curriculum:
     if reply is None:
-        raise JudgeFailure("connection", "the knowledge graph does not answer")
+        raise ModelFailure("connection", "the knowledge graph does not answer")
     try:
         return Curriculum.model_validate_json(reply)
     except ValidationError:
-        raise JudgeFailure("bad_response", "the knowledge graph's answer is not a Curriculum") from None
+        raise ModelFailure("bad_response", "the knowledge graph's answer is not a Curriculum") from None
 
 
 def _settings(resolved: dict[str, Any]) -> AuthorSettings:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from oven_agents.judges.failures import JudgeFailure
-from oven_agents.judges.json_object import json_object
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.json_object import json_object
 from oven_controller.runs.authored_prompts import fault, normalized
 
 
@@ -37,13 +37,13 @@ class Written:
 
 
 def read(text: str, topics: Collection[str], known: Collection[str], most: int) -> Written:
-    """`known`: normalized texts that are known; `most`: so many prompts are taken. Raises JudgeFailure: bad_json or
+    """`known`: normalized texts that are known; `most`: so many prompts are taken. Raises ModelFailure: bad_json or
     schema."""
     value = json_object(text)
     try:
         given = _Prompts.model_validate(value).prompts
     except ValidationError as error:
-        raise JudgeFailure("schema", f"{error.error_count()} fields are not as the schema has them") from None
+        raise ModelFailure("schema", f"{error.error_count()} fields are not as the schema has them") from None
     dropped: Counter[str] = Counter()
     kept: dict[str, tuple[str, str]] = {}  # by normalized text
     for one in given:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from oven_agents.judges.providers.provider import Question
 from oven_agents.judges.sanitize import data_block
+from oven_agents.providers.provider import Question
 from oven_controller.runs.authored_prompts import CHARACTERS, Topic
 
 TOKENS: Final = 1024

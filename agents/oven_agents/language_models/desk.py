@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from oven_agents.judges.failures import JudgeFailure
+from oven_agents.providers.failures import ModelFailure
 
 Asked = TypeVar("Asked")
 Found = TypeVar("Found")
@@ -20,7 +20,7 @@ class Answered(Generic[Asked, Found]):
     asked: Asked
     tick: int
     """The newest tick that the question knew."""
-    found: Found | JudgeFailure
+    found: Found | ModelFailure
 
 
 class Desk(Generic[Asked, Found]):
@@ -57,7 +57,7 @@ class Desk(Generic[Asked, Found]):
         assert self._out is not None
         return self._out[0]
 
-    def answer(self, found: Found | JudgeFailure) -> None:
+    def answer(self, found: Found | ModelFailure) -> None:
         assert self._out is not None
         (asked, tick), self._out = self._out, None
         self._back = Answered(asked, tick, found)

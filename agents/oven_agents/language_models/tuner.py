@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from oven_agents.judges.failures import JudgeFailure
 from oven_agents.language_models import tuner_answer, tuner_question
 from oven_agents.language_models.asker import Asker
 from oven_agents.language_models.call_limit import CallLimit
 from oven_agents.language_models.desk import Desk, counted
 from oven_agents.language_models.tuner_answer import Advice
 from oven_agents.language_models.window_summary import diagnosed, enquiry, summary, symptoms
+from oven_agents.providers.failures import ModelFailure
 from oven_agents.runtime.companion import AskGraph, Surroundings
 from oven_agents.sdk.agent import Agent, Notice, Said
 from oven_agents.sdk.window import Window
@@ -106,7 +106,7 @@ class Tuner(Agent):
         answered = self.desk.take()
         if answered is None:
             return self._ask_if_due(window)
-        if isinstance(answered.found, JudgeFailure):
+        if isinstance(answered.found, ModelFailure):
             return self._failed(answered.found)
         if answered.found is None:
             log.info("%s: nothing to change, says the model of tick %d", self._name, answered.tick)
@@ -154,18 +154,18 @@ class Tuner(Agent):
         finally:
             await asker.close()
 
-    async def _found(self, asker: Asker, ask_graph: AskGraph, asked: Enquiry) -> Advice | JudgeFailure | None:
+    async def _found(self, asker: Asker, ask_graph: AskGraph, asked: Enquiry) -> Advice | ModelFailure | None:
         reply = await ask_graph("diagnose", asked.graph.wire()) if asked.graph is not None else None
         question = tuner_question.question(asked.shown, asked.seen, diagnosed(_diagnosis(reply)), asked.metrics)
         bounds = {name: (low, high) for name, (_, low, high) in asked.knobs.items()}
         try:
             return await asker.ask(question, lambda text: tuner_answer.read(text, bounds, asked.metrics))
-        except JudgeFailure as failure:
+        except ModelFailure as failure:
             return failure
         except Exception as error:  # a fault of ours
-            return JudgeFailure("internal", type(error).__name__)
+            return ModelFailure("internal", type(error).__name__)
 
-    def _failed(self, failure: JudgeFailure) -> Notice:
+    def _failed(self, failure: ModelFailure) -> Notice:
         return Notice(failure.kind, f"abstains: {failure}; so far {self._told()}")
 
     def _unused(self, kind: str, why: str) -> Notice:

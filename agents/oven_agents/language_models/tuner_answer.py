@@ -8,10 +8,10 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from oven_agents.judges.failures import JudgeFailure
-from oven_agents.judges.json_object import json_object
 from oven_agents.judges.sanitize import visible
 from oven_agents.language_models.tuner_question import REASON
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.json_object import json_object
 
 LONGEST: Final = 1000
 """Ticks until a change must show: a forecast beyond that is judged by no run."""
@@ -33,26 +33,26 @@ class Advice(BaseModel):
 
 
 def read(text: str, bounds: Mapping[str, tuple[float, float]], metrics: Collection[str]) -> Advice | None:
-    """The advice; None for "nothing". `bounds`: of the knobs that may be proposed for. Raises JudgeFailure: bad_json,
+    """The advice; None for "nothing". `bounds`: of the knobs that may be proposed for. Raises ModelFailure: bad_json,
     schema or out_of_range. No value is moved inside its bounds: a model that does not keep to them has not read them.
     """
     value = json_object(text)
     try:
         advice = Advice.model_validate(value)
     except ValidationError as error:
-        raise JudgeFailure("schema", f"{error.error_count()} fields are not as the schema has them") from None
+        raise ModelFailure("schema", f"{error.error_count()} fields are not as the schema has them") from None
     if advice.decision == "nothing":
         return None
     if advice.actuator not in bounds:
-        raise JudgeFailure("schema", "the actuator is none of those that may be proposed for")
+        raise ModelFailure("schema", "the actuator is none of those that may be proposed for")
     if advice.target not in metrics:
-        raise JudgeFailure("schema", "the target is none of the run's metrics that have a better direction")
+        raise ModelFailure("schema", "the target is none of the run's metrics that have a better direction")
     low, high = bounds[advice.actuator]
     if not low <= advice.value <= high:
-        raise JudgeFailure("out_of_range", f"{advice.actuator} = {advice.value:g} is outside {low:g} to {high:g}")
+        raise ModelFailure("out_of_range", f"{advice.actuator} = {advice.value:g} is outside {low:g} to {high:g}")
     if not (0 <= advice.confidence <= 1 and 1 <= advice.horizon <= LONGEST and math.isfinite(advice.expected_change)):
-        raise JudgeFailure("out_of_range", f"the confidence is not 0 to 1, or the horizon not 1 to {LONGEST}")
+        raise ModelFailure("out_of_range", f"the confidence is not 0 to 1, or the horizon not 1 to {LONGEST}")
     said = " ".join(visible(advice.reason).split())
     if not said:
-        raise JudgeFailure("schema", "there is no reason")
+        raise ModelFailure("schema", "there is no reason")
     return advice.model_copy(update={"reason": said[:REASON]})

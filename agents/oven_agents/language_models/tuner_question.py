@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from oven_agents.judges.providers.provider import Question
 from oven_agents.judges.sanitize import data_block
+from oven_agents.providers.provider import Question
 
 TOKENS: Final = 2048
 """Of an answer: room to think, and a vote of a hundred."""

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, fields
 from typing import Final, Literal
 
-from oven_agents.judges.usage import Usage
+from oven_agents.providers.usage import Usage
 from oven_agents.supervisor.loop import MAX_ERRORS
 from oven_agents.supervisor.models import LMResponse
 from oven_controller.errors import ConfigError

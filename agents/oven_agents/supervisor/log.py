@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Literal, Self
 
-from oven_agents.judges.failures import JudgeFailure
-from oven_agents.judges.usage import Usage
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.usage import Usage
 from oven_agents.supervisor.models import LMResponse
 from oven_agents.supervisor.repl import Execution
 from oven_controller.errors import ConfigError, reason
@@ -83,7 +83,7 @@ class RunLogger:
         )
 
     def failed(
-        self, role: Role, step: int, model: str, prompt: Sequence[Mapping[str, str]] | str, failure: JudgeFailure
+        self, role: Role, step: int, model: str, prompt: Sequence[Mapping[str, str]] | str, failure: ModelFailure
     ) -> None:
         """A call that was not answered. Raises OSError."""
         self._write(f"{role}.jsonl", _asked(step, model, prompt) | {"failure": str(failure)})

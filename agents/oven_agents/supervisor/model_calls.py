@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from oven_agents.judges.failures import JudgeFailure
+from oven_agents.providers.failures import ModelFailure
 from oven_agents.supervisor.call_threads import CallThreads
 from oven_agents.supervisor.caps import Account, CapReachedError, Meter
 from oven_agents.supervisor.log import REMOVED, Role, RunLogger
@@ -21,7 +21,10 @@ from oven_controller.errors import ConfigError
 
 Prompt: TypeAlias = Sequence[Mapping[str, str]] | str
 """Messages; a worker's is the text of one."""
-Answered: TypeAlias = str | JudgeFailure | CapReachedError
+CUT_SHORT: Final = " [cut: the answer reached the worker's limit of tokens]"
+"""After a worker's answer that was cut, lest a program takes it for a whole one. The supervisor's own speaks for
+itself: a block without an end does not run."""
+Answered: TypeAlias = str | ModelFailure | CapReachedError
 
 
 class StoppedError(Exception):
@@ -74,11 +77,11 @@ class ModelCalls:
         if future.done():
             try:
                 return future.result()
-            except (JudgeFailure, CapReachedError) as failure:
+            except (ModelFailure, CapReachedError) as failure:
                 return failure
             except (OSError, ConfigError) as error:
                 self.broken = error
-                return JudgeFailure("internal", "its log cannot be written")
+                return ModelFailure("internal", "its log cannot be written")
         if self._stopped.done():
             raise StoppedError
         most = self._meter.caps.seconds or 0.0
@@ -88,28 +91,31 @@ class ModelCalls:
         """In one of the threads."""
         name = self._model.model
         if (known := self._recorded.take(self._role, name, prompt)) is not None:
-            return known.text
+            return self._text(known)
         self._meter.admit()
         try:
             response = self._response(prompt)
-        except JudgeFailure as failure:
+        except ModelFailure as failure:
             with self._lock:
                 self.failures[failure.kind] += 1
             self._logger.failed(self._role, step, name, prompt, failure)
             raise
         self._meter.enter(self._account, response, _bytes(prompt))
         self._logger.called(self._role, step, name, prompt, response)
-        return response.text
+        return self._text(response)
+
+    def _text(self, response: LMResponse) -> str:
+        return response.text + CUT_SHORT * (self._role == "worker" and response.finish == "length")
 
     def _response(self, prompt: Prompt) -> LMResponse:
-        """Raises JudgeFailure, also for whatever else a handler raises: its text may hold a key."""
+        """Raises ModelFailure, also for whatever else a handler raises: its text may hold a key."""
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         try:
             found = self._model.chat(messages)
-        except JudgeFailure:
+        except ModelFailure:
             raise
         except Exception as error:
-            raise JudgeFailure("internal", type(error).__name__) from error
+            raise ModelFailure("internal", type(error).__name__) from error
         text = found.text
         for secret in self._model.secrets:
             text = text.replace(secret, REMOVED) if secret else text

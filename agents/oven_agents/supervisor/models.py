@@ -1,16 +1,44 @@
-"""Models as the supervisor's loop holds them: one conversation, one answer."""
+"""Models as the supervisor's loop sees them: messages in, text and usage out, one at a time or many at once.
+
+A handler is made where the SDK it needs is installed; the SDKs are imported then, and not before. Its calls are
+synchronous, since the programs that the supervisor writes are; the requests are made in one event loop beside them.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+from urllib.parse import urlsplit
 
-from oven_agents.judges.failures import JudgeFailure
-from oven_agents.judges.usage import Usage
+from oven_agents import providers
+from oven_agents.providers.budget import Budget
+from oven_agents.providers.call_records import conversation_record
+from oven_agents.providers.conversation import Answer, Message
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.loop_thread import SHARED
+from oven_agents.providers.provider import EndpointProvider
+from oven_agents.providers.usage import Ledger, Usage, opened
+from oven_controller.errors import ConfigError
+from oven_controller.settings.judge_providers import NO_KEY, Wire, catalogue, endpoint_of, key_of
+from oven_controller.settings.model import ModelSettings
+from oven_controller.telemetry import genai
 
-Messages = Sequence[Mapping[str, str]]
+Messages: TypeAlias = Sequence[Mapping[str, str]]
 """`role` and `content`, as chat completions have them."""
+
+CONCURRENCY: Final = 16
+"""Calls of one batch that are under way together: more make hosted endpoints answer 429."""
+TIMEOUT_S: Final = 120.0
+"""Seconds for one call with its repetitions: a long answer of a large model takes one minute."""
+MAX_TOKENS: Final = 2048
+"""Of an answer, as the source system's supervisor has it."""
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
@@ -27,20 +55,220 @@ class LMResponse:
     usd: float | None = None
     """None: the price is not known."""
     finish: str = ""
+    """Why it ended (`providers.conversation.Finish`)."""
 
 
 class ModelHandler(ABC):
-    """A model that is asked. `chat` is called from several threads at a time, up to `concurrency`."""
+    """A model that is asked. `chat` is called from several threads at a time, up to `concurrency`, and is all that
+    another backend needs."""
 
     model: str
-    concurrency: int = 16
+    concurrency: int = CONCURRENCY
     secrets: tuple[str, ...] = ()
     """What must be in no file, such as its key."""
 
     @abstractmethod
     def chat(self, messages: Messages) -> LMResponse:
-        """Raises JudgeFailure for everything that is not an answer."""
+        """Raises ModelFailure for everything that is not an answer."""
 
-    @abstractmethod
-    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | JudgeFailure]:
+    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
         """An entry for each, in their order."""
+        return [_or_failure(self.chat, messages) for messages in message_batches]
+
+    def close(self) -> None:  # noqa: B027 - most backends have nothing to let go
+        """Lets its connections go."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class ProviderHandler(ModelHandler):
+    """A model behind an address, of any provider of the catalogue (`connected`)."""
+
+    def __init__(
+        self,
+        provider: EndpointProvider,
+        *,
+        temperature: float | None = None,
+        max_tokens: int = MAX_TOKENS,
+        budget: Budget | None = None,
+        account: str = "",
+        concurrency: int = CONCURRENCY,
+        timeout_s: float = TIMEOUT_S,
+        secrets: Sequence[str] = (),
+    ) -> None:
+        """`temperature` None: the API's own. `account`: whose calls they are in the budget's books; the model's name,
+        if nothing else. `secrets`: the key, which must be in no log. Raises ConfigError for a number that makes no
+        sense, and where the budget caps US dollars and the model's price is not known."""
+        for name, value in (("max_tokens", max_tokens), ("concurrency", concurrency), ("timeout_s", timeout_s)):
+            if value <= 0:
+                raise ConfigError(f"{name} is {value:g}; give more than 0")
+        if temperature is not None and not 0 <= temperature <= 2:
+            raise ConfigError(f"the temperature is {temperature:g}; give 0 to 2")
+        self.model, self.secrets = provider.model, tuple(one for one in secrets if one and one != NO_KEY)
+        self._provider = provider if budget is None else budget.metered(provider, account or provider.model)
+        self._temperature, self._max_tokens = temperature, max_tokens
+        self.concurrency, self._timeout_s = concurrency, timeout_s
+
+    @classmethod
+    def connected(
+        cls, settings: ModelSettings, providers_file: str = "", at: str = "supervisor", **options: Any
+    ) -> Self:
+        """From settings; `at` is their name in errors, `options` are as of the class. Raises ConfigError."""
+        asked = endpoint_of(at, settings, catalogue(providers_file), at)
+        key = key_of(at, asked, at=at)
+        return cls(providers.connect(at, asked, key), secrets=(key,), **options)
+
+    def chat(self, messages: Messages) -> LMResponse:
+        """Raises ModelFailure, also where the model refuses."""
+        return SHARED.run(self._chat(messages))
+
+    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
+        return SHARED.run(self._chat_batch(message_batches))
+
+    def close(self) -> None:
+        SHARED.run(self._provider.close())
+
+    async def _chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
+        room = asyncio.Semaphore(self.concurrency)
+
+        async def one(messages: Messages) -> LMResponse | ModelFailure:
+            async with room:
+                try:
+                    return await self._chat(messages)
+                except ModelFailure as failure:
+                    return failure
+
+        return list(await asyncio.gather(*map(one, message_batches)))
+
+    async def _chat(self, messages: Messages) -> LMResponse:
+        ledger, started = Ledger(), time.time_ns()
+        answer: Answer | None = None
+        error = None
+        try:
+            with opened(ledger):
+                (answer,) = await self._provider.converse(
+                    [_message(one) for one in messages],
+                    max_tokens=self._max_tokens,
+                    temperature=self._temperature,
+                    timeout_s=self._timeout_s,
+                )
+            if answer.finish == "refusal":
+                raise ModelFailure("refusal", "the model refused to answer")
+        except ModelFailure as failure:
+            error = failure.kind
+            raise
+        finally:
+            if error != "budget":  # no call was made
+                genai.trace(conversation_record(self._provider, answer, error, ledger.attempts - 1, started))
+        elapsed = (time.time_ns() - started) / 1e9
+        usage = answer.usage if answer.counted else None
+        return LMResponse(answer.text, usage, elapsed, answer.model, answer.usd, answer.finish)
+
+
+class OpenAIHandler(ProviderHandler):
+    """Any endpoint with OpenAI's chat completions, by its address: hosted ones, vLLM's server, llama.cpp, …"""
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str,
+        temperature: float | None = None,
+        max_tokens: int = MAX_TOKENS,
+        api_key: str | None = None,
+        **options: Any,
+    ) -> None:
+        """`api_key` None: the variable that the catalogue of providers names for this address; an address on this
+        machine needs none. `options` are as of ProviderHandler. Raises ConfigError without a key, and without the
+        SDK."""
+        provider, key = _at_address("openai", model, base_url, api_key)
+        super().__init__(provider, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
+
+
+class AnthropicHandler(ProviderHandler):
+    """Anthropic's messages API."""
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str = "https://api.anthropic.com",
+        temperature: float | None = None,
+        max_tokens: int = MAX_TOKENS,
+        api_key: str | None = None,
+        **options: Any,
+    ) -> None:
+        """As OpenAIHandler; the address comes without /v1."""
+        provider, key = _at_address("anthropic", model, base_url, api_key)
+        super().__init__(provider, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
+
+
+class VLLMHandler(ModelHandler):
+    """A model in this process, by vLLM's engine, without a server."""
+
+    def __init__(self, model: str, temperature: float = 1.0, max_tokens: int = MAX_TOKENS, **engine: Any) -> None:
+        """`model`: a folder or a name of the hub. `engine`: arguments of `vllm.LLM`. Raises ConfigError where vLLM is
+        not installed."""
+        try:
+            import vllm
+        except ImportError as error:
+            raise ConfigError(
+                f"VLLMHandler needs the package {error.name}: pip install vllm on a machine with a GPU, or start its "
+                "server and use OpenAIHandler with the server's address"
+            ) from error
+        self.model = model
+        self._engine = vllm.LLM(model=model, **engine)
+        self._sampling = vllm.SamplingParams(temperature=temperature, max_tokens=max_tokens)
+
+    def chat(self, messages: Messages) -> LMResponse:
+        return self._answered([messages])[0]
+
+    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
+        """All in one call of the engine, which batches them by itself."""
+        return list(self._answered(message_batches))
+
+    def _answered(self, message_batches: Sequence[Messages]) -> list[LMResponse]:
+        started = time.perf_counter()
+        outputs = self._engine.chat([[dict(one) for one in batch] for batch in message_batches], self._sampling)
+        elapsed = time.perf_counter() - started
+        return [
+            LMResponse(
+                output.outputs[0].text,
+                Usage(len(output.prompt_token_ids or ()), len(output.outputs[0].token_ids)),
+                elapsed,
+                self.model,
+                0.0,
+                output.outputs[0].finish_reason or "other",
+            )
+            for output in outputs
+        ]
+
+
+def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> tuple[EndpointProvider, str]:
+    known = catalogue()
+    base_url = base_url.rstrip("/")
+    named = [name for name, entry in known.items() if entry.wire == wire and entry.base_url.rstrip("/") == base_url]
+    other = "claude" if wire == "anthropic" else "compatible"
+    settings = ModelSettings(provider=named[0] if named else other, model=model, base_url="" if named else base_url)
+    asked = endpoint_of(model, settings, known, "model")
+    if api_key is None:
+        if not asked.key_env and urlsplit(base_url).hostname not in _LOOPBACK:
+            raise ConfigError(f'no key for {base_url}: give api_key, e.g. os.environ["OPENAI_API_KEY"]')
+        api_key = key_of(model, asked, os.environ, "model") if asked.key_env else NO_KEY
+    return providers.connect(model, asked, api_key), api_key
+
+
+def _message(one: Mapping[str, str]) -> Message:
+    role = one["role"]
+    if role not in ("system", "user", "assistant"):
+        raise ValueError(f"a message's role is {role!r}; give system, user or assistant")
+    return Message(role, one["content"])  # type: ignore[arg-type]
+
+
+def _or_failure(chat: Callable[[Messages], LMResponse], messages: Messages) -> LMResponse | ModelFailure:
+    try:
+        return chat(messages)
+    except ModelFailure as failure:
+        return failure

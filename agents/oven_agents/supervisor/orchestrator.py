@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from oven_agents.judges.failures import JudgeFailure, Kind
-from oven_agents.judges.usage import Usage
+from oven_agents.providers.failures import Kind, ModelFailure
+from oven_agents.providers.usage import Usage
 from oven_agents.supervisor import prompts
 from oven_agents.supervisor.call_threads import CallThreads
 from oven_agents.supervisor.caps import Cap, CapReachedError, Caps, Meter
@@ -240,7 +240,7 @@ class _Asked:
             _refuse(supervisor, worker)
             if isinstance(said, CapReachedError):
                 return result(None, said.cap, str(said))
-            if isinstance(said, JudgeFailure):
+            if isinstance(said, ModelFailure):
                 in_a_row += 1
                 if said.kind in HOPELESS or in_a_row >= self._meter.caps.errors:
                     return result(None, "failed", f"the supervisor cannot be asked: {said}")

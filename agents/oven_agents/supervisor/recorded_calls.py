@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from oven_agents.judges.usage import Usage
+from oven_agents.providers.usage import Usage
 from oven_agents.supervisor.log import Role
 from oven_agents.supervisor.models import LMResponse
 from oven_controller.errors import ConfigError, reason

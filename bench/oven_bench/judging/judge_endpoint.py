@@ -2,7 +2,8 @@
 
 The model's name holds the script: `m@429x2,500` fails two requests with 429, one with 500, and answers from then on;
 `m@chaos` fails a quarter of all requests, drawn from a seed. It knows what a candidate is worth from its text
-("worth 7"), and so a score that is wrong can be told from one that is right.
+("worth 7"), and so a score that is wrong can be told from one that is right. What no judge asks it answers as a
+conversation, with tools and several samples (scripted_conversation.py).
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any, Literal, Self
 
 from aiohttp import web
+
+from oven_bench.judging import scripted_conversation as scripted
+from oven_bench.judging.scripted_conversation import Asked, Bills, Said, Script
 
 CHAOS = (
     *("429", "500", "529", "reset", "hang", "cutbody"),
@@ -56,6 +61,12 @@ class Endpoint:
         """A candidate with this in it gets full marks, whatever it is worth."""
         self.obeys: str | None = None
         """A candidate that is exactly this gets full marks."""
+        self.script: Script | None = None
+        """What a model says to everything, in place of the rules for judges."""
+        self.several: Literal["drawn", "ignored", "refused"] = "drawn"
+        """What is done about a request for several samples (`n`)."""
+        self.bills = Bills()
+        """Of conversations."""
         self.traces: list[bytes] = []
         """What was sent to this address as a collector of traces."""
         self._draws = random.Random(seed)
@@ -73,6 +84,7 @@ class Endpoint:
         app.router.add_post("/v1/messages", self._anthropic)
         app.router.add_post("/v1/traces", self._collect)
         app.router.add_get("/served", self._count)
+        app.router.add_get("/billed", self._billed)
         app.router.add_post("/deepseek/v1/chat/completions", self._deepseek)
         app.router.add_post("/grok/v1/chat/completions", self._grok)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
@@ -88,12 +100,18 @@ class Endpoint:
     def _fault(self, model: str) -> str:
         _, _, script = model.partition("@")
         if script == "chaos":
-            return self._draws.choice(CHAOS) if self._draws.random() < SHARE else ""
+            return self._chance(CHAOS)
         if model not in self._scripts:
             steps = [step.partition("x") for step in script.split(",") if step]
             self._scripts[model] = [name for name, _, times in steps for _ in range(int(times or 1))]
         left = self._scripts[model]
         return left.pop(0) if left else ""
+
+    def _conversation_fault(self, model: str) -> str:
+        return self._chance(scripted.FAULTS) if model.endswith("@chaos") else self._fault(model)
+
+    def _chance(self, faults: tuple[str, ...]) -> str:
+        return self._draws.choice(faults) if self._draws.random() < SHARE else ""
 
     async def _deepseek(self, request: web.Request) -> web.StreamResponse:
         """Any JSON object but no JSON Schema, and no log-probabilities of the model that reasons."""
@@ -125,6 +143,8 @@ class Endpoint:
 
     async def _openai(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        if self._is_conversation(body, "response_format"):
+            return await self._openai_conversation(request, body)
         wanted = body.get("response_format", {})
         if wanted and not self.ignores and wanted["type"] not in self.formats:
             return self._refused("response_format", "response_format is not supported")
@@ -153,6 +173,8 @@ class Endpoint:
 
     async def _anthropic(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        if self._is_conversation(body, "output_config"):
+            return await self._anthropic_conversation(request, body)
         wanted = body.get("output_config", {}).get("format", {})
         if wanted and not self.ignores and wanted["type"] not in self.formats:
             return self._refused("output_config", "output_config: Extra inputs are not permitted")
@@ -173,6 +195,56 @@ class Endpoint:
 
         return await self._serve(request, body, user, wanted.get("schema", {}), wrap)
 
+    def _is_conversation(self, body: dict[str, Any], form: str) -> bool:
+        if self.script is not None:
+            return True
+        last = body["messages"][-1]["content"]
+        return not (form in body or body.get("logprobs") or (isinstance(last, str) and "<data>\n" in last))
+
+    async def _openai_conversation(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        count = body.get("n", 1)
+        if count > 1 and self.several == "refused":
+            return self._refused("n", "n must be 1")
+        if self.several == "ignored":
+            count = 1
+        tools = tuple(tool["function"] for tool in body.get("tools", ()))
+        messages = scripted.openai_messages(body)
+
+        def wrap(fault: str) -> dict[str, Any]:
+            answers = self._samples(body, messages, tools, count)
+            spoilt = [scripted.spoilt(fault if not index else "", said) for index, said in enumerate(answers)]
+            bill = self.bills.book(_named(body), messages, [said for said, _ in spoilt], keep=True)
+            return scripted.openai_answer(spoilt, bill | Counter(written=0))
+
+        return await self._faulty(request, body, self._conversation_fault(body["model"]), wrap)
+
+    async def _anthropic_conversation(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        tools = tuple({**tool, "parameters": tool["input_schema"]} for tool in body.get("tools", ()))
+        messages = scripted.anthropic_messages(body)
+        keep = "cache_control" in json.dumps(body["messages"])
+
+        def wrap(fault: str) -> dict[str, Any]:
+            (said,) = self._samples(body, messages, tools, 1)
+            said, ended = scripted.spoilt(fault, said)
+            return scripted.anthropic_answer(said, ended, self.bills.book(_named(body), messages, [said], keep=keep))
+
+        return await self._faulty(request, body, self._conversation_fault(body["model"]), wrap)
+
+    def _samples(
+        self, body: dict[str, Any], messages: tuple[Said, ...], tools: tuple[dict[str, Any], ...], count: int
+    ) -> list[Said]:
+        script, model = self.script or scripted.default_script, _named(body)
+        before = self.bills.samples_before(model, messages, count)
+        found = []
+        for number in range(before, before + count):
+            said = script(Asked(model, messages, tools, number, body.get("temperature")))
+            calls = tuple(replace(call, id=f"call_{number}_{n}") for n, call in enumerate(said.calls))
+            found.append(replace(said, calls=calls))
+        return found
+
+    async def _billed(self, _: web.Request) -> web.Response:
+        return web.json_response(self.bills.tokens)
+
     async def _collect(self, request: web.Request) -> web.Response:
         self.traces.append(await request.read())
         return web.Response()
@@ -183,17 +255,22 @@ class Endpoint:
     async def _serve(
         self, request: web.Request, body: dict[str, Any], user: str, schema: dict[str, Any], wrap: Any
     ) -> web.StreamResponse:
+        text = self._answer(user) if self.ignores else _held(self._answer(user), schema)
+        return await self._faulty(request, body, self._fault(body["model"]), lambda fault: wrap(*_spoilt(fault, text)))
+
+    async def _faulty(
+        self, request: web.Request, body: dict[str, Any], fault: str, answer: Callable[[str], dict[str, Any]]
+    ) -> web.StreamResponse:
+        """`answer(fault)`, or what `fault` makes of it on the way."""
         self.requests.append(body)
         self.headers.append(dict(request.headers))
-        fault = self._fault(body["model"])
         self.served[fault or "ok"] += 1
-        text = self._answer(user) if self.ignores else _held(self._answer(user), schema)
         if fault.startswith("echo"):  # the key comes back, in an error or in an answer
             said = f"you sent {request.headers.get('Authorization', '')}"
             if fault != "echo200":
                 error = {"error": {"type": "error", "message": said}}
                 return web.json_response(error, status=int(fault[4:]), headers={"retry-after-ms": "5"})
-            return web.json_response(wrap(said, "complete") | {"model": said})
+            return web.json_response(_echoed(answer(""), said))
         if fault.isdigit():
             headers = {"retry-after-ms": "5"} if fault in ("429", "500", "529") else {}
             refused = {"type": "error", "error": {"type": "some_error", "message": "no"}}
@@ -207,13 +284,13 @@ class Endpoint:
                 assert request.transport is not None
                 request.transport.abort()
             case "cutbody":
-                whole = json.dumps(wrap(text, "complete"))
+                whole = json.dumps(answer(""))
                 return web.Response(text=whole[: len(whole) // 2], content_type="application/json")
             case "html":
                 return web.Response(text="<html>be right back</html>", content_type="text/html")
             case "empty":
                 return web.json_response({})
-        return web.json_response(wrap(*_spoilt(fault, text)))
+        return web.json_response(answer(fault))
 
     def _answer(self, user: str) -> str:
         if "<data>\n" not in user:  # not a judge's question
@@ -230,6 +307,19 @@ class Endpoint:
             return 10
         found = _WORTH.search(text)
         return int(found[1]) if found else 0
+
+
+def _named(body: dict[str, Any]) -> str:
+    model: str = body["model"]
+    return model.partition("@")[0]
+
+
+def _echoed(answer: dict[str, Any], said: str) -> dict[str, Any]:
+    """The answer with `said` for its text and its model's name."""
+    if "choices" in answer:
+        message = {**answer["choices"][0]["message"], "content": said}
+        return {**answer, "choices": [{**answer["choices"][0], "message": message}], "model": said}
+    return {**answer, "content": [{"type": "text", "text": said}], "model": said}
 
 
 def _held(text: str, schema: dict[str, Any]) -> str:

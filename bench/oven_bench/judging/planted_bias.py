@@ -27,10 +27,10 @@ from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.attack_corpus import corpus
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
-from oven_agents.judges.providers.provider import Answer, Provider, Question
 from oven_agents.judges.sanitize import shown
-from oven_agents.judges.usage import Usage
 from oven_agents.judges.watching import Watching
+from oven_agents.providers.provider import Answer, Provider, Question
+from oven_agents.providers.usage import Usage
 from oven_bench.bench_command import Bench, FirstSeed, Json, print_object
 from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.requests import JudgeHealth, ScoreRequest

@@ -17,7 +17,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from oven_agents.judges.providers.provider import Answer, Question
+from oven_agents.providers.provider import Answer, Question
 from oven_bench.judging.planted_bias import InProcess
 
 FOOLED, HONEST = "fooled", ("places", "digits", "whole")

@@ -7,7 +7,7 @@ from typing import Any
 
 from oven_controller.log.run_summary import RunSummary
 from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.judge_spend import Spend, read_spend
+from oven_controller.runs.model_spend import Spend, read_spend
 
 
 def judge_costs(folder: RunFolder, view: RunSummary) -> dict[str, Any]:

@@ -10,9 +10,10 @@ BUSY_S: Final = 5.0
 """Seconds that a transaction waits for another process's; each takes under a millisecond."""
 
 
-def open_database(path: Path, tables: str) -> sqlite3.Connection:
-    """The file with `tables` in it, in autocommit. Raises sqlite3.Error; DatabaseError itself where it is damaged."""
-    file = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+def open_database(path: Path | None, tables: str) -> sqlite3.Connection:
+    """The file with `tables` in it, in autocommit; None: one in memory. Threads that share it take turns by a lock of
+    theirs. Raises sqlite3.Error; DatabaseError itself where it is damaged."""
+    file = sqlite3.connect(path or ":memory:", timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         # NORMAL: what a process wrote is there when it dies; a power cut may lose the last moments.
         file.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {tables}")

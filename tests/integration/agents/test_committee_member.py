@@ -18,12 +18,12 @@ import pytest
 from nats.aio.msg import Msg
 from tests.integration.conftest import WAIT_S, Stack
 
-from oven_agents.judges import providers
+from oven_agents import providers
 from oven_agents.judges.adversarial_controls import Controls
-from oven_agents.judges.failures import KINDS
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.member_process import serve
+from oven_agents.providers.failures import KINDS
 from oven_bench.judging.judge_endpoint import KINDS as FAULT_KINDS
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.bus.connection import Bus

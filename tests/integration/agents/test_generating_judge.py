@@ -18,8 +18,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_agents.judges.probe import probe
-from oven_agents.judges.providers import connect
-from oven_agents.judges.providers.provider import Answer, EndpointProvider, Question
+from oven_agents.providers import connect
+from oven_agents.providers.provider import Answer, EndpointProvider, Question
 from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of
 from oven_controller.settings.model import MemberSettings
 

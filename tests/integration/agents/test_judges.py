@@ -12,11 +12,11 @@ import pytest
 
 from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.attack_corpus import corpus
-from oven_agents.judges.failures import KINDS, Kind
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
-from oven_agents.judges.providers import connect
 from oven_agents.judges.sanitize import shown
+from oven_agents.providers import connect
+from oven_agents.providers.failures import KINDS, Kind
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest

@@ -16,10 +16,10 @@ import pytest
 
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.probe import ProbeResult, probe
-from oven_agents.judges.prompts import Rubric
-from oven_agents.judges.providers import connect
-from oven_agents.judges.providers.provider import EndpointProvider
-from oven_agents.judges.usage import Ledger
+from oven_agents.judges.rubric_prompts import Rubric
+from oven_agents.providers import connect
+from oven_agents.providers.provider import EndpointProvider
+from oven_agents.providers.usage import Ledger
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.protocol.requests import Completion, ScoreRequest
 from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of

@@ -30,8 +30,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
-from oven_agents.judges.prompts import Rubric
-from oven_agents.judges.providers import connect
+from oven_agents.judges.rubric_prompts import Rubric
+from oven_agents.providers import connect
 from oven_bench.judging.judge_endpoint import KINDS, Endpoint
 from oven_bench.members_on_a_thread import MembersOnAThread
 from oven_controller.bus.connection import Bus

@@ -14,7 +14,7 @@ from tests.support.attached import THIRD_PARTY
 from tests.support.learner_side import Server
 from tests.support.tiny_grpo import ROWS, grpo
 
-from oven_agents.judges import providers
+from oven_agents import providers
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.member_process import serve

@@ -16,16 +16,16 @@ from tests.support.scripted_provider import Scripted, group, scores_of
 from oven_agents.judges.adversarial_controls import Controls
 from oven_agents.judges.attack_corpus import corpus
 from oven_agents.judges.cached_judge import CachedJudge
-from oven_agents.judges.failures import JudgeFailure
 from oven_agents.judges.judge import Judge
-from oven_agents.judges.metered import Metered, check_priced, greatest
-from oven_agents.judges.providers.provider import Answer, Question
 from oven_agents.judges.sanitize import shown
-from oven_agents.judges.usage import Ledger, Usage, current, opened
 from oven_agents.judges.verdict_cache import VerdictCache, cache_key
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.metered import Meter, Metered, check_priced, greatest
+from oven_agents.providers.provider import Answer, Question
+from oven_agents.providers.usage import Ledger, Usage, current, opened
 from oven_controller.errors import ConfigError
-from oven_controller.runs.judge_spend import JudgeSpend, Refused, Spend, read_spend
 from oven_controller.runs.judge_states import FOLDER
+from oven_controller.runs.model_spend import Cap, ModelSpend, Refused, Spend, judges_file, read_spend
 from oven_controller.settings.model import BudgetSettings
 
 FREE = BudgetSettings()
@@ -34,8 +34,9 @@ ONE = Spend(calls=1, input_tokens=70, output_tokens=30, usd=0.5)
 
 def spend(
     folder: Path, name: str = "critic", committee: BudgetSettings = FREE, own: BudgetSettings = FREE
-) -> JudgeSpend:
-    return JudgeSpend(folder / FOLDER, name, committee, own)
+) -> ModelSpend:
+    caps = Cap(committee, "committee.budget"), Cap(own, f"committee.members.{name}.budget", whole=False)
+    return ModelSpend(judges_file(folder), name, caps)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ class Costly:
             if self.raises or number < self.attempts - 1:
                 ledger.fault("timeout", billable=number >= self.unbilled)
         if self.raises:
-            raise JudgeFailure("timeout")
+            raise ModelFailure("timeout")
         return Answer("", "complete", "stop", "m", self.usage)
 
     async def close(self) -> None:
@@ -135,11 +136,11 @@ def dollars(usages: Sequence[Usage | None]) -> float:
 async def test_what_was_or_may_have_been_billed_is_booked(
     tmp_path: Path, provider: Costly, calls: int, unanswered: int, tokens: int
 ) -> None:
-    metered, ledger = Metered(provider, spend(tmp_path), dollars), Ledger()
+    metered, ledger = Metered(provider, Meter(spend(tmp_path), dollars)), Ledger()
     with opened(ledger):
         try:
             answer = await metered.ask(QUESTION, 1.0)
-        except JudgeFailure:
+        except ModelFailure:
             pass
         else:
             ledger.usages.append(answer.usage)  # as the judge does
@@ -153,10 +154,12 @@ async def test_what_was_or_may_have_been_billed_is_booked(
 
 async def test_where_no_room_is_left_no_call_is_made(tmp_path: Path) -> None:
     provider = Scripted(lambda _: 5)
-    judge = Judge("critic", Metered(provider, spend(tmp_path, committee=BudgetSettings(calls=2)), lambda _: None))
+    judge = Judge(
+        "critic", Metered(provider, Meter(spend(tmp_path, committee=BudgetSettings(calls=2)), lambda _: None))
+    )
     for text in "ab":
         await judge.score(group(text), Ledger())
-    with pytest.raises(JudgeFailure, match=r"budget: committee\.budget\.calls is 2, 2 are used"):
+    with pytest.raises(ModelFailure, match=r"budget: committee\.budget\.calls is 2, 2 are used"):
         await judge.score(group("c"), Ledger())
     assert len(provider.shown) == 2
     assert read_spend(tmp_path)["critic"].unpriced == 2
@@ -166,7 +169,7 @@ async def test_room_that_calls_under_way_hold_is_waited_for(tmp_path: Path) -> N
     books, provider = spend(tmp_path, committee=BudgetSettings(calls=1)), Scripted(lambda _: 5)
     held = books.hold(Spend(calls=1))
     assert isinstance(held, int)
-    asking = asyncio.create_task(Judge("critic", Metered(provider, books, dollars)).score(group("a"), Ledger()))
+    asking = asyncio.create_task(Judge("critic", Metered(provider, Meter(books, dollars))).score(group("a"), Ledger()))
     await asyncio.sleep(0)
     assert provider.shown == []
     books.book(held, Spend())
@@ -180,11 +183,11 @@ def test_no_tokenizer_makes_more_tokens_than_are_held(system: str, user: str) ->
 
 
 def test_a_cap_in_dollars_needs_the_models_price() -> None:
-    check_priced("critic", "m", dollars)
+    check_priced("committee member 'critic'", "m", dollars)
     with pytest.raises(
         ConfigError, match="price of 'm', the model of committee member 'critic', is not known"
     ) as raised:
-        check_priced("critic", "m", lambda _: None)
+        check_priced("committee member 'critic'", "m", lambda _: None)
     assert raised.value.exit_code == 2 and "committee.budget.tokens" in str(raised.value)
 
 
@@ -216,7 +219,7 @@ async def test_controls_are_neither_answered_from_the_cache_nor_spared_by_it(tmp
     attacks = {shown(attack.text) for attack in corpus()}
     likes_bad = Scripted(lambda text: 10 if text in attacks else 5)
     judge = cached(tmp_path, likes_bad, Controls(every=4))
-    with pytest.raises(JudgeFailure, match="fooled"):
+    with pytest.raises(ModelFailure, match="fooled"):
         await judge.score(group("a"), Ledger())  # the first group is a test
     likes_bad.rule = lambda _: 5
     await judge.score(group("a"), Ledger())  # and so is the next
@@ -226,12 +229,12 @@ async def test_controls_are_neither_answered_from_the_cache_nor_spared_by_it(tmp
     for text in "cd":
         await judge.score(group(text), Ledger())
     likes_bad.rule = lambda text: 10 if text in attacks else 5
-    with pytest.raises(JudgeFailure, match="fooled"):
+    with pytest.raises(ModelFailure, match="fooled"):
         await judge.score(group("e"), Ledger())
-    with pytest.raises(JudgeFailure, match="fooled"):
+    with pytest.raises(ModelFailure, match="fooled"):
         await judge.score(group("a"), Ledger())  # under suspicion: asked, although the cache knows it
     for _ in range(3):
-        with pytest.raises(JudgeFailure, match="quarantined"):
+        with pytest.raises(ModelFailure, match="quarantined"):
             await judge.score(group("b"), Ledger())
     likes_bad.rule = lambda _: 5
     await judge.score(group("a"), Ledger())  # it sees through a control, and is back

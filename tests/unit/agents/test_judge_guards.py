@@ -15,12 +15,12 @@ from oven_agents.judges import change_test
 from oven_agents.judges.adversarial_controls import AT_ONCE, FIRST, Control, Controls
 from oven_agents.judges.attack_corpus import Attack, corpus
 from oven_agents.judges.degenerate_text import is_degenerate
-from oven_agents.judges.failures import JudgeFailure
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.judges.sanitize import shown
-from oven_agents.judges.usage import Ledger
 from oven_agents.judges.watching import Watching
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.usage import Ledger
 from oven_controller.protocol.requests import Completion, ScoreRequest
 
 IDS = [attack.id for attack in corpus()]
@@ -37,7 +37,7 @@ async def outcomes(judge: Judge, count: int, *texts: str, reference: str = "", s
         try:
             await judge.score(numbered(n, *texts, reference=reference), Ledger())
             found.append("")
-        except JudgeFailure as failure:
+        except ModelFailure as failure:
             found.append(failure.kind)
     return found
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_agents.judges.failures import JudgeFailure
-from oven_agents.judges.providers.terms import AgreedTerms, Terms
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.terms import AgreedTerms, Terms
 from oven_controller.settings.judge_providers import ModelEndpoint, catalogue, endpoint_of
 from oven_controller.settings.model import MemberSettings
 
@@ -35,7 +35,7 @@ class Endpoint:
         self.asked.append(terms)
         await asyncio.sleep(0)  # others are under way
         if terms not in self.takes:
-            raise JudgeFailure("bad_request", "HTTP 400")
+            raise ModelFailure("bad_request", "HTTP 400")
         return Said([] if terms.top_logprobs and self.gives else None)
 
 
@@ -47,7 +47,7 @@ def endpoint(provider: str = "openai", model: str = "m") -> ModelEndpoint:
 def test_the_most_that_is_taken_is_agreed_on(takes: set[Terms]) -> None:
     terms, asked = AgreedTerms(endpoint(), 5), Endpoint(takes)
     if not takes:
-        with pytest.raises(JudgeFailure, match="bad_request"):
+        with pytest.raises(ModelFailure, match="bad_request"):
             asyncio.run(terms.ask(asked))
         assert terms.now == Terms("strict", 5), "nothing was learnt: it may have been the question"
         return
@@ -71,7 +71,7 @@ async def test_a_refusal_later_is_the_questions_fault() -> None:
     terms, asked = AgreedTerms(endpoint(), 0), Endpoint({Terms("strict", 0)})
     await terms.ask(asked)
     asked.takes = {Terms("none", 0)}
-    with pytest.raises(JudgeFailure, match="bad_request"):
+    with pytest.raises(ModelFailure, match="bad_request"):
         await terms.ask(asked)
     assert terms.now == Terms("strict", 0) and len(asked.asked) == 2
 

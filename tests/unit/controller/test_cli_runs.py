@@ -15,9 +15,7 @@ from tests.support.replayed import a_run, left_behind
 
 from oven_controller.runs import removal
 from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.runs.judge_spend import JudgeSpend, Spend
-from oven_controller.runs.judge_states import FOLDER
-from oven_controller.settings.model import BudgetSettings
+from oven_controller.runs.model_spend import ModelSpend, Spend, judges_file
 
 DAY = 86400
 
@@ -237,7 +235,7 @@ def test_status_says_what_judges_have_cost(home: Home, capsys: pytest.CaptureFix
     judges = json.loads(capsys.readouterr().out)["judge_costs"]
     assert judges == {"cost_usd": 0.5, "tokens": 1000, "calls": None, "budget": {"usd": 5}}, "of the log"
 
-    books = JudgeSpend(folder.path / FOLDER, "critic", BudgetSettings(), BudgetSettings())
+    books = ModelSpend(judges_file(folder.path), "critic")
     for cost in (Spend(2, 1, 0, 900, 100, 0.75), Spend(1, 0, 1, 50, 5, 0.0)):
         held = books.hold(cost)
         assert isinstance(held, int)
@@ -253,7 +251,7 @@ def test_status_says_what_judges_have_cost(home: Home, capsys: pytest.CaptureFix
     assert "judges: $0.7500 of $5, 1,055 tokens, 3 calls\n" in said
     assert "1 of the calls were not answered, and count at their greatest cost" in said
 
-    books.path.write_bytes(b"no database" * 100)
+    judges_file(folder.path).write_bytes(b"no database" * 100)
     assert invoke("status", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["judge_costs"] == {} and any("spend.sqlite cannot be read" in note for note in found["notes"])

@@ -1,58 +1,78 @@
-"""`oven-controller traces collect`: rollouts of the recipe's policy by TRL, in the environment `repair`, as traces."""
+"""`oven-controller traces collect`: rollouts of the recipe's warm policy by TRL, in the environment `repair`."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
 
-from oven_controller.errors import ConfigError
+import typer
+import yaml
+from pydantic import ValidationError
+
+from oven_controller.errors import NO_ROOM, ConfigError, reason
+from oven_controller.plugged_command import PluggedCommand
+from oven_controller.runs.folder import Home
 from oven_controller.terminal_text import say
 from oven_controller.traces import jsonl
 from oven_controller.traces.records import Trace
-from oven_learner.environments.instance import Instance, read_instances
+from oven_controller.traces.source_file import Json
+from oven_learner.environments.instance import read_instances
 from oven_learner.environments.small_functions import tasks
-from oven_learner.recipes.repair.settings import RepairSettings, parse_start
+from oven_learner.recipes.repair.settings import RepairSettings
 
-UNSEEN = "collected"
+UNSEEN: Final = "collected"
 """The seed of the tasks that are attempted where none are named: neither training's nor those of evaluations."""
 
 
-def main(
-    out: Path,
-    *,
-    rollouts: int,
-    instances: Path | None,
-    repositories: Path | None,
-    openenv: bool,
-    seed: int,
-    options: dict[str, Any],
-    cache: Path,
-    as_json: bool,
+def _collect(
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="File of traces to write.")],
+    rollouts: Annotated[int, typer.Option("--rollouts", "-n", min=1, help="Traces to collect.")] = 100,
+    instances: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Tasks in SWE-bench's fields, .json or .jsonl.", show_default="generated, unseen ones"
+        ),
+    ] = None,
+    repositories: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Checkouts of the instances' repositories, as owner__name.")
+    ] = None,
+    openenv: Annotated[bool, typer.Option("--openenv", help="Carry calls out behind an OpenEnv server.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the policy, the tasks and the rollouts.")] = 0,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A=B", help="A setting of the recipe repair; repeatable.")
+    ] = None,
+    as_json: Json = False,
 ) -> int:
-    """Entry point of oven.commands. Raises ConfigError for what is wrong with instances, repositories and settings."""
-    settings = RepairSettings.model_validate(options)
+    settings = _settings(set_ or [])
     if out.exists():
         raise ConfigError(f"{out} is there already; name another file, or remove it")
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"there is no folder {out.absolute().parent}; make it, or name another file")
-    attempts = settings.group_size
-    wanted = -(-rollouts // attempts)
+    wanted = -(-rollouts // settings.group_size)
     chosen = (
         list(read_instances(instances))
         if instances is not None
         else tasks(f"{UNSEEN} {seed}", wanted, evaluation=True, shapes=settings.shapes)
     )
+    from oven_learner.recipes.quiet_libraries import quiet_libraries
+
+    quiet_libraries()  # before they are imported
+    from oven_learner.recipes.repair.collection import collected
+
     began, cpu = time.monotonic(), time.process_time()
-    traces = collected(settings, [chosen[at % len(chosen)] for at in range(wanted)], seed, cache, repositories, openenv)
-    kept = traces[:rollouts]
-    jsonl.write(out, kept)
-    report = summary(kept) | {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
+    attempted = [chosen[at % len(chosen)] for at in range(wanted)]
+    traces = collected(settings, attempted, seed, Home().cache, repositories=repositories, openenv=openenv)[:rollouts]
+    try:
+        jsonl.write(out, traces)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        raise ConfigError(f"{out} cannot be written: {reason(error)}") from error
+    report = summary(traces) | {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
     if as_json:
         print(json.dumps({"file": str(out), **report}))
     else:
@@ -60,58 +80,19 @@ def main(
     return 0
 
 
-def collected(
-    settings: RepairSettings,
-    instances: Sequence[Instance],
-    seed: int,
-    cache: Path,
-    repositories: Path | None = None,
-    openenv: bool = False,
-) -> list[Trace]:
-    """The traces of `group_size` attempts at each instance, by TRL's evaluation: nothing is trained."""
-    from transformers import PrinterCallback
-
-    from oven_learner.environments.repositories import Repositories
-    from oven_learner.environments.sandboxed_tests import SandboxedTests
-    from oven_learner.recipes.repair.job import local, repair_trainer, rows_of
-
-    found: list[Trace] = []
-    tests = SandboxedTests()
-    different = list({one.instance_id: one for one in instances}.values())
-    with contextlib.ExitStack() as exits:
-        environment: Callable[[], Any]
-        if openenv:
-            from oven_learner.environments.openenv_client import served
-
-            environment = exits.enter_context(served(different, repositories))
-        else:
-            environment = local(different, tests, Repositories(repositories))
-        work = exits.enter_context(tempfile.TemporaryDirectory(prefix="oven-collect-"))
-        trainer = repair_trainer(
-            settings,
-            parse_start("tuned"),
-            seed,
-            Path(work),
-            cache,
-            tests=tests,
-            instances=different,
-            environment=environment,
-            sink=found.append,
-            per_device_eval_batch_size=settings.prompts_per_step * settings.group_size,
-        )
-        trainer.remove_callback(PrinterCallback)
-        with _seeded(seed):
-            trainer.evaluate(eval_dataset=rows_of(instances))
-    return found
-
-
-@contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
+def _settings(given: Sequence[str]) -> RepairSettings:
+    """Raises ConfigError, which names the setting."""
+    options: dict[str, Any] = {}
+    for one in given:
+        name, mark, value = one.partition("=")
+        if not mark:
+            raise ConfigError(f"--set {one}: write NAME=VALUE, e.g. --set sft_steps=800")
+        options[name] = yaml.safe_load(value)
+    try:
+        return RepairSettings.model_validate(options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"--set {first['loc'][0] if first['loc'] else ''}: {first['msg']}") from None
 
 
 def summary(traces: Sequence[Trace]) -> dict[str, Any]:
@@ -131,7 +112,16 @@ def lines(out: Path, report: dict[str, Any]) -> list[str]:
     """For people."""
     ended = ", ".join(f"{kind} {count}" for kind, count in report["ended"].items())
     return [
-        f"{out}: {report['traces']} traces, {report['tasks']} tasks, {report['steps']} steps, {report['calls']} calls",
+        f"{out}: traces {report['traces']}, tasks {report['tasks']}, steps {report['steps']}, calls {report['calls']}",
         f"  solved: {report['solved']} ({report['solved'] / max(1, report['traces']):.2f}); ended: {ended}",
         f"  {report['seconds']:.1f} s, {report['cpu_seconds']:.1f} s of CPU in this process, the warm-up included",
     ]
+
+
+COLLECT: Final = PluggedCommand(
+    group="traces",
+    name="collect",
+    summary="Have the recipe repair's warm policy attempt tasks it never saw, and record what it saw, did and got.",
+    example="traces.jsonl --rollouts 100",
+    body=_collect,
+)

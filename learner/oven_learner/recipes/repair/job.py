@@ -62,18 +62,20 @@ def repair_trainer(
     instances: Sequence[Instance] = (),
     environment: Callable[[], RepairTools] | None = None,
     sink: Callable[[Trace], None] | None = None,
+    split: str = "train",
     **arguments: Any,
 ) -> Any:
     """The trainer alone, for those who train it otherwise. `instances`: the tasks, without which training's own are
     generated; `environment`: another one than that of this process; `sink` is given each rollout's trace, where
-    settings do not write them; `arguments` are further ones of GRPOConfig."""
+    settings do not write them; `split` is what they say of the tasks;
+    `arguments` are further ones of GRPOConfig."""
     quiet_libraries()
     tests = tests or SandboxedTests()
     model, tokenizer = warm_policy(settings, seed, cache, tests)
     chosen = list(instances) or tasks(f"training {seed}", settings.train_tasks, shapes=settings.shapes)
     if sink is None and settings.traces:
         sink = to_file(workdir / "traces.jsonl")
-    recorder = Recorder(environment or local(chosen, tests), sink or _nowhere, split="train", name="repair")
+    recorder = Recorder(environment or local(chosen, tests), sink or _nowhere, split=split, name="repair")
     trainer = trainer_class(
         model=model,
         processing_class=tokenizer,

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from oven_agents.judges.failures import Kind
+from oven_agents.providers.failures import Kind
 from oven_controller.protocol.requests import JudgeHealth
 from oven_controller.settings.judge_providers import ModelEndpoint
 from oven_controller.telemetry.genai import CallRecord
@@ -24,6 +24,17 @@ class Usage:
     """Of the whole prompt, what came from a cache included."""
     output_tokens: int
     cached_tokens: int = 0
+    """Of the input: read from a cache."""
+    written_tokens: int = 0
+    """Of the input: written to a cache, which costs more than other input where an API bills it."""
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.written_tokens + other.written_tokens,
+        )
 
 
 Price: TypeAlias = Callable[[Sequence[Usage | None]], float | None]
@@ -69,6 +80,14 @@ class Ledger:
         self.usages += other.usages
         self.faults += other.faults
         other.usages, other.faults = [], Counter()
+
+    def absorb_attempts(self, other: Ledger, unknown: Sequence[Usage] = ()) -> None:
+        """Takes over the attempts of one call, and the usages that are counted for those of no known one."""
+        self.attempts += other.attempts
+        self.billable += other.billable
+        self.faults.update(other.faults)
+        self.last = other.last
+        self.usages += unknown
 
     @property
     def input_tokens(self) -> int:
@@ -119,8 +138,10 @@ def cost_usd(asked: ModelEndpoint, usages: Sequence[Usage | None]) -> float | No
 def _priced(asked: ModelEndpoint, usage: Usage) -> float | None:
     if (price := asked.price) is not None:
         cached = price.input if price.cached_input is None else price.cached_input
-        fresh = usage.input_tokens - usage.cached_tokens
-        return (fresh * price.input + usage.cached_tokens * cached + usage.output_tokens * price.output) / 1e6
+        written = price.input if price.cache_write is None else price.cache_write
+        fresh = usage.input_tokens - usage.cached_tokens - usage.written_tokens
+        costs = fresh * price.input + usage.cached_tokens * cached + usage.written_tokens * written
+        return (costs + usage.output_tokens * price.output) / 1e6
     try:
         from genai_prices import Usage as Priced
         from genai_prices import calc_price
@@ -130,6 +151,7 @@ def _priced(asked: ModelEndpoint, usage: Usage) -> float | None:
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         cache_read_tokens=usage.cached_tokens or None,
+        cache_write_tokens=usage.written_tokens or None,
     )
     try:
         # An address is never guessed at by the model's name: one's own server may call its model anything.

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from oven_agents.judges.providers.provider import Question
 from oven_agents.judges.sanitize import capped, data_block, visible
 from oven_agents.judges.verdict import SCHEMA
+from oven_agents.providers.provider import Question
 from oven_controller.settings.model import Role
 
 TOKENS = 4096

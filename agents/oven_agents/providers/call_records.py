@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from oven_agents.judges.failures import Kind
-from oven_agents.judges.providers.provider import Answer, Provider
+from oven_agents.providers import conversation
+from oven_agents.providers.conversation import Conversing
+from oven_agents.providers.failures import Kind
+from oven_agents.providers.provider import Answer, Provider
 from oven_controller.telemetry.genai import CallRecord
 
 
@@ -41,4 +43,24 @@ def call_record(
         cost_usd=cost_usd,
         evaluation=evaluation,
         scores=scores or {},
+    )
+
+
+def conversation_record(
+    provider: Conversing, answer: conversation.Answer | None, error: Kind | None, resends: int, started_ns: int
+) -> CallRecord:
+    """One request for one sample, that ends now. `answer` None: nothing answered."""
+    return CallRecord(
+        operation="chat",
+        provider=provider.name,
+        request_model=provider.model,
+        response_model=answer.model if answer is not None else "",
+        input_tokens=answer.tokens_in if answer is not None and answer.counted else None,
+        output_tokens=answer.tokens_out if answer is not None and answer.counted else None,
+        finish_reason=answer.finish if answer is not None else "",
+        error_type=error,
+        resends=max(0, resends),
+        started_ns=started_ns,
+        ended_ns=time.time_ns(),
+        cost_usd=answer.usd if answer is not None else None,
     )

@@ -1,12 +1,15 @@
-"""What a judge needs of an LLM's API: one question, one answer. Each adapter is this over one official SDK."""
+"""What a judge needs of an LLM's API: one question, one answer. Each adapter is this over one official SDK.
+
+Supervisors and teachers have conversations with the same adapters (conversation.py)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
-from oven_agents.judges.providers.terms import AgreedTerms
-from oven_agents.judges.usage import Usage
+from oven_agents.providers.conversation import Conversation, Conversing, Draw
+from oven_agents.providers.terms import AgreedTerms
+from oven_agents.providers.usage import Usage
 from oven_controller.settings.judge_providers import ModelEndpoint
 
 Outcome: TypeAlias = Literal["complete", "truncated", "refusal"]
@@ -68,15 +71,22 @@ class Provider(Protocol):
     def model(self) -> str: ...
 
     async def ask(self, question: Question, timeout_s: float) -> Answer:
-        """`timeout_s` is for each HTTP attempt; the caller bounds the whole. Raises JudgeFailure for everything that is
+        """`timeout_s` is for each HTTP attempt; the caller bounds the whole. Raises ModelFailure for everything that is
         not an answer: the SDK's own retries are behind it then."""
         ...
 
     async def close(self) -> None: ...
 
 
-class EndpointProvider(Provider, Protocol):
+class EndpointProvider(Provider, Conversing, Protocol):
     """One behind an address: what it can do is found out by asking."""
+
+    draws_together: bool
+    """The API draws several samples in one request, as far as is known."""
+
+    async def draw(self, conversation: Conversation, samples: int, attempt_s: float) -> Draw:
+        """As Samples.draw."""
+        ...
 
     @property
     def asked(self) -> ModelEndpoint:

@@ -1,11 +1,11 @@
-"""What a run's judges have spent: one SQLite file in the run's folder, into which each member's process books.
+"""What calls to language models have cost: one SQLite file, into which each account books (a judge, a teacher).
 
 A call's greatest cost is held before the call is made, and what it came to is booked afterwards, each in one
-transaction over all members; so the caps hold for processes that know nothing of each other, over restarts of a member
+transaction over all accounts; so the caps hold for processes that know nothing of each other, over restarts of a judge
 or the stack, and over `--resume`. What a process held when it died counts as spent, at its greatest cost: whether it
 was billed is not known.
 
-SQLite's write-ahead log works among processes of one machine. A member elsewhere has a run folder, and so a file and
+SQLite's write-ahead log works among processes of one machine. A judge elsewhere has a run folder, and so a file and
 caps, of its own.
 """
 
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,11 +30,11 @@ ROUNDING_USD: Final = 1e-9
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS spent (
-    member TEXT PRIMARY KEY, calls INTEGER NOT NULL, unanswered INTEGER NOT NULL, unpriced INTEGER NOT NULL,
+    account TEXT PRIMARY KEY, calls INTEGER NOT NULL, unanswered INTEGER NOT NULL, unpriced INTEGER NOT NULL,
     input_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, usd REAL NOT NULL
 );
 CREATE TABLE IF NOT EXISTS held (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, member TEXT NOT NULL, calls INTEGER NOT NULL, unanswered INTEGER NOT NULL,
+    id INTEGER PRIMARY KEY AUTOINCREMENT, account TEXT NOT NULL, calls INTEGER NOT NULL, unanswered INTEGER NOT NULL,
     unpriced INTEGER NOT NULL, input_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, usd REAL NOT NULL
 );
 """
@@ -84,105 +85,137 @@ class Refused:
     """No later one may, either. Otherwise calls under way hold what is left, and may give some of it back."""
 
 
-class JudgeSpend:
-    """One member's view of the file. Not for several threads."""
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """A cap on what is spent."""
 
-    def __init__(self, folder: Path, member: str, committee: BudgetSettings, own: BudgetSettings) -> None:
-        """Opens `folder`/spend.sqlite, or makes it. What an earlier process of this member still held is booked.
+    budget: BudgetSettings
+    setting: str
+    """Its name for people, as in a file of settings."""
+    whole: bool = True
+    """It holds for all accounts of the file together; otherwise for the one that it is given for."""
+
+
+class ModelSpend:
+    """One account's view of the file. Threads may share it."""
+
+    def __init__(
+        self, path: Path | None, account: str, caps: Sequence[Cap] = (), *, booked_by_others: bool = True
+    ) -> None:
+        """Opens the file, or makes it. What an earlier process of this account still held is booked; of any account,
+        where no other process books there. `path` None: it is in memory, and gone with the process.
 
         Raises ConfigError where it cannot be used: damaged, or not to be written.
         """
-        self.path = folder / NAME
-        self._member = member
-        self._caps = ((committee, "committee.budget"), (own, f"committee.members.{member}.budget"))
-        self.capped = committee.capped or own.capped
+        self.path = path
+        self._account = account
+        self._caps = tuple(caps)
+        self.capped = any(cap.budget.capped for cap in caps)
         """Whether anything is capped."""
+        self._lock = threading.Lock()
         try:
-            folder.mkdir(exist_ok=True)
-            self._file = open_database(self.path, _TABLES)
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open_database(path, _TABLES)
             with self._transaction():
-                self._book(_by_member(self._file, "held").get(member, Spend()))
-                self._file.execute("DELETE FROM held WHERE member = ?", (member,))
+                for name, cost in _by_account(self._file, "held").items():
+                    if name == account or not booked_by_others:
+                        self._book(cost, name)
+                        self._file.execute("DELETE FROM held WHERE account = ?", (name,))
         except (sqlite3.Error, OSError) as error:
+            lowered = caps[0].setting if caps else "the budget"
             raise ConfigError(
-                f"what the judges of this run have spent cannot be read: {self.path} ({error}); restore the file, or "
-                "remove it to count from zero, and then lower committee.budget by what was spent"
+                f"what was spent on models cannot be read: {path} ({error}); restore the file, or remove it to count "
+                f"from zero, and then lower {lowered} by what was spent"
             ) from error
 
-    def hold(self, greatest: Spend) -> int | Refused:
-        """Room for one call, as a number to give back to `book`. Raises sqlite3.Error where nothing can be written."""
+    def hold(self, greatest: Spend, account: str = "") -> int | Refused:
+        """Room for one call, as a number to give back to `book`. `account`: another one than the view's. Raises
+        sqlite3.Error where nothing can be written."""
+        account = account or self._account
         with self._transaction():
-            if refused := self._refused(greatest):
+            if refused := self._refused(greatest, account):
                 return refused
-            row = (self._member, *greatest.row)
+            row = (account, *greatest.row)
             found = self._file.execute("INSERT INTO held VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid
         assert found is not None
         return found
 
-    def _refused(self, greatest: Spend) -> Refused | None:
+    def _refused(self, greatest: Spend, account: str) -> Refused | None:
         if not self.capped:
             return None
-        booked, held = _by_member(self._file, "spent"), _by_member(self._file, "held")
-        for budget, setting, names in (
-            (*self._caps[0], {*booked, *held}),
-            (*self._caps[1], {self._member}),
-        ):
+        booked, held = _by_account(self._file, "spent"), _by_account(self._file, "held")
+        for cap in self._caps:
+            names = {*booked, *held} if cap.whole else {account}
             spent = sum((booked[name] for name in names if name in booked), Spend())
             under_way = sum((held[name] for name in names if name in held), Spend())
             for final, used in ((True, spent), (False, spent + under_way)):
-                if over := _over(budget, setting, used, greatest):
+                if over := _over(cap.budget, cap.setting, used, greatest):
                     return Refused(over, final)
         return None
 
     def book(self, held: int, cost: Spend) -> None:
         """The call has ended, and came to `cost`; nothing, if it was not billed. Raises sqlite3.Error."""
         with self._transaction():
-            self._file.execute("DELETE FROM held WHERE id = ?", (held,))
-            self._book(cost)
+            found = self._file.execute("DELETE FROM held WHERE id = ? RETURNING account", (held,)).fetchone()
+            self._book(cost, found[0] if found else self._account)
+
+    def spent(self) -> dict[str, Spend]:
+        """Account → what was spent, in all processes; without what is held for calls under way. Raises
+        sqlite3.Error."""
+        with self._lock:
+            return dict(sorted(_by_account(self._file, "spent").items()))
 
     def close(self) -> None:
         self._file.close()
 
-    def _book(self, cost: Spend) -> None:
+    def _book(self, cost: Spend, account: str) -> None:
         if cost == Spend():
             return
         self._file.execute(
-            "INSERT INTO spent VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (member) DO UPDATE SET "
+            "INSERT INTO spent VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (account) DO UPDATE SET "
             "calls = calls + excluded.calls, unanswered = unanswered + excluded.unanswered, "
             "unpriced = unpriced + excluded.unpriced, input_tokens = input_tokens + excluded.input_tokens, "
             "output_tokens = output_tokens + excluded.output_tokens, usd = usd + excluded.usd",
-            (self._member, *cost.row),
+            (account, *cost.row),
         )
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         """The write lock from the beginning: two processes may not both see the same room."""
-        self._file.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._file.execute("ROLLBACK")
-            raise
-        self._file.execute("COMMIT")
+        with self._lock:
+            self._file.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._file.execute("ROLLBACK")
+                raise
+            self._file.execute("COMMIT")
+
+
+def judges_file(run: Path) -> Path:
+    """Where the judges of the run with this folder book."""
+    return run / FOLDER / NAME
 
 
 def read_spend(run: Path) -> dict[str, Spend]:
-    """Member → what it has spent in the run whose folder this is, what is held for calls under way not counted; empty
+    """Judge → what it has spent in the run whose folder this is, what is held for calls under way not counted; empty
     where nothing was. Raises ConfigError where the file cannot be read."""
-    path = run / FOLDER / NAME
+    path = judges_file(run)
     if not path.exists():
         return {}
     try:
         reading = f"{path.absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(reading, uri=True, timeout=BUSY_S)) as file:
-            return dict(sorted(_by_member(file, "spent").items()))
+            return dict(sorted(_by_account(file, "spent").items()))
     except sqlite3.Error as error:
         raise ConfigError(f"{path} cannot be read ({error})") from error
 
 
-def _by_member(file: sqlite3.Connection, table: str) -> dict[str, Spend]:
+def _by_account(file: sqlite3.Connection, table: str) -> dict[str, Spend]:
     return {
-        member: Spend(*sums) for member, *sums in file.execute(f"SELECT member, {_SUMS} FROM {table} GROUP BY member")
+        account: Spend(*sums)
+        for account, *sums in file.execute(f"SELECT account, {_SUMS} FROM {table} GROUP BY account")
     }
 
 

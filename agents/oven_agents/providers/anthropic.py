@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from oven_agents.judges.providers.provider import Answer, Outcome, Question
-from oven_agents.judges.providers.sdk_client import RETRIES, count, failure_of, quieten, read, watched_client
-from oven_agents.judges.providers.terms import AgreedTerms, Terms
-from oven_agents.judges.usage import Usage
+from oven_agents.providers.anthropic_conversation import request_body, sample_of
+from oven_agents.providers.conversation import Conversation, Draw
+from oven_agents.providers.provider import Answer, Outcome, Question
+from oven_agents.providers.sampling import Samples
+from oven_agents.providers.sdk_client import RETRIES, count, failure_of, quieten, read, watched_client
+from oven_agents.providers.terms import AgreedTerms, Terms
+from oven_agents.providers.usage import Usage, cost_usd
 from oven_controller.settings.judge_providers import ModelEndpoint
 
 if TYPE_CHECKING:
     from anthropic.types import Message
 
+_Read = TypeVar("_Read")
 _STOPPED = (
     "end_turn",
     "max_tokens",
@@ -30,7 +35,9 @@ _OUTCOMES: dict[str, Outcome] = {
 }
 
 
-class Anthropic:
+class Anthropic(Samples):
+    draws_together = False
+
     def __init__(self, asked: ModelEndpoint, terms: AgreedTerms, key: str) -> None:
         """The address comes without /v1."""
         import anthropic
@@ -52,25 +59,38 @@ class Anthropic:
         return await self.terms.ask(partial(self._ask, question, timeout_s))
 
     async def _ask(self, question: Question, timeout_s: float, terms: Terms) -> Answer:
-        options: dict[str, Any] = {}
+        body: dict[str, Any] = {
+            "system": question.system,
+            "messages": [{"role": "user", "content": question.user}],
+        }
         if terms.schema == "strict":
-            # As an argument of its own the SDK would walk through it in each call, which costs CPU time.
-            options["extra_body"] = {"output_config": {"format": {"type": "json_schema", "schema": question.schema}}}
+            body["output_config"] = {"format": {"type": "json_schema", "schema": question.schema}}
+        return await self._post(body, question.max_tokens, timeout_s, self._read)
+
+    async def draw(self, conversation: Conversation, samples: int, attempt_s: float) -> Draw:
+        return await self._post(request_body(conversation), conversation.max_tokens, attempt_s, self._read_draw)
+
+    async def _post(
+        self, body: dict[str, Any], max_tokens: int, timeout_s: float, reader: Callable[[Message], _Read]
+    ) -> _Read:
         try:
+            # What the SDK is given as arguments of their own it walks through in each call, which costs CPU time.
             answer: object = await self._client.messages.create(
-                model=self.model,
-                system=question.system,
-                messages=[{"role": "user", "content": question.user}],
-                max_tokens=question.max_tokens,
-                timeout=timeout_s,
-                **options,
+                model=self.model, messages=[], max_tokens=max_tokens, timeout=timeout_s, extra_body=body
             )
         except Exception as error:
             raise failure_of(error, self._sdk) from None
         from anthropic.types import Message
 
-        found: Answer = read(answer, Message, self._read)
+        found: _Read = read(answer, Message, reader)
         return found
+
+    def _read_draw(self, answer: Message) -> Draw:
+        usage = _usage(answer)
+        return Draw((sample_of(answer),), usage, cost_usd(self.asked, [usage]), self._called(answer))
+
+    def _called(self, answer: Message) -> str:
+        return "" if self._key in str(answer.model) else str(answer.model)[:100]
 
     async def close(self) -> None:
         await self._client.close()
@@ -82,7 +102,7 @@ class Anthropic:
             text=text,
             outcome=_OUTCOMES.get(finish, "complete"),
             finish_reason=finish,
-            model="" if self._key in str(answer.model) else str(answer.model)[:100],
+            model=self._called(answer),
             usage=_usage(answer),
         )
 
@@ -93,6 +113,6 @@ def _usage(answer: Message) -> Usage | None:
         cached = count(usage.cache_read_input_tokens or 0)
         written = count(usage.cache_creation_input_tokens or 0)
         # Here `input_tokens` leaves out what went through the cache.
-        return Usage(count(usage.input_tokens) + cached + written, count(usage.output_tokens), cached)
+        return Usage(count(usage.input_tokens) + cached + written, count(usage.output_tokens), cached, written)
     except (AttributeError, TypeError, ValueError):
         return None

@@ -6,13 +6,13 @@ import json
 import re
 from typing import Any, Final
 
-from oven_agents.judges.failures import JudgeFailure
+from oven_agents.providers.failures import ModelFailure
 
 _FENCED: Final = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL)
 
 
 def json_object(text: str) -> Any:
-    """The value. Raises JudgeFailure: bad_json, or schema where a key stands twice in one object. A code fence around
+    """The value. Raises ModelFailure: bad_json, or schema where a key stands twice in one object. A code fence around
     the whole is taken off: endpoints without their own schema add one."""
     text = text.strip()
     fenced = _FENCED.match(text)
@@ -20,8 +20,8 @@ def json_object(text: str) -> Any:
         return json.loads(fenced[1] if fenced else text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         if isinstance(error, _RepeatedKey):
-            raise JudgeFailure("schema", "a key stands twice in one object") from None
-        raise JudgeFailure("bad_json", "the answer is not one JSON object") from None
+            raise ModelFailure("schema", "a key stands twice in one object") from None
+        raise ModelFailure("bad_json", "the answer is not one JSON object") from None
 
 
 class _RepeatedKey(ValueError):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from oven_agents.judges.providers.provider import Answer, Logprobs, Outcome, Question, TokenLogprob
-from oven_agents.judges.providers.sdk_client import RETRIES, count, failure_of, quieten, read, watched_client
-from oven_agents.judges.providers.terms import AgreedTerms, Terms
-from oven_agents.judges.usage import Usage
+from oven_agents.providers.conversation import Conversation, Draw
+from oven_agents.providers.openai_conversation import request_body, samples_of
+from oven_agents.providers.provider import Answer, Logprobs, Outcome, Question, TokenLogprob
+from oven_agents.providers.sampling import Samples
+from oven_agents.providers.sdk_client import RETRIES, count, failure_of, quieten, read, watched_client
+from oven_agents.providers.terms import AgreedTerms, Terms
+from oven_agents.providers.usage import Usage, cost_usd
 from oven_controller.settings.judge_providers import ModelEndpoint
 
 if TYPE_CHECKING:
@@ -17,11 +21,14 @@ if TYPE_CHECKING:
     from openai.types.chat.chat_completion import Choice
     from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob, TopLogprob
 
+_Read = TypeVar("_Read")
 _FINISHED = ("stop", "length", "tool_calls", "content_filter", "function_call")
 _OUTCOMES: dict[str, Outcome] = {"length": "truncated", "content_filter": "refusal"}
 
 
-class OpenAI:
+class OpenAI(Samples):
+    draws_together = True
+
     def __init__(self, asked: ModelEndpoint, terms: AgreedTerms, key: str) -> None:
         """The address ends in /v1, or in what the endpoint has there."""
         import openai
@@ -37,6 +44,9 @@ class OpenAI:
 
     async def ask(self, question: Question, timeout_s: float) -> Answer:
         return await self.terms.ask(partial(self._ask, question, timeout_s))
+
+    async def draw(self, conversation: Conversation, samples: int, attempt_s: float) -> Draw:
+        return await self._post(request_body(conversation, samples, self.asked.limit_as), attempt_s, self._read_draw)
 
     async def close(self) -> None:
         await self._client.close()
@@ -55,6 +65,9 @@ class OpenAI:
             body["response_format"] = {"type": "json_object"}
         if terms.top_logprobs:
             body |= {"logprobs": True, "top_logprobs": terms.top_logprobs}
+        return await self._post(body, timeout_s, self._read)
+
+    async def _post(self, body: dict[str, Any], timeout_s: float, reader: Callable[[ChatCompletion], _Read]) -> _Read:
         try:
             answer: object = await self._client.chat.completions.create(
                 model=self.model, messages=[], timeout=timeout_s, extra_body=body
@@ -63,8 +76,15 @@ class OpenAI:
             raise failure_of(error, self._sdk) from None
         from openai.types.chat import ChatCompletion
 
-        found: Answer = read(answer, ChatCompletion, self._read)
+        found: _Read = read(answer, ChatCompletion, reader)
         return found
+
+    def _read_draw(self, answer: ChatCompletion) -> Draw:
+        usage = _usage(answer)
+        return Draw(samples_of(answer), usage, cost_usd(self.asked, [usage]), self._called(answer))
+
+    def _called(self, answer: ChatCompletion) -> str:
+        return "" if self._key in str(answer.model) else str(answer.model)[:100]
 
     def _read(self, answer: ChatCompletion) -> Answer:
         choice = answer.choices[0]
@@ -74,7 +94,7 @@ class OpenAI:
             text=text if isinstance(text, str) else "",
             outcome="refusal" if refused else _OUTCOMES.get(finish, "complete"),
             finish_reason=finish,
-            model="" if self._key in str(answer.model) else str(answer.model)[:100],
+            model=self._called(answer),
             usage=_usage(answer),
             logprobs=_logprobs(choice),
         )

@@ -43,8 +43,9 @@ UNUSABLE: Final[frozenset[Kind]] = frozenset(
 """An answer came, and there is no verdict in it."""
 
 
-class JudgeFailure(Exception):
-    """Why a judge has no scores for a group. `detail` never holds text of a provider's, a prompt or a completion."""
+class ModelFailure(Exception):
+    """Why there is no answer of a model's, or none that can be used. `detail` never holds text of a provider's, a
+    prompt or a completion."""
 
     def __init__(self, kind: Kind, detail: str = "") -> None:
         super().__init__(f"{kind}: {detail}" if detail else kind)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
-from oven_agents.judges.failures import JudgeFailure
+from oven_agents.providers.failures import ModelFailure
 from oven_controller.settings.judge_providers import ModelEndpoint, SchemaMode
 
 log = logging.getLogger("oven.member")
@@ -61,11 +61,11 @@ class AgreedTerms:
 
     async def ask(self, once: Callable[[Terms], Awaitable[_Answer]]) -> _Answer:
         """`once` by the terms in force; by lesser ones from then on, where those are refused and lesser ones are not.
-        Raises JudgeFailure, the first one where everything is refused: then nothing was wrong with the terms."""
+        Raises ModelFailure, the first one where everything is refused: then nothing was wrong with the terms."""
         began = terms = self.now
         try:
             answer = await once(terms)
-        except JudgeFailure as failure:
+        except ModelFailure as failure:
             if failure.kind != "bad_request" or (self._settled and began == self.now):
                 raise
             if self._settled:  # another call has found out meanwhile what is refused
@@ -81,12 +81,12 @@ class AgreedTerms:
         return answer
 
     async def _with_less(
-        self, once: Callable[[Terms], Awaitable[_Answer]], refused: Terms, failure: JudgeFailure
+        self, once: Callable[[Terms], Awaitable[_Answer]], refused: Terms, failure: ModelFailure
     ) -> tuple[Terms, _Answer]:
         for terms in self._lesser(refused):
             try:
                 return terms, await once(terms)
-            except JudgeFailure as again:
+            except ModelFailure as again:
                 if again.kind != "bad_request":
                     raise
         raise failure

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oven_agents.judges.failures import JudgeFailure, Kind, kind_of_status
-from oven_agents.judges.usage import current
+from oven_agents.providers.failures import Kind, ModelFailure, kind_of_status
+from oven_agents.providers.usage import current
 
 if TYPE_CHECKING:
     import httpx2
@@ -50,30 +50,30 @@ def watched_client(sdk: ModuleType) -> httpx2.AsyncClient:
     return client
 
 
-def failure_of(error: Exception, sdk: ModuleType) -> JudgeFailure:
+def failure_of(error: Exception, sdk: ModuleType) -> ModelFailure:
     """What an SDK raised, as one of our kinds. The error's own text is left behind: it may quote the request."""
     name = type(error).__name__
     if isinstance(error, sdk.APIStatusError):
-        return JudgeFailure(kind_of_status(error.status_code), f"HTTP {error.status_code}")
+        return ModelFailure(kind_of_status(error.status_code), f"HTTP {error.status_code}")
     if isinstance(error, sdk.APITimeoutError):
-        return JudgeFailure("timeout", "no answer within an attempt's time")
+        return ModelFailure("timeout", "no answer within an attempt's time")
     if isinstance(error, sdk.APIConnectionError):
-        return JudgeFailure("connection", "the endpoint cannot be reached, or hung up")
+        return ModelFailure("connection", "the endpoint cannot be reached, or hung up")
     # Neither SDK wraps these: a body that is cut off, or not JSON at all.
     if isinstance(error, (ValueError, TypeError, AttributeError, sdk.APIError)):
-        return JudgeFailure("bad_response", f"the body is not the API's ({name})")
-    return JudgeFailure("internal", name)
+        return ModelFailure("bad_response", f"the body is not the API's ({name})")
+    return ModelFailure("internal", name)
 
 
 def read(answer: object, expected: type[_Read], reader: Callable[[_Read], Any]) -> Any:
-    """`reader(answer)`; JudgeFailure where the answer is not what the SDK promises: it builds its models without
+    """`reader(answer)`; ModelFailure where the answer is not what the SDK promises: it builds its models without
     validating them, and returns a string for a page of HTML."""
     if not isinstance(answer, expected):
-        raise JudgeFailure("bad_response", f"a {type(answer).__name__} instead of the API's object")
+        raise ModelFailure("bad_response", f"a {type(answer).__name__} instead of the API's object")
     try:
         return reader(answer)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise JudgeFailure("bad_response", f"the object lacks parts ({type(error).__name__})") from None
+        raise ModelFailure("bad_response", f"the object lacks parts ({type(error).__name__})") from None
 
 
 def count(value: object) -> int:

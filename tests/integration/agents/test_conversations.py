@@ -1,0 +1,201 @@
+"""Conversations with tools and samples, over real HTTP in both wire formats; and the budget that they are paid from."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from oven_agents import providers
+from oven_agents.providers.budget import Budget
+from oven_agents.providers.conversation import ConversationFailure, Message, Tool, ToolCall
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.provider import EndpointProvider
+from oven_agents.supervisor.models import AnthropicHandler, LMResponse, OpenAIHandler
+from oven_bench.judging.judge_endpoint import Endpoint
+from oven_controller.errors import ConfigError
+from oven_controller.settings.judge_providers import Price, Wire, catalogue, endpoint_of
+from oven_controller.settings.model import BudgetSettings, ModelSettings
+
+KEY = "sk-canary-77aa"
+LOOK = Tool("look", "Looks a word up.", {"type": "object", "properties": {"word": {"type": "string"}}})
+ASKED = [Message("system", "Be brief."), Message("user", "How many?")]
+WIRES: tuple[Wire, ...] = ("openai", "anthropic")
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    async with Endpoint(seed=1).running() as endpoint:
+        yield endpoint
+
+
+class Connect(Protocol):
+    """Connects to the endpoint, until the test's end."""
+
+    def __call__(self, wire: Wire, model: str = "m", price: Price | None = None) -> EndpointProvider: ...
+
+
+@pytest.fixture
+async def connect(endpoint: Endpoint) -> AsyncIterator[Connect]:
+    made: list[EndpointProvider] = []
+
+    def one(wire: Wire, model: str = "m", price: Price | None = None) -> EndpointProvider:
+        settings = ModelSettings(
+            provider="compatible" if wire == "openai" else "claude",
+            model=model,
+            base_url=endpoint.openai_url if wire == "openai" else endpoint.url,
+        )
+        asked = replace(endpoint_of("worker", settings, catalogue(), "worker"), price=price, limit_as="max_tokens")
+        made.append(providers.connect("worker", asked, KEY))
+        return made[-1]
+
+    yield one
+    for provider in made:
+        await provider.close()
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_tool_is_called_and_its_result_answered(endpoint: Endpoint, connect: Connect, wire: Wire) -> None:
+    model = connect(wire, price=Price(input=5000, output=5000))
+    (first,) = await model.converse(ASKED, tools=[LOOK], max_tokens=99, temperature=0.5, stop=["."], timeout_s=60)
+    assert (first.finish, first.text, first.model) == ("tool_calls", "", "judge-2026-01-01")
+    (call,) = first.calls
+    assert (call.name, json.loads(call.arguments)) == ("look", {"word": "How many?"})
+    results = [*ASKED, first.message, Message("tool", "Seven.", call_id=call.id)]
+    (second,) = await model.converse(results, tools=[LOOK], max_tokens=99, timeout_s=60)
+    assert (second.finish, second.text, second.calls) == ("stop", "The answer to “Seven.” is seven.", ())
+    bill = endpoint.bills.tokens["m"]
+    assert (
+        first.tokens_in + second.tokens_in == bill["input"] and first.tokens_out + second.tokens_out == bill["output"]
+    )
+    assert first.counted and first.usd == pytest.approx((first.tokens_in + first.tokens_out) / 200)
+    sent = endpoint.requests[0]
+    assert (sent["temperature"], sent["max_tokens"]) == (0.5, 99)
+    assert sent["stop" if wire == "openai" else "stop_sequences"] == ["."]
+
+
+async def test_what_one_model_wrote_can_be_shown_to_another(endpoint: Endpoint, connect: Connect) -> None:
+    """Anthropic takes objects as arguments, few characters in ids, a turn's results together, and no empty text."""
+    calls = ToolCall("fn:1.0", "look", "{broken"), ToolCall("2", "look", '{"word": "b"}')
+    results = [Message("tool", "none", call_id="fn:1.0"), Message("tool", "one", call_id="2"), Message("user", "So?")]
+    model = connect("anthropic")
+    await model.converse([*ASKED, Message("assistant", "", calls), *results], tools=[LOOK], max_tokens=9, timeout_s=60)
+    sent = endpoint.requests[0]
+    assert sent["system"] == "Be brief."
+    assert [one["role"] for one in sent["messages"]] == ["user", "assistant", "user"]
+    used = sent["messages"][1]["content"]
+    assert [(one["id"], one["input"]) for one in used] == [("fn_1_0", {"arguments": "{broken"}), ("2", {"word": "b"})]
+    assert [one["type"] for one in sent["messages"][2]["content"]] == ["tool_result", "tool_result", "text"]
+    with pytest.raises(ConversationFailure, match=r"temperature is 1\.5; this API takes 0 to 1"):
+        await model.converse(ASKED, max_tokens=9, temperature=1.5, timeout_s=60)
+
+
+@pytest.mark.parametrize(
+    ("wire", "several", "requests"),
+    [("openai", "drawn", 1), ("openai", "ignored", 4), ("openai", "refused", 5), ("anthropic", "drawn", 4)],
+)
+async def test_samples_come_whatever_the_endpoint_makes_of_n(
+    endpoint: Endpoint, connect: Connect, wire: Wire, several: str, requests: int, tmp_path: Path
+) -> None:
+    endpoint.several = several  # type: ignore[assignment]
+    with Budget(path=tmp_path / "spend.sqlite") as budget:
+        model = budget.metered(connect(wire, price=Price(input=2.5, output=10)), "teacher")
+        answers = await model.converse(ASKED, samples=4, max_tokens=99, timeout_s=60)
+        assert {answer.text[-10:] for answer in answers} == {" is seven.", *(f"(sample {n})" for n in (1, 2, 3))}
+        bill, spent = endpoint.bills.tokens["m"], budget.accounts["teacher"]
+        for counted in (
+            (spent.input_tokens, spent.output_tokens),
+            (sum(answer.tokens_in for answer in answers), sum(answer.tokens_out for answer in answers)),
+        ):
+            assert counted == (bill["input"], bill["output"]), "no more and no less than was billed"
+        assert spent.usd == pytest.approx(sum(answer.usd or 0 for answer in answers)) and budget.cost_usd == spent.usd
+        assert sum(endpoint.served.values()) == requests
+        await model.converse(ASKED, samples=2, max_tokens=99, timeout_s=60)
+        assert sum(endpoint.served.values()) - requests == (1 if several == "drawn" and wire == "openai" else 2)
+        if wire == "anthropic":
+            cached = [answer.tokens_cached for answer in answers]
+            assert cached[0] == 0 and all(cached[1:]), "the first one alone warms the cache"
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_what_goes_wrong_is_a_kind_and_never_an_answer(endpoint: Endpoint, connect: Connect, wire: Wire) -> None:
+    """A quarter of all requests fails, in every way; what an answer says is right or marked."""
+    model = connect(wire, "m@chaos")
+    asked = [[Message("user", f"question {n}")] for n in range(40)]
+    ended = await asyncio.gather(
+        *(model.converse(one, tools=[LOOK], max_tokens=99, timeout_s=0.9) for one in asked), return_exceptions=True
+    )
+    for number, found in enumerate(ended):
+        if isinstance(found, BaseException):
+            assert isinstance(found, ModelFailure) and KEY not in str(found)
+            assert found.kind in ("rate_limit", "server_error", "overloaded", "connection", "timeout", "bad_response")
+        elif found[0].finish == "tool_calls":
+            arguments = found[0].calls[0].arguments
+            whole = json.dumps({"word": f"question {number}"})
+            assert arguments == whole or (arguments and whole.startswith(arguments)) or arguments == "{}"
+        else:
+            assert found[0].finish in ("length", "refusal")
+    assert endpoint.served["ok"] >= 20 and len(endpoint.served) > 5
+
+
+async def test_a_budget_holds_whoever_spends_and_is_counted_on(
+    endpoint: Endpoint, connect: Connect, tmp_path: Path
+) -> None:
+    path = tmp_path / "results" / "spend.sqlite"
+    endpoint.several = "ignored"
+    for made, of in ((0, 3), (3, 5)):
+        with Budget(calls=of, path=path) as budget:
+            worker = budget.metered(connect("openai"), "worker")
+            teacher = budget.metered(connect("anthropic"), "teacher")
+            await worker.converse(ASKED, max_tokens=9, timeout_s=60)
+            with pytest.raises(ConversationFailure, match=f"budget.calls is {of}, {of} are used") as raised:
+                await teacher.converse(ASKED, samples=4, max_tokens=9, timeout_s=60)
+            assert len(raised.value.answers) == of - made - 1, "what was paid for is not lost"
+            assert budget.spent.calls == of == sum(endpoint.served.values())
+            assert budget.cost_usd is None and budget.spent.unpriced == of, "no price is known, and that is said"
+    with Budget(usd=1.0) as budget, pytest.raises(ConfigError, match="price of 'm', the model of worker, is not known"):
+        budget.metered(connect("openai"), "worker")
+    with pytest.raises(ConfigError, match=r"budget.tokens is 0: .*leave it out for no cap"):
+        Budget(tokens=0)
+    assert BudgetSettings() == Budget().caps
+
+
+async def test_handlers_answer_programs_that_are_not_asynchronous(endpoint: Endpoint) -> None:
+    said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many?"}]
+    with Budget() as budget:
+        openai = OpenAIHandler("m", endpoint.openai_url, temperature=0.0, max_tokens=64, budget=budget, concurrency=4)
+        anthropic = AnthropicHandler("m@refusal,html", endpoint.url, api_key=KEY)
+        response = await asyncio.to_thread(openai.chat, said)
+        assert response.text == "The answer to “How many?” is seven." and response.finish == "stop"
+        assert (
+            response.usage
+            and response.usage.input_tokens == endpoint.bills.tokens["m"]["input"]
+            and response.usd is None
+        )
+        with pytest.raises(ModelFailure, match="refusal"):
+            await asyncio.to_thread(anthropic.chat, said)
+        slots = await asyncio.to_thread(anthropic.chat_batch, [said, said])
+        assert sorted(one.kind if isinstance(one, ModelFailure) else one.finish for one in slots) == [
+            "bad_response",
+            "stop",
+        ]
+        assert anthropic.secrets == (KEY,) and openai.secrets == (), "no key is no secret"
+        batch = await asyncio.to_thread(openai.chat_batch, [[{"role": "user", "content": str(n)}] for n in range(20)])
+        assert [one.text for one in batch if isinstance(one, LMResponse)] == [
+            f"The answer to “{n}” is seven." for n in range(20)
+        ]
+        assert budget.accounts["m"].calls == 21
+        await asyncio.to_thread(openai.close)
+        await asyncio.to_thread(anthropic.close)
+
+
+def test_a_handler_says_what_it_lacks() -> None:
+    with pytest.raises(ConfigError, match=r"no key for https://example.org/v1: give api_key"):
+        OpenAIHandler("m", "https://example.org/v1")
+    with pytest.raises(ConfigError, match="temperature is 3; give 0 to 2"):
+        OpenAIHandler("m", "http://127.0.0.1:1/v1", temperature=3)

@@ -16,7 +16,7 @@ from typing import Final
 
 from oven_agents.providers import conversation
 from oven_agents.providers.conversation import Answer, ConversationFailure, Conversing
-from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.failures import Kind, ModelFailure
 from oven_agents.providers.usage import Ledger, opened
 from oven_agents.traces.replies_file import Key, RepliesFile
 from oven_agents.traces.teachers_file import TeacherSettings
@@ -26,7 +26,10 @@ TRIES: Final = 3
 """Questions a state where what came back cannot be read: a body that was cut off, a page of HTML. Faults on the way
 there are the SDK's, which tries those again by itself."""
 UNREADABLE: Final = frozenset(("bad_response", "bad_json"))
-REFUSING: Final = frozenset(("auth", "not_found", "not_configured"))
+SECOND_PASS: Final = 0.1
+"""Share of failures up to which the states that failed are asked about once more at the end: few are bad luck, many are
+an endpoint that is down."""
+REFUSING: Final[frozenset[Kind]] = frozenset(("auth", "not_found", "not_configured"))
 """Kinds of failure that every further question would meet, too."""
 REFUSALS: Final = 3
 """Requests in a row that a teacher which has not answered yet turns down as wrong, until it is given up: it takes no
@@ -49,9 +52,10 @@ class Outcome:
     asked: int = 0
     answered: int = 0
     failed: Counter[str] = field(default_factory=Counter)
-    """Without any answer, by kind."""
+    """Without any answer, by kind; a state that was asked about again counts again."""
     faults: Counter[str] = field(default_factory=Counter)
-    """HTTP attempts that failed on the way, by kind, also where a later one succeeded."""
+    """HTTP attempts that failed on the way, or whose answer could not be read, by kind; also where a later one
+    succeeded."""
     stopped: str = ""
     """Why it ended before all states had been asked about; empty: it did not."""
     given_up: dict[str, str] = field(default_factory=dict)
@@ -83,6 +87,13 @@ class Replay:
     async def run(self) -> Outcome:
         """Raises OSError where a reply cannot be written: what is asked after that would be lost."""
         started = time.monotonic()
+        await self._pass()
+        if 0 < sum(self.outcome.failed.values()) < SECOND_PASS * self.outcome.asked:
+            await self._pass()
+        self.outcome.seconds = time.monotonic() - started
+        return self.outcome
+
+    async def _pass(self) -> None:
         lanes = []
         for teacher in self._teachers:
             queue = iter(self._traces)
@@ -93,8 +104,6 @@ class Replay:
                     group.create_task(lane)
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
-        self.outcome.seconds = time.monotonic() - started
-        return self.outcome
 
     async def _lane(self, teacher: Teacher, queue: Iterator[Trace]) -> None:
         for trace in queue:
@@ -144,6 +153,8 @@ class Replay:
                 self._note(teacher, failure)
                 kind = failure.kind
                 came = list(failure.answers) if isinstance(failure, ConversationFailure) else []
+                if kind in UNREADABLE:
+                    self.outcome.faults[kind] += 1
                 if came or kind not in UNREADABLE:
                     return came, kind
             except ValueError:  # a state that no API takes: nothing was sent

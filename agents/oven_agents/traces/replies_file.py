@@ -119,7 +119,7 @@ class RepliesFile:
             self._ended[key] += reply.sample == 0
             if reply.action is not None:
                 self._answered.add(key)
-            else:
+            elif self._failed.get(key) not in FINAL:  # of several samples one that was paid for is enough
                 self._failed[key] = reply.failure
 
     def _resume(self, teachers: Mapping[str, Mapping[str, object]], families: Mapping[str, str]) -> None:

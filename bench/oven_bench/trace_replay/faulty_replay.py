@@ -45,8 +45,10 @@ DEADLINE_S: Final = 4.0
 """Seconds: an endpoint that hangs takes two thirds of it."""
 KILLED_AT: Final = (1 / 3, 2 / 3)
 """Shares of the replies at which the process is killed."""
-CAP_SHARE: Final = 0.25
+CAP_SHARE: Final = 0.5
 """Of what the whole replay came to: the cap of the second one."""
+CAPPED_KILL: Final = 40
+"""Replies at which the replay with a cap is killed."""
 FITTED: Final = 4
 """Traces that are asked about before the forecast."""
 TOLERANCE: Final = 0.1
@@ -103,7 +105,7 @@ async def _faulty(folder: Path, url: str, traces: Sequence[Trace]) -> dict[str, 
 
 async def _capped(folder: Path, url: str, cap: float) -> dict[str, Any]:
     teachers, out = _teachers_file(folder, url, "capped", "@chaos", cap), folder / "capped.jsonl"
-    await _killed(folder, teachers, out, 1)
+    await _killed(folder, teachers, out, CAPPED_KILL)
     said = await _called(folder, "replay", "--teachers", str(teachers), "--out", str(out))
     again = await _called(folder, "replay", "--teachers", str(teachers), "--out", str(out))
     return {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
 from oven_bench.arm_comparison.ab_report import Plan, Report, plan, report
 from oven_bench.arm_comparison.detectable import Design, VarianceParts, assumed_parts, parts_of
-from oven_bench.progress import progress
+from oven_bench.progress import Advance, progress
 from oven_bench.replay_ab.ab_design import BASE, PRIMARY, AbDesign, Training
 from oven_bench.replay_ab.arm_pairs import Replayed
 from oven_bench.replay_ab.training_results import TrainingResult, arrays, missing
@@ -64,31 +64,32 @@ def run(
     jobs: int,
     train: Callable[[AbDesign, Training, Sequence[Pair], Path], TrainingResult],
 ) -> list[TrainingResult]:
-    """All results, those that were there among them. A training that fails ends the run with its error, once those
-    beside it have ended; the others are kept. Raises ConfigError for a results file of another design."""
+    """All results, those that were there among them. `jobs` trainings run at a time, each in a process of one thread;
+    one alone runs here. A training that fails ends the run with its error, once those beside it have ended; the others
+    are kept. Raises ConfigError for a results file of another design."""
     file = kept(folder, design)
     results = list(file.rows)
     wanted = missing(design, results)
     pairs = {mix: replayed.pairs(mix) for mix in design.mixes}
     if not wanted:
         return results
+    if jobs == 1:
+        with progress("trainings", len(wanted)) as advance:
+            return [*results, *(_add(file, train(design, one, pairs[one.mix], cache), advance) for one in wanted)]
     with workers(min(jobs, len(wanted)), _one_thread) as pool, progress("trainings", len(wanted)) as advance:
         # The first makes the warm policy, which the others then find in the cache.
         first = pool.submit(train, design, wanted[0], pairs[wanted[0].mix], cache)
-        results.append(_keep(file, first, advance))
+        results.append(_add(file, first.result(), advance))
         under_way = [pool.submit(train, design, one, pairs[one.mix], cache) for one in wanted[1:]]
         try:
-            results += [_keep(file, done, advance) for done in as_completed(under_way)]
+            results += [_add(file, done.result(), advance) for done in as_completed(under_way)]
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
     return results
 
 
-def _keep(
-    file: Kept[TrainingResult], done: Future[TrainingResult], advance: Callable[[int, str], None]
-) -> TrainingResult:
-    result = done.result()
+def _add(file: Kept[TrainingResult], result: TrainingResult, advance: Advance) -> TrainingResult:
     file.append(result)
     solved = [sample for task in result.solved for sample in task]
     advance(1, f"seed {result.seed}, {result.arm}, {result.mix}: {sum(solved) / len(solved):.3f} solved")

@@ -42,24 +42,26 @@ class Replayed:
         return tuple(sorted({reply.family for reply in self.replies if reply.action is not None}))
 
     def mixes(self) -> tuple[str, ...]:
-        """All teachers, and all but one family, where that leaves enough of them to agree."""
-        families = self.families
-        fewer = [f"{WITHOUT}{family}" for family in families] if len(families) > LEAST_FAMILIES else []
-        return (ALL, *fewer)
+        """All teachers, and all but one family, where the others make a pair."""
+        fewer = [f"{WITHOUT}{family}" for family in self.families]
+        return (ALL, *(mix for mix in fewer if self._pairs(mix)))
 
     def pairs(self, mix: str) -> list[Pair]:
         """Of the mix of teachers. Raises ConfigError for another mix, and where it makes no pair."""
-        if mix not in self.mixes():
+        if mix != ALL and mix.removeprefix(WITHOUT) not in self.families:
             raise ConfigError(f"no mix of teachers is called {mix!r}; there are {', '.join(self.mixes())}")
-        left_out = mix.removeprefix(WITHOUT) if mix != ALL else None
-        replies = [reply for reply in self.replies if reply.family != left_out]
-        found = [one.pair for one in mined(self.traces, grouped(replies)).pairs]
+        found = self._pairs(mix)
         if not found:
             raise ConfigError(
                 f"the teachers ({mix}) make no pair: ask more of them or at more states, at least {LEAST_FAMILIES} "
                 "families; `oven-controller traces pairs` says why states have none"
             )
         return found
+
+    def _pairs(self, mix: str) -> list[Pair]:
+        left_out = mix.removeprefix(WITHOUT) if mix != ALL else None
+        replies = [reply for reply in self.replies if reply.family != left_out]
+        return [one.pair for one in mined(self.traces, grouped(replies)).pairs]
 
 
 def with_random_direction(pairs: Sequence[Pair], seed: int) -> list[Pair]:

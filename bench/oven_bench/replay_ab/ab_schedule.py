@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from oven_bench.arm_comparison.ab_report import Plan, Report, plan, report
+from oven_bench.arm_comparison.arm_report import Plan, Report, plan, report
 from oven_bench.arm_comparison.detectable import Design, VarianceParts, assumed_parts, parts_of
 from oven_bench.progress import Advance, progress
 from oven_bench.replay_ab.ab_design import BASE, PRIMARY, AbDesign, Training

@@ -7,6 +7,7 @@ student: it loses the pairs of states where the cheap one wrongly agrees.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 from collections import Counter, defaultdict
@@ -18,7 +19,7 @@ from typing import Final, Literal, TypeAlias
 from oven_agents.traces.family_votes import ballot
 from oven_agents.traces.pairs import Key, decide
 from oven_controller.traces.comparable_actions import Unusable, action
-from oven_controller.traces.records import Reply, Tool, Trace, TraceStep
+from oven_controller.traces.records import Reply, Rule, Tool, Trace, TraceStep
 
 Gate: TypeAlias = Callable[[Trace, int], float | None]
 """(a trace, a step) → how early to ask; None: it cannot tell, and such states come last."""
@@ -72,7 +73,8 @@ class ReplayedState:
     """A state that each teacher was asked about."""
 
     trace: str
-    makes_pair: bool
+    rule: Rule | None
+    """Of the pair that it makes; None: it makes none."""
     costs: Mapping[str, float]
     """By teacher, in the unit of the replay."""
     scores: Mapping[str, float | None]
@@ -84,7 +86,7 @@ class ReplayedState:
     digest: str
     replies: tuple[Reply, ...]
 
-    @property
+    @functools.cached_property
     def cost(self) -> float:
         """All teachers'."""
         return sum(self.costs.values())
@@ -134,10 +136,11 @@ def replayed(traces: Iterable[Trace], replies: Mapping[Key, Sequence[Reply]]) ->
                     found.unpriced_failures += 1
                 else:
                     costs[one.teacher] += one.usd
+            decided = decide(ballot(step, trace.tools, digest, given))
             found.states.append(
                 ReplayedState(
                     trace=trace.id,
-                    makes_pair=not isinstance(decide(ballot(step, trace.tools, digest, given)), str),
+                    rule=None if isinstance(decided, str) else decided.rule,
                     costs=dict(costs),
                     scores={name: gate(trace, at) for name, gate in GATES.items()},
                     tie=at_random(trace, at) or 0.0,
@@ -177,19 +180,13 @@ class Curve:
 def curve(replay: Replay, gate: str, *, seed: int = 0, draws: int = DRAWS) -> Curve | None:
     """A gate's curve; None where the replay has no pair or no cost."""
     ordered = _asked_in_order(replay.states, gate)
-    points = _points(ordered)
+    traces = sorted({one.trace for one in ordered})
+    points = _points(ordered, dict.fromkeys(traces, 1))
     if points is None:
         return None
-    by_trace: defaultdict[str, list[ReplayedState]] = defaultdict(list)
-    for state in replay.states:
-        by_trace[state.trace].append(state)
-    traces = [by_trace[name] for name in sorted(by_trace)]
-    chance, gains = random.Random(seed), []
-    for _ in range(draws):
-        drawn = [state for one in chance.choices(traces, k=len(traces)) for state in one]
-        if (found := _points(_asked_in_order(drawn, gate))) is not None:
-            gains.append(_area(found) - 0.5)
-    gains.sort()
+    chance = random.Random(seed)
+    drawn = (_points(ordered, Counter(chance.choices(traces, k=len(traces)))) for _ in range(draws))
+    gains = sorted(_area(found) - 0.5 for found in drawn if found is not None)
     low, high = (gains[int(share * (len(gains) - 1))] for share in (0.025, 0.975)) if gains else (-0.5, 0.5)
     tenths = tuple(points[round(share * (len(points) - 1) / 10)] for share in range(11))
     return Curve(gate, tenths, _area(points) - 0.5, low, high, sum(one.scores[gate] is None for one in ordered))
@@ -205,19 +202,24 @@ class Tiers:
     cost: float
     pairs: float
     """Shares of the full replay's."""
+    by_rule: Mapping[Rule, float]
+    """Pairs of each rule: where the first agree with the student nobody is asked, and so no minority is found."""
 
 
 def tiers(replay: Replay, first: Collection[str]) -> Tiers | None:
     """`first` is asked about each state, and the others where it disagrees. None where the replay has no pair or no
     cost."""
-    pairs, cost = sum(one.makes_pair for one in replay.states), sum(one.cost for one in replay.states)
+    pairs = Counter(one.rule for one in replay.states if one.rule is not None)
+    cost = sum(one.cost for one in replay.states)
     if not pairs or not cost:
         return None
     asked = [one for one in replay.states if one.asks_on(first)]
     spent = sum(one.costs.get(name, 0.0) for one in replay.states for name in first)
     spent += sum(value for one in asked for name, value in one.costs.items() if name not in first)
-    kept = sum(one.makes_pair for one in asked)
-    return Tiers(tuple(sorted(first)), len(asked) / len(replay.states), spent / cost, kept / pairs)
+    kept = Counter(one.rule for one in asked if one.rule is not None)
+    by_rule = {rule: kept[rule] / count for rule, count in sorted(pairs.items())}
+    share = len(asked) / len(replay.states)
+    return Tiers(tuple(sorted(first)), share, spent / cost, kept.total() / pairs.total(), by_rule)
 
 
 def cheapest(replay: Replay) -> str:
@@ -237,15 +239,17 @@ def _asked_in_order(states: Sequence[ReplayedState], gate: str) -> list[Replayed
     return sorted(states, key=place)
 
 
-def _points(ordered: Sequence[ReplayedState]) -> list[Point] | None:
-    pairs, cost = sum(one.makes_pair for one in ordered), sum(one.cost for one in ordered)
+def _points(ordered: Sequence[ReplayedState], times: Mapping[str, int]) -> list[Point] | None:
+    """After each state; `times`: how often each trace was drawn. None where there is no pair or no cost."""
+    points, states, pairs, cost = [(0, 0, 0.0)], 0, 0, 0.0
+    for one in ordered:
+        if weight := times.get(one.trace, 0):
+            states, pairs = states + weight, pairs + weight * (one.rule is not None)
+            cost += weight * one.cost
+            points.append((states, pairs, cost))
     if not pairs or cost <= 0:
         return None
-    points, had, spent = [Point(0.0, 0.0, 0.0)], 0, 0.0
-    for number, one in enumerate(ordered, 1):
-        had, spent = had + one.makes_pair, spent + one.cost
-        points.append(Point(number / len(ordered), spent / cost, had / pairs))
-    return points
+    return [Point(asked / states, spent / cost, had / pairs) for asked, had, spent in points]
 
 
 def _area(points: Sequence[Point]) -> float:

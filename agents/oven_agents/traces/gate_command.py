@@ -52,7 +52,7 @@ def report(replay: Replay, curves: list[Curve], first: Tiers | None) -> dict[str
     return {
         "states": len(replay.states),
         "partial_states": replay.partial,
-        "pairs": sum(one.makes_pair for one in replay.states),
+        "pairs": sum(one.rule is not None for one in replay.states),
         "cost": sum(one.cost for one in replay.states),
         "unit": replay.unit,
         "unpriced_failures": replay.unpriced_failures,
@@ -65,7 +65,7 @@ def report(replay: Replay, curves: list[Curve], first: Tiers | None) -> dict[str
 def _text(replay: Replay, curves: list[Curve], first: Tiers | None) -> Iterator[str]:
     cost = sum(one.cost for one in replay.states)
     price = f"${cost:.4f}" if replay.unit == "usd" else f"{cost:,.0f} tokens (the price of some replies is not known)"
-    pairs = sum(one.makes_pair for one in replay.states)
+    pairs = sum(one.rule is not None for one in replay.states)
     yield f"{len(replay.states):,} states, {pairs:,} pairs, {price}; teachers: {', '.join(replay.teachers)}"
     if replay.partial:
         yield f"  left out, since some teacher was not asked: {replay.partial:,} states"
@@ -82,9 +82,10 @@ def _text(replay: Replay, curves: list[Curve], first: Tiers | None) -> Iterator[
         yield f"  {one.gate:14}{shares}    {one.gain:+.3f} [{one.low:+.3f}, {one.high:+.3f}]{unscored}"
     if first is not None:
         names = ", ".join(first.first)
+        rules = ", ".join(f"{rule.replace('_', ' ')} {share:.0%}" for rule, share in first.by_rule.items())
         yield (
             f"  tiers: {names} first, the others at {first.asked:.0%} of states: "
-            f"{first.cost:.0%} of the cost, {first.pairs:.0%} of the pairs"
+            f"{first.cost:.0%} of the cost, {first.pairs:.0%} of the pairs ({rules})"
         )
 
 

@@ -238,7 +238,7 @@ def answerable(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def unusable(answer: Answer) -> str:
-    """Why an answer is no action; empty: it is one. A text that was cut off may have been any action."""
+    """Why an answer is not an action; empty: it is one. A text that was cut off may have been any action."""
     if answer.finish == "refusal":
         return "refusal"
     if answer.finish == "length":

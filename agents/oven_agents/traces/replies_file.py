@@ -2,8 +2,8 @@
 
 `replies.jsonl` has a line for each sample, those of one state written at once. Beside it `replies.jsonl.asked` has a
 line for each state before a teacher is asked about it. A state that was asked about and has no reply was under way when
-an earlier process died. Whether it was billed is not known, so it is not asked again unless that is wanted, and stands
-in the file as a failure of the kind `interrupted`.
+an earlier process died. Whether it was billed is not known, so it is not asked again unless that is wanted, and is
+recorded as a failure of the kind `interrupted`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VERSION: Final = 1
 
 
 class RepliesFile:
-    """One writer's view of a file of replies. Whoever has made one closes it."""
+    """One writer's view of a file of replies. Its maker closes it."""
 
     def __init__(
         self,

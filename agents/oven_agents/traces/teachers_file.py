@@ -74,5 +74,5 @@ def read_teachers(path: Path) -> TeachersFile:
     found = validated(TeachersFile, given, "", layers, None)
     for name in found.teachers:
         if not name.replace("_", "").replace("-", "").replace(".", "").isalnum() or len(name) > 64:
-            raise ConfigError(f"{path}: {name!r} is no name for a teacher; use letters, digits, '_', '-' and '.'")
+            raise ConfigError(f"{path}: {name!r} cannot be a teacher's name; use letters, digits, '_', '-' and '.'")
     return found

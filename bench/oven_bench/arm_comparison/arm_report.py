@@ -18,7 +18,7 @@ from oven_controller.files import write_atomic
 
 @dataclass(frozen=True)
 class Plan:
-    """What is said before the run, and printed above what came of it."""
+    """What is said before the run, and printed above its results."""
 
     title: str
     base: str
@@ -38,13 +38,13 @@ class Plan:
         return [
             f"{self.title}: {self.primary} against {self.base} decides",
             f"{of.seeds} seeds × {of.tasks} tasks × {of.samples} samples, the same for all arms, detect {gain} with a "
-            f"chance of {POWER:g} ({self.basis}); below ± {points(self.equivalence)} is no effect",
+            f"chance of {POWER:g} ({self.basis}); less than ± {points(self.equivalence)} counts as none",
         ]
 
 
 @dataclass(frozen=True)
 class Report:
-    """A plan and what came of it."""
+    """A plan and its results."""
 
     plan: Plan
     comparisons: Mapping[str, Comparison]

@@ -159,7 +159,7 @@ def _teachers_file(folder: Path, url: str, part: str, script: str, cap: float | 
 
 
 async def _called(folder: Path, name: str, *options: str) -> dict[str, Any]:
-    """What the command prints. Raises ProcessError where that is no JSON."""
+    """What the command prints. Raises ProcessError where that is not JSON."""
     process = await _started(folder, name, *options)
     printed, complaint = await process.communicate()
     try:

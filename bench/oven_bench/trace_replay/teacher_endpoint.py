@@ -27,7 +27,7 @@ from oven_controller.errors import ProcessError
 from oven_controller.process.child import end_with_input
 
 SPOILT: Final = frozenset(("429", "500", "529", "reset", "hang", "cutbody", "html"))
-"""Faults after which there is no whole answer, so that nobody could have kept one."""
+"""Faults after which there is no whole answer to keep."""
 
 
 @dataclass(frozen=True)

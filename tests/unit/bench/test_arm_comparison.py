@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from oven_bench.arm_comparison.ab_report import plan, report
+from oven_bench.arm_comparison.arm_report import plan, report
 from oven_bench.arm_comparison.clustered import Comparison, compare, compare_all, mean_squares
 from oven_bench.arm_comparison.detectable import Design, Power, VarianceParts, assumed_parts, detectable, parts_of
 from oven_bench.arm_comparison.instrument import measure, passed

@@ -17,7 +17,6 @@ from oven_bench.replay_ab.training_results import TrainingResult
 from oven_controller.traces.records import Pair
 from oven_learner.environments.sandboxed_tests import SandboxedTests
 from oven_learner.environments.session import RepairSession
-from oven_learner.environments.small_functions import tasks
 from oven_learner.losses.channel import Channel
 from oven_learner.losses.hints import Hints
 from oven_learner.losses.replay_preference import ReplayImitation, ReplayPreference
@@ -48,7 +47,7 @@ def train_and_measure(design: AbDesign, training: Training, pairs: Sequence[Pair
             cache,
             tests=tests,
             channels=channels(design, training, pairs),
-            instances=tasks(f"training {training.seed}", settings.train_tasks, shapes=settings.shapes),
+            instances=settings.tasks(f"training {training.seed}", settings.train_tasks),
         )
         trainer.remove_callback(PrinterCallback)
         # The warm policy is the same for all; the order of tasks and what is sampled are the seed's.
@@ -89,7 +88,7 @@ def channels(design: AbDesign, training: Training, pairs: Sequence[Pair]) -> lis
 def measured(design: AbDesign, seed: int, trainer: Any, tests: SandboxedTests) -> tuple[tuple[int, ...], ...]:
     """[task][sample], 1 where the trained policy solves it. What is sampled depends on the seed, not on the arm."""
     settings = design.recipe
-    chosen = tasks(HELD_OUT, design.tasks, evaluation=True, shapes=settings.shapes)
+    chosen = settings.tasks(HELD_OUT, design.tasks, evaluation=True)
     sessions = [RepairSession(one, one.files, tests) for one in chosen for _ in range(design.samples)]
     policy = trainer.accelerator.unwrap_model(trainer.model)
     with torch.random.fork_rng(devices=[]):

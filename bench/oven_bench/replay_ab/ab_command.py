@@ -13,12 +13,19 @@ from oven_bench.bench_command import Jobs, Json
 from oven_bench.replay_ab.ab_design import ARMS, BASE, PRIMARY, AbDesign
 from oven_bench.replay_ab.ab_schedule import RESULTS, kept, planned, reported, run
 from oven_bench.replay_ab.arm_pairs import Replayed
-from oven_bench.replay_ab.training_results import missing
+from oven_bench.replay_ab.training_results import learnt, missing
 from oven_controller.errors import ConfigError, reason
+from oven_controller.files import write_atomic
 from oven_controller.plugged_command import PluggedCommand
 from oven_controller.terminal_text import say
 
-SMALL: dict[str, Any] = {"seeds": 2, "tasks": 6, "samples": 2, "steps": 2, "first_seed": 900}
+SMALL: dict[str, Any] = {
+    "seeds": 2, "tasks": 6, "samples": 2, "steps": 2, "first_seed": 900,
+    "settings": {
+        "hidden": 32, "layers": 1, "heads": 2, "ffn": 64, "demonstrations": 200, "sft_steps": 40, "sft_round": 40,
+        "sft_tasks": 8, "prompts_per_step": 2, "group_size": 4, "max_completion_length": 128,
+    },
+}  # fmt: skip
 """A dry run on development seeds: everything that the whole one does, and no figure to be believed."""
 
 
@@ -68,8 +75,12 @@ def ab(
     report = reported(of, design, results)
     report.write(out)
     seconds = sum(result.cpu_seconds for result in results)
-    lines = [*report.lines(), f"{len(results)} trainings, {seconds / 60:.1f} minutes of CPU; {out / 'report.svg'}"]
-    _print(report.as_json() | {"pairs": counts, "cpu_seconds": seconds}, lines, as_json)
+    terms = learnt(results)
+    lines = [*report.lines(), "", *(f"{arm}: {_figures(gauges)}" for arm, gauges in terms.items())]
+    lines += [f"{len(results)} trainings, {seconds / 60:.1f} minutes of CPU; {out / 'report.svg'}"]
+    found = report.as_json() | {"pairs": counts, "learnt": terms, "cpu_seconds": seconds}
+    write_atomic(out / "report.json", json.dumps(found, indent=1) + "\n")
+    _print(found, lines, as_json)
     return 0
 
 
@@ -88,7 +99,9 @@ def designed(given: dict[str, Any], settings: list[str]) -> AbDesign:
         (over if name in AbDesign.model_fields else recipe)[name] = parsed
     default = AbDesign.model_fields["settings"].default
     try:
-        design = AbDesign.model_validate({**given, **over, "settings": {**default, **recipe}})
+        design = AbDesign.model_validate(
+            {**given, **over, "settings": {**default, **given.get("settings", {}), **recipe}}
+        )
         _ = design.recipe
     except ValidationError as error:
         raise ConfigError(f"the design does not hold: {reason(error)}") from error
@@ -106,6 +119,10 @@ def _trained(out: Path, design: AbDesign, replayed: Replayed, home: Path | None,
     from oven_bench.replay_ab.arm_training import train_and_measure  # torch: only where something is trained
 
     return run(out, design, replayed, (home or out).absolute() / "cache", jobs, train_and_measure)
+
+
+def _figures(gauges: dict[str, float]) -> str:
+    return ", ".join(f"{name.removeprefix('channel/')} {value:.3g}" for name, value in gauges.items())
 
 
 def _counted(counts: dict[str, int]) -> str:

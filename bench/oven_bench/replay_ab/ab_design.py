@@ -52,9 +52,9 @@ class AbDesign(BaseModel):
     mixes: tuple[str, ...] = ("all",)
     """Mixes of teachers by name: "all", and "without FAMILY" for each family."""
 
-    sdpo: float = Field(default=0.1, gt=0, description="the weight α where SDPO is on")
-    replay: float = Field(default=0.5, gt=0, description="the weight β where replay is on")
-    imitation: float = Field(default=0.1, gt=0, description="the weight of the control by supervised fine-tuning")
+    sdpo: float = Field(default=0.1, gt=0, description="the weight α where self-distillation is on")
+    replay: float = Field(default=1.0, gt=0, description="the weight β where replay is on")
+    imitation: float = Field(default=0.5, gt=0, description="the weight of the control by supervised fine-tuning")
     dpo_beta: float = Field(default=0.1, gt=0, description="DPO's own β")
     pairs_per_step: int = Field(default=8, ge=1)
 

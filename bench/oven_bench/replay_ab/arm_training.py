@@ -77,11 +77,11 @@ def channels(design: AbDesign, training: Training, pairs: Sequence[Pair]) -> lis
     common: dict[str, Any] = {"batch": design.pairs_per_step, "seed": training.seed}
     found: list[Channel] = []
     if arm.self_distillation:
-        found.append(SelfDistillation(design.sdpo, hints=Hints(feedback=None)))
+        found.append(SelfDistillation(design.sdpo, maximum=design.sdpo, hints=Hints(feedback=None)))
     if arm.replay:
-        found.append(ReplayPreference(given, design.replay, beta=design.dpo_beta, **common))
+        found.append(ReplayPreference(given, design.replay, maximum=design.replay, beta=design.dpo_beta, **common))
     if arm.imitation:
-        found.append(ReplayImitation(given, design.imitation, **common))
+        found.append(ReplayImitation(given, design.imitation, maximum=design.imitation, **common))
     return found
 
 

@@ -54,6 +54,18 @@ def arrays(design: AbDesign, results: Iterable[TrainingResult]) -> tuple[Arms, M
     return whole, mixes
 
 
+def learnt(results: Iterable[TrainingResult]) -> dict[str, dict[str, float]]:
+    """Arm and mix → the means over seeds of the last reward of training and of the channels' last metrics: whether an
+    arm's terms did anything at all."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for result in results:
+        name = result.arm if result.mix == "all" else f"{result.arm} ({result.mix})"
+        said = result.gauges | ({} if result.reward is None else {"reward": result.reward})
+        for gauge, value in said.items():
+            found.setdefault(name, {}).setdefault(gauge, []).append(value)
+    return {arm: {name: sum(of) / len(of) for name, of in sorted(gauges.items())} for arm, gauges in found.items()}
+
+
 def missing(design: AbDesign, results: Iterable[TrainingResult]) -> list[Training]:
     """The trainings that are still to be made, in their order."""
     done = {result.of for result in results}

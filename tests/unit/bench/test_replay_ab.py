@@ -96,7 +96,9 @@ def test_the_command_plans_reports_and_takes_a_pilot(replayed: Replayed, tmp_pat
     run(tmp_path / "ab", of, replayed, tmp_path, 1, drawn)
     assert AB.run([*files, "--out", str(tmp_path / "ab"), "--dry-run", "--json"]) == 0, "all is there already"
     found = json.loads(capsys.readouterr().out)
-    assert found["verdict"] == "HELPS" and set(found["comparisons"]) == set(ARMS) - {BASE}
+    assert found["verdict"] == "HELPS" == found["comparisons"][PRIMARY]["verdict"] and set(found["comparisons"]) == set(
+        ARMS
+    ) - {BASE}
     assert {path.name for path in (tmp_path / "ab").iterdir()} == {RESULTS, "report.txt", "report.json", "report.svg"}
     pilot = tmp_path / "ab" / RESULTS
     assert planned(of.model_copy(update={"first_seed": 1}), pilot).basis.startswith("variances of a pilot")

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import TrainerCallback
 
 from oven_controller.errors import ConfigError
 from oven_controller.traces import jsonl
@@ -100,15 +99,9 @@ def test_a_job_trains_records_each_rollout_and_measures_what_is_held_out(cache: 
     measured = job.evaluate()
     assert torch.equal(torch.get_rng_state(), state)
     assert len(measured["eval/solved"]) == TINY.eval_tasks and set(measured) == {"eval/solved", "eval/tests_passing"}  # type: ignore[arg-type]
-    seen = []
-
-    class Steps(TrainerCallback):
-        def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
-            seen.append(logs)
-
-    job.trainer.add_callback(Steps())
     job.trainer.train()
-    assert "rewards/reward/mean" in seen[0] and "tools/call_frequency" in seen[0]
+    logged = job.trainer.state.log_history[0]
+    assert "rewards/reward/mean" in logged and "tools/call_frequency" in logged
     traces = list(jsonl.read(tmp_path / "traces.jsonl", Trace))
     assert Counter(one.policy.step for one in traces) == {0: 4, 1: 4}
     assert len({one.id for one in traces}) == 8 and {one.task.split for one in traces} == {"train"}

@@ -12,6 +12,7 @@ import typer
 
 from oven_agents.experiments.analysis import analysed
 from oven_agents.experiments.analysis_table import table
+from oven_agents.experiments.measured_run import check
 from oven_agents.experiments.run_command import continued
 from oven_agents.experiments.run_folder import RunFolder, new_folder
 from oven_agents.experiments.run_options import (
@@ -87,6 +88,7 @@ def _grid(
     for pair in ((supervisor, worker) for supervisor in supervisors for worker in workers):
         config = asked.config(*pair, examples)
         questions(config, found, examples)  # what is wrong is said before the first pair is paid for
+        check(config)
         folder = RunFolder(new_folder(log_dir(log_to), task, datetime.now()))
         folder.configure(config)
         folders.append(folder)

@@ -36,6 +36,12 @@ JUDGE: Final = Sampling(0.0, 512)
 """A verdict is to be the same each time."""
 
 
+def check(config: RunConfig) -> None:
+    """Raises ConfigError for what would keep a run from beginning: no key, no SDK, a budget that cannot be kept."""
+    with _models(None, config):
+        pass
+
+
 def measure(folder: RunFolder, config: RunConfig, questions: Sequence[Posed]) -> Done:
     """Runs, or continues, what `config` says. Raises ConfigError and OSError."""
     with _models(folder.path, config) as models:
@@ -43,11 +49,11 @@ def measure(folder: RunFolder, config: RunConfig, questions: Sequence[Posed]) ->
 
 
 @contextlib.contextmanager
-def _models(folder: Path, config: RunConfig) -> Iterator[Models]:
-    """Connected, behind one budget. Raises ConfigError: no key, no SDK, no price where US dollars are capped."""
-    key = _key(config)
+def _models(folder: Path | None, config: RunConfig) -> Iterator[Models]:
+    """Connected, behind one budget, which is kept in the folder. Raises ConfigError."""
+    key, spend = _key(config), None if folder is None else folder / SPEND
     with contextlib.ExitStack() as exits:
-        budget = exits.enter_context(Budget(config.budget_usd, path=folder / SPEND, called="--budget-usd"))
+        budget = exits.enter_context(Budget(config.budget_usd, path=spend, called="--budget-usd"))
 
         def handler(model: str, account: str, sampling: Sampling) -> OpenAIHandler:
             made = OpenAIHandler(model, config.base_url, *sampling, key, budget=budget, account=account)

@@ -13,7 +13,7 @@ import typer
 from oven_agents.experiments.analysis import analysed
 from oven_agents.experiments.analysis_table import table
 from oven_agents.experiments.experiment import Done
-from oven_agents.experiments.measured_run import measure
+from oven_agents.experiments.measured_run import check, measure
 from oven_agents.experiments.run_folder import RunConfig, RunFolder, new_folder
 from oven_agents.experiments.run_options import (
     Asked,
@@ -83,6 +83,7 @@ def _run(
     examples = examples_for(found, data, seed, count)
     config = asked.config(supervisor_model, worker_model, examples)
     put = questions(config, found, examples)
+    check(config)
     folder = RunFolder(new_folder(log_dir(log_to), task, datetime.now()))
     folder.configure(config)
     return reported(folder, measure(folder, config, put), as_json)

@@ -70,7 +70,7 @@ class Search(ModelHandler):
         return LMResponse("yes" if re.search(rf"\b(?:def|class) {name}\b", prompt) else "no", None, 0.0, self.model)
 
 
-def tokenizer_for(texts: Sequence[str]) -> PreTrainedTokenizerFast:
+def tokenizer_for(texts: Sequence[str]) -> Any:
     """Byte-level BPE, so that any text can be written, trained on these."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -79,13 +79,14 @@ def tokenizer_for(texts: Sequence[str]) -> PreTrainedTokenizerFast:
     made.train_from_iterator(
         texts, trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=SPECIAL, initial_alphabet=alphabet)
     )
-    found = PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<|pad|>", eos_token="<|end|>")
+    options: dict[str, Any] = {"tokenizer_object": made, "pad_token": "<|pad|>", "eos_token": "<|end|>"}
+    found: Any = PreTrainedTokenizerFast(**options)  # type: ignore[no-untyped-call]
     found.chat_template = TEMPLATE
     found.clean_up_tokenization_spaces = False
     return found
 
 
-def student(tokenizer: PreTrainedTokenizerFast, width: int, layers: int) -> LlamaForCausalLM:
+def student(tokenizer: Any, width: int, layers: int) -> LlamaForCausalLM:
     size: dict[str, Any] = {"hidden_size": width, "intermediate_size": 3 * width, "num_hidden_layers": layers}
     ids: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None, "tie_word_embeddings": True}
     heads: dict[str, Any] = {"num_attention_heads": width // 32, "max_position_embeddings": CONTEXT}

@@ -87,7 +87,7 @@ def _blocks(one: Message) -> list[dict[str, Any]]:
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """An object, as the API insists on; what a model wrote that is none stands in it whole."""
+    """An object, as the API insists on; other text of a model is kept in it, whole."""
     try:
         value = json.loads(arguments or "{}")
     except (ValueError, RecursionError):

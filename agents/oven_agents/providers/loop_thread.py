@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for programs that are not asynchronous and ask models all the same."""
+"""An event loop in its own thread, for programs that are not asynchronous and ask models all the same."""
 
 from __future__ import annotations
 

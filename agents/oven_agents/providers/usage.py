@@ -138,8 +138,10 @@ def cost_usd(asked: ModelEndpoint, usages: Sequence[Usage | None]) -> float | No
 def _priced(asked: ModelEndpoint, usage: Usage) -> float | None:
     if (price := asked.price) is not None:
         cached = price.input if price.cached_input is None else price.cached_input
-        fresh = usage.input_tokens - usage.cached_tokens
-        return (fresh * price.input + usage.cached_tokens * cached + usage.output_tokens * price.output) / 1e6
+        written = price.input if price.cache_write is None else price.cache_write
+        fresh = usage.input_tokens - usage.cached_tokens - usage.written_tokens
+        costs = fresh * price.input + usage.cached_tokens * cached + usage.written_tokens * written
+        return (costs + usage.output_tokens * price.output) / 1e6
     try:
         from genai_prices import Usage as Priced
         from genai_prices import calc_price

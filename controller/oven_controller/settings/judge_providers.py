@@ -42,6 +42,9 @@ class Price(BaseModel):
     input: float = Field(ge=0, le=10_000, allow_inf_nan=False)
     output: float = Field(ge=0, le=10_000, allow_inf_nan=False)
     cached_input: float | None = Field(default=None, ge=0, le=10_000, description="none: as `input`")
+    cache_write: float | None = Field(
+        default=None, ge=0, le=10_000, description="of Anthropic's cache; none: as `input`"
+    )
 
 
 class ModelException(BaseModel):

@@ -121,8 +121,8 @@ class MemberSettings(BaseModel):
     )
     provider: str = Field(
         default="",
-        description="whose API: claude, openai, deepseek, grok, compatible (any server that speaks OpenAI's chat "
-        "completions), or one that `committee.providers` adds",
+        description="whose API: claude, openai, deepseek, grok, together, compatible (any server that speaks OpenAI's "
+        "chat completions), or one that `committee.providers` adds",
     )
     model: str = Field(
         default="", description="the model's name at its provider; of a verifier: a folder, or empty for the usual one"

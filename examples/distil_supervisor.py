@@ -52,10 +52,14 @@ TEMPLATE = (
 SPECIAL = ["<|pad|>", "<|end|>", "<|user|>", "<|assistant|>"]
 VOCABULARY = 2048
 CONTEXT = 2048
-"""Tokens; a conversation of four turns has some 1,200."""
+"""Tokens; a conversation of four turns has at most 1,900."""
 TURNS = 4
-ANSWER = 512
+ANSWER = 448
 """Tokens of an answer; the longest program that is taught has 400."""
+TIMEOUT_S = 600.0
+"""For one answer; a machine that does other work besides needs a minute."""
+ERRORS = 2
+"""Turns in a row that may fail: before its training each one does, and takes as long as an answer can."""
 
 
 class Search(ModelHandler):
@@ -107,7 +111,8 @@ def new_questions(rows: Sequence[dict[str, Any]], count: int, seed: int) -> list
 def served(folder: Path) -> Iterator[str]:
     """The address of the model in `folder`, behind examples/judge_server.py."""
     command = [sys.executable, str(Path(__file__).with_name("judge_server.py")), "--model", str(folder), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # so small a model is slower on several threads
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
         assert server.stdout is not None
         try:
             line = server.stdout.readline()
@@ -123,10 +128,10 @@ def measured(folder: Path, questions: Sequence[Posed], worker: ModelHandler) -> 
     turns = ran = 0
     predicted = {}
     with served(folder) as url, tempfile.TemporaryDirectory() as logs:
-        supervisor = OpenAIHandler("student", url, temperature=0.0, max_tokens=ANSWER)
+        supervisor = OpenAIHandler("student", url, temperature=0.0, max_tokens=ANSWER, timeout_s=TIMEOUT_S)
         for number, one in enumerate(questions):
             place = Path(logs, str(number))
-            caps = Caps(errors=TURNS)
+            caps = Caps(errors=ERRORS)
             result = run(one.query, list(one.context), supervisor, worker, TURNS, place, caps=caps)
             answers = [json.loads(line) for line in (place / "supervisor.jsonl").read_text().splitlines()]
             programs = [json.loads(line) for line in (place / "repl.jsonl").read_text().splitlines()]

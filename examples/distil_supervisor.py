@@ -155,9 +155,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=Path, required=True, help="as `supervise export --role supervisor` writes them")
     parser.add_argument("--out", type=Path, default=Path("student"), help="folder for the student")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--width", type=int, default=192, help="a multiple of 32")
-    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--width", type=int, default=128, help="a multiple of 32")
+    parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--questions", type=int, default=20, help="new ones, before and after")
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--worker-model", help="behind --worker-url; by default a search, and no model")
@@ -176,7 +176,7 @@ def main() -> None:
     print(f"before: {json.dumps(before)}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         args = SFTConfig(
-            output_dir=folder, learning_rate=2e-3, per_device_train_batch_size=4, gradient_checkpointing=False,
+            output_dir=folder, learning_rate=3e-3, per_device_train_batch_size=4, gradient_checkpointing=False,
             max_steps=options.steps, lr_scheduler_type="cosine", warmup_steps=options.steps // 20, max_length=CONTEXT,
             logging_steps=10, save_strategy="no", report_to=[], use_cpu=True, bf16=False, dataloader_pin_memory=False,
         )  # fmt: skip

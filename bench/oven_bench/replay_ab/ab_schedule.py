@@ -16,11 +16,13 @@ from oven_bench.replay_ab.arm_pairs import Replayed
 from oven_bench.replay_ab.training_results import TrainingResult, arrays, missing
 from oven_bench.results_file import Kept
 from oven_bench.worker_pool import workers
-from oven_controller.errors import ConfigError
+from oven_controller.errors import ConfigError, reason
+from oven_controller.files import write_atomic
 from oven_controller.traces.records import Pair
 
-RESULTS = "results.jsonl"
+RESULTS, PLAN = "results.jsonl", "plan.json"
 TITLE = "Trace replay beside GRPO"
+_PLAN = TypeAdapter(Plan)
 USUAL_RATE = 0.3
 """Of success, assumed without a pilot: the warm policy begins at .2 to .6."""
 
@@ -36,6 +38,19 @@ def planned(design: AbDesign, pilot: Path | None = None) -> Plan:
     size = Design(design.seeds, design.tasks, design.samples)
     parts = assumed_parts(USUAL_RATE) if pilot is None else _parts(design, pilot)
     return plan(TITLE, BASE, PRIMARY, size, parts)
+
+
+def registered(folder: Path, of: Plan) -> Plan:
+    """The plan that was written before the first training of this folder, or `of`, written now: what the run could
+    detect is not said anew when its results are known."""
+    file = folder / PLAN
+    if not file.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, _PLAN.dump_json(of, indent=1) + b"\n")
+    try:
+        return _PLAN.validate_json(file.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{file} is not a plan: {reason(error)}; remove it, and the results with it") from error
 
 
 def _parts(design: AbDesign, pilot: Path) -> VarianceParts:

@@ -13,7 +13,7 @@ from tests.support.attached import THIRD_PARTY
 
 from oven_bench.replay_ab.ab_command import AB, SMALL, designed
 from oven_bench.replay_ab.ab_design import ARMS, BASE, PRIMARY, AbDesign, Training
-from oven_bench.replay_ab.ab_schedule import RESULTS, kept, planned, reported, run
+from oven_bench.replay_ab.ab_schedule import PLAN, RESULTS, kept, planned, reported, run
 from oven_bench.replay_ab.arm_pairs import Replayed, with_random_direction
 from oven_bench.replay_ab.arm_training import channels, train_and_measure
 from oven_bench.replay_ab.training_results import TrainingResult, arrays, missing
@@ -99,7 +99,16 @@ def test_the_command_plans_reports_and_takes_a_pilot(replayed: Replayed, tmp_pat
     assert found["verdict"] == "HELPS" == found["comparisons"][PRIMARY]["verdict"] and set(found["comparisons"]) == set(
         ARMS
     ) - {BASE}
-    assert {path.name for path in (tmp_path / "ab").iterdir()} == {RESULTS, "report.txt", "report.json", "report.svg"}
+    assert {path.name for path in (tmp_path / "ab").iterdir()} == {
+        RESULTS, PLAN, "report.txt", "report.json", "report.svg",
+    }  # fmt: skip
+    told = found["plan"]["detectable"]
+    assert AB.run([*files, "--out", str(tmp_path / "ab"), "--dry-run", "--json"]) == 0
+    assert (
+        json.loads(capsys.readouterr().out)["plan"]["detectable"]
+        == told
+        == json.loads((tmp_path / "ab" / PLAN).read_text())["detectable"]
+    )
     pilot = tmp_path / "ab" / RESULTS
     assert planned(of.model_copy(update={"first_seed": 1}), pilot).basis.startswith("variances of a pilot")
     for pilot_file, message in ((pilot, "has seeds of this run"), (tmp_path / "none", "has no results")):

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from oven_controller.errors import ConfigError
+from oven_controller.errors import ConfigError, ProcessError
 from oven_controller.traces.completeness import check
 from oven_controller.traces.records import Trace
 from oven_learner.environments.recorder import Recorder
 from oven_learner.environments.repair import RepairEnvironment
+from oven_learner.environments.sandboxed_tests import Outcome
 from oven_learner.environments.small_functions import TrustedTests, tasks
 from oven_learner.losses.channel_trainer import ChannelTrainer
 from oven_learner.recipes.repair.chat_format import END, after_result
@@ -210,6 +211,24 @@ def test_any_environment_of_trl_can_be_recorded(folder: Path) -> None:
     assert [step.result[0].content for step in found[0].steps[:2] if step.result] == ["6", "8"]
     assert [step.reward for step in found[0].steps] == [None] * 3
     assert found[0].prompt[-1].content.endswith(" Roll.") and found[0].tools[0].name == "roll"
+
+
+class Outage(TrustedTests):
+    """Tests whose sandbox is gone after the first run."""
+
+    runs = 0
+
+    def outcomes(self, *given: Any) -> dict[str, Outcome]:
+        self.runs += 1
+        if self.runs > 4:
+            raise ProcessError("the sandbox did not start")
+        return super().outcomes(*given)
+
+
+def test_an_environment_that_fails_is_no_reward_of_0(folder: Path) -> None:
+    by_id, tests = {one.instance_id: one for one in TASKS}, Outage()
+    with pytest.raises(ProcessError, match="has no reward: the sandbox did not start"):
+        recorded(folder, shown(Habits(right=1.0)), lambda: RepairEnvironment(by_id, lambda one: one.files, tests))
 
 
 def test_an_environment_that_cannot_be_recorded_is_refused() -> None:

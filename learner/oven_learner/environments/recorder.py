@@ -21,6 +21,7 @@ from transformers.utils.chat_template_utils import get_json_schema
 
 from oven_controller.errors import ConfigError
 from oven_controller.traces.records import Ended, Message, Policy, Sampled, Task, Tool, ToolCall, Trace, TraceStep
+from oven_learner.losses.pair_tokens import vocabulary
 
 OWN: Final = ("reset", "get_reward")
 """Public methods of an environment that TRL does not offer as tools."""
@@ -135,7 +136,7 @@ class Recorder:
             reward=float(environment.get_reward()),
             solved=getattr(environment, "solved", None),
             ended=ended,
-            policy=Policy(model=self._name, step=step, vocabulary=vocabulary_of(tokenizer)),
+            policy=Policy(model=self._name, step=step, vocabulary=vocabulary(tokenizer)),
             meta={"why": why} if why else {},
         )
 
@@ -308,11 +309,3 @@ def task_of(row: dict[str, Any], split: str) -> Task:
         fail_to_pass=tuple(row.get("FAIL_TO_PASS") or ()),
         pass_to_pass=tuple(row.get("PASS_TO_PASS") or ()),
     )
-
-
-def vocabulary_of(tokenizer: Any) -> str:
-    """16 hexadecimal digits over the tokens and their ids: ids of another vocabulary mean other tokens."""
-    import hashlib
-
-    known = json.dumps(sorted(tokenizer.get_vocab().items())).encode()
-    return hashlib.sha256(known).hexdigest()[:16]

@@ -18,7 +18,7 @@ from oven_learner.environments.repair import RepairEnvironment
 from oven_learner.environments.sandboxed_tests import Outcome
 from oven_learner.environments.small_functions import TrustedTests, tasks
 from oven_learner.losses.channel_trainer import ChannelTrainer
-from oven_learner.recipes.repair.chat_format import END, after_result
+from oven_learner.recipes.repair.chat_format import END, after_results
 from oven_learner.recipes.repair.demonstrations import Habits, demonstration
 from oven_learner.recipes.repair.job import repair_trainer, rows_of
 from oven_learner.recipes.repair.settings import RepairSettings, parse_start
@@ -128,7 +128,7 @@ def test_the_state_at_each_step_is_what_the_policy_saw(folder: Path) -> None:
             assert words.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) == said
             assert step.sampled is not None
             said += words.decode(step.sampled.ids)
-            said += after_result(step.result[0].content) if step.result else ""
+            said += after_results(one.content for one in step.result) if step.result else ""
 
 
 def plain(message: Any) -> dict[str, Any]:
@@ -199,6 +199,19 @@ class Dice:
 
     def get_reward(self) -> float:
         return float(self.sum)
+
+
+def test_two_calls_in_one_answer_are_one_step(folder: Path) -> None:
+    both = LISTED.removesuffix(END) + call("read", path="nowhere.py")
+    found = recorded(folder, lambda _, turn: both if turn == 0 else f"done{END}")
+    for one in found:
+        first = one.steps[0]
+        assert [call.name for call in first.action.calls] == ["list_files", "read"]
+        assert first.result and [message.call_id for message in first.result] == [
+            call.id for call in first.action.calls
+        ]
+        assert first.result[1].content == "error: no file nowhere.py" and first.reward == 0
+    assert check(found).whole
 
 
 def test_any_environment_of_trl_can_be_recorded(folder: Path) -> None:

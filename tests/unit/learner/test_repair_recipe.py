@@ -147,6 +147,16 @@ class TestCollect:
         with pytest.raises(ConfigError, match="there is no folder"):
             COLLECT.run([str(tmp_path / "nowhere" / "traces.jsonl")])
 
+    def test_an_instance_without_its_repository_is_refused_before_anything_is_trained(self, tmp_path: Path) -> None:
+        row = tasks(0, 1)[0].model_dump(exclude={"files"}) | {
+            "repo": "django/django",
+            "FAIL_TO_PASS": '["tests/a.py::b"]',
+        }
+        (tmp_path / "lite.jsonl").write_text(json.dumps(row) + "\n")
+        options = [str(tmp_path / "traces.jsonl"), "--instances", str(tmp_path / "lite.jsonl")]
+        with pytest.raises(ConfigError, match=r"django/django, whose repository is not at .*django__django: clone it"):
+            COLLECT.run([*options, "--repositories", str(tmp_path)])
+
 
 def test_outcomes_are_remembered_up_to_a_number() -> None:
     tests = SandboxedTests(remember=1)

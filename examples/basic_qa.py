@@ -23,13 +23,9 @@ QUESTION = "Which classes of this module derive from Action, directly or not? An
 
 
 def main(text: Path, question: str) -> int:
-    result = run(
-        query=question,
-        context=text.read_text(),
-        supervisor=configured_model("supervisor"),
-        worker=configured_model("worker"),
-        log_dir=unused(Path(os.environ.get("LOG_DIR", "logs/basic_qa"))),
-    )
+    log_dir = unused(Path(os.environ.get("LOG_DIR", "logs/basic_qa")))
+    with configured_model("supervisor") as supervisor, configured_model("worker") as worker:
+        result = run(question, text.read_text(), supervisor, worker, log_dir=log_dir)
     print(result.answer if result.ended in ("final", "forced") else f"no answer ({result.ended}): {result.why}")
     tokens = result.supervisor_usage, result.worker_usage
     print(f"{result.iterations} turns, {result.calls} calls, {result.elapsed:.1f} s", file=sys.stderr)

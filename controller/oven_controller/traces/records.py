@@ -108,7 +108,8 @@ class TraceStep(Record):
     own: tuple[Message, ...] = ()
     """Further actions that the same policy sampled at this state."""
     outcome: str = ""
-    """A digest of the environment after the action, where it gives one: equal digests are equivalent actions."""
+    """A digest of the environment after the action and of its answer, where it gives one: equal digests are equivalent
+    actions. Without the answer, all actions that only read would be equivalent."""
 
 
 class Trace(Record):
@@ -191,6 +192,19 @@ class Reply(Record):
         """Raises ValueError for a reply that is both an answer and a failure, or neither."""
         if (self.action is None) == (not self.failure):
             raise ValueError("a reply has either an action or a failure")
+
+
+class ActionScore(Record):
+    """What a policy thinks of an action at a state, whoever took it."""
+
+    kind: Literal["score"] = "score"
+    version: Literal[1] = VERSION
+    trace: str
+    step: int = Field(ge=0)
+    action: Message
+    log_prob: Real
+    """Nats, the sum over the action's tokens."""
+    policy: Policy = Policy()
 
 
 class Pair(Record):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import runpy
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from oven_controller.sandbox.probe import probe
 pytestmark = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
 
 KEY = "sk-canary-77d1"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "basic_qa.py"
 CODE = """
 parts = [context["a.txt"], context["b.json"]["note"], "a third"]
 slots = worker_batch(parts)
@@ -46,7 +50,6 @@ async def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIter
 
 async def ask(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
     """(exit code, output, errors)."""
-    import asyncio
 
     def call() -> int:
         try:
@@ -113,6 +116,7 @@ async def test_a_key_that_an_endpoint_sends_back_is_in_no_file(
         (("--max-calls", "1", "--worker-model", "x@html"), 0, "the cap of 1 calls is reached"),
         (("--resume",), 2, "--resume needs --log-dir"),
         (("--key-env", "NO_SUCH_KEY"), 2, "the environment variable NO_SUCH_KEY is not set; export it"),
+        (("--base-url", "https://example.org/v1"), 2, "no key for https://example.org/v1: name the variable"),
         (("--base-url", "ftp://x"), 2, "the address of the supervisor is 'ftp://x'; give one like"),
         (("--max-usd", "1"), 2, "cannot be kept"),
         (("--max-seconds", "0"), 2, "the cap seconds is 0"),
@@ -137,10 +141,24 @@ async def test_bad_input_is_answered_with_the_remedy(
     assert "Traceback" not in out + err
 
 
+async def test_the_example_runs(
+    endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint.script = lambda asked: Said("assistant", program("FINAL(query)"))
+    monkeypatch.setattr(sys, "argv", ["basic_qa.py", "a.txt", "Which method won?"])
+    for folder in ("basic_qa", "basic_qa-2"):
+        with pytest.raises(SystemExit) as ended:
+            await asyncio.to_thread(runpy.run_path, str(EXAMPLE), run_name="__main__")
+        assert not ended.value.code and capsys.readouterr().out == "Which method won?\n"
+        assert len(events(tmp_path / "logs" / folder, "supervisor")) == 1
+
+
 async def test_without_a_key_the_usual_endpoint_is_not_asked(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("BASE_URL", "TOGETHER_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     code, _, err = await ask(capsys)
-    assert code == 2 and "there is no key for https://api.together.xyz/v1: export TOGETHER_API_KEY" in err
+    assert (
+        code == 2 and "no key for https://api.together.xyz/v1: the environment variable TOGETHER_API_KEY is not" in err
+    )

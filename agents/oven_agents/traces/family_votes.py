@@ -42,7 +42,7 @@ class Ballot:
     said: dict[int, Said]
     """By class: the student's, else the first teacher's in the order of their names and samples."""
     several_forms: frozenset[int] = frozenset()
-    """Classes with actions that differ in form, and not in what came of them."""
+    """Classes with actions that differ in form, and not in their outcome."""
     ignored: Counter[str] = field(default_factory=Counter)
     """Replies that count for nothing, by reason; families without a vote, too."""
 
@@ -85,7 +85,8 @@ def _usable(
             ignored["reply: to another state"] += 1
             continue
         if (which := (reply.teacher, reply.sample)) in seen:
-            ignored["reply: given twice"] += 1
+            if reply.action is not None:  # a failure was asked again
+                ignored["reply: given twice"] += 1
             continue
         seen.add(which)
         if reply.action is None:

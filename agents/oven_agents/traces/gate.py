@@ -203,7 +203,7 @@ class Tiers:
     pairs: float
     """Shares of the full replay's."""
     by_rule: Mapping[Rule, float]
-    """Pairs of each rule: where the first agree with the student nobody is asked, and so no minority is found."""
+    """Of each rule: where the first agree with the student, the others are not asked, and no minority is found."""
 
 
 def tiers(replay: Replay, first: Collection[str]) -> Tiers | None:

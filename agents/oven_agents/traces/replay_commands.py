@@ -105,8 +105,8 @@ def cost(
 def read_traces(
     path: Path, form: str | None = None, first: int | None = None, *, skip_bad: bool = False
 ) -> list[Trace]:
-    """`form`: the format; None: recognised. `skip_bad`: lines without a trace are left out. Raises ConfigError for a file
-    that is not whole, for two traces of one name, and where no trace has a step."""
+    """`form`: the format; None: recognised. `skip_bad`: lines without a trace are left out. Raises ConfigError for a
+    file that is not whole, for two traces of one name, and where no trace has a step."""
     found = list(source_traces(path, form, skip_bad=skip_bad))
     seen: set[str] = set()
     for trace in found:

@@ -118,15 +118,10 @@ class LockedChild:
 
     @staticmethod
     def _environment(profile: Profile) -> dict[str, str]:
-        """Nothing of the host's. Sets in the same order each time, so that a run which is resumed repeats itself; a time
+        """Nothing of the host's. Sets in the same order each time, so that a run that is resumed repeats itself; a time
         zone without a file; one thread for a library's own pools, if one is named."""
-        own = {
-            "PYTHONHASHSEED": "0",
-            "TZ": "UTC0",
-            "LC_ALL": "C.UTF-8",
-            "OPENBLAS_NUM_THREADS": "1",
-            "OMP_NUM_THREADS": "1",
-        }
+        own = {"PYTHONHASHSEED": "0", "TZ": "UTC0", "LC_ALL": "C.UTF-8"}
+        own |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         return own | ({"HOME": str(profile.write), "TMPDIR": str(profile.write)} if profile.write is not None else {})
 
     def _setup(

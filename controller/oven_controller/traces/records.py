@@ -195,7 +195,7 @@ class Reply(Record):
 
 
 class ActionScore(Record):
-    """What a policy thinks of an action at a state, whoever took it."""
+    """What a policy thinks of an action at a state: the student's or a teacher's."""
 
     kind: Literal["score"] = "score"
     version: Literal[1] = VERSION

@@ -46,7 +46,7 @@ class Instance(BaseModel):
     FAIL_TO_PASS: Names
     """Tests that fail before a right repair and pass after it."""
     PASS_TO_PASS: Names = ()
-    """Tests that pass before and have to go on passing."""
+    """Tests that pass before it, and have to pass after it."""
     files: dict[str, str] = {}
     """Path → text of the repository, tests included."""
 

@@ -50,7 +50,7 @@ class OpenEnvRepair(RepairTools):
 
 @contextlib.contextmanager
 def served(instances: Sequence[Instance], repositories: Path | None = None) -> Iterator[Callable[[], RepairTools]]:
-    """A server with these instances, as a process of its own; it gives a factory of environments that use it, and ends
+    """A server process with these instances; it gives a factory of environments that use it, and ends
     with the block. Raises ConfigError where the extra is missing, ProcessError where it does not start."""
     if find_spec("openenv") is None:
         raise ConfigError(f'OpenEnv is not installed: pip install "oven-controller[{EXTRA}]"')

@@ -1,7 +1,7 @@
-"""The environment `repair` behind OpenEnv: a server of its own on the loopback address (extra `openenv`).
+"""The environment `repair` behind OpenEnv: its own server on the loopback address (extra `openenv`).
 
 `python -m oven_learner.environments.openenv_server INSTANCES.jsonl` prints its port, and ends when its input is closed.
-Whoever can connect from this machine may use it: it has no keys, and runs code in the sandbox alone.
+Any user of this machine may connect: it has no keys, and runs code in the sandbox alone.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.traces.records import Ended, Message, Policy, Sampled, Task, Tool, ToolCall, Trace, TraceStep
 
 OWN: Final = ("reset", "get_reward")
-"""An environment's public methods that are no tools."""
+"""Public methods of an environment that TRL does not offer as tools."""
 
 
 @dataclass(frozen=True)

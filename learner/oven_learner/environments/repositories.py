@@ -7,6 +7,7 @@ import subprocess
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,8 @@ class Repositories:
         path = self.checkout(instance)
         if path is None:
             return
+        if find_spec("pytest") is None:
+            raise ConfigError(f"the tests of {instance.repo} run by pytest, which is not installed: pip install pytest")
         if self.folder is None or not (path / ".git").exists():
             raise ConfigError(
                 f"{instance.instance_id} is about {instance.repo}, whose repository is not at {path}: clone it there "

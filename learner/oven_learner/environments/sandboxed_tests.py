@@ -1,4 +1,4 @@
-"""Named tests run in the sandbox's profile `tests`, a process for each run, and what came of each."""
+"""Named tests run in the sandbox's profile `tests`, a process for each run, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -21,13 +21,18 @@ Outcome: TypeAlias = Literal["passed", "failed", "missing", "timeout", "died"]
 did not come to its end: its time was up, or its process ended."""
 OUTCOMES: Final = ("passed", "failed", "missing")
 
-LIMITS: Final = Limits(block_s=10, memory_bytes=1024 * MB, output_bytes=20_000, file_bytes=10 * MB)
-"""Of one run of an instance's tests. Tests of small functions take milliseconds."""
+Framework: TypeAlias = Literal["functions", "pytest"]
+"""How tests are found and called: plain functions by name, or by pytest's ids, which has to be installed."""
+LIMITS: Final[Mapping[Framework, Limits]] = {
+    "functions": Limits(block_s=10, memory_bytes=1024 * MB, output_bytes=20_000, file_bytes=10 * MB),
+    "pytest": Limits(block_s=300, memory_bytes=4096 * MB, output_bytes=20_000),
+}
+"""Of one run. Tests of small functions take milliseconds; those of a repository, minutes."""
 REMEMBERED: Final = 20_000
 """Outcomes that are kept, of some 200 bytes each. A group's rollouts make the same edits again and again."""
 
-RUNNER: Final = """
-def _run(wanted, FINAL):
+FUNCTIONS: Final = """
+def _run(wanted, root, FINAL):
     import importlib.util, sys
     sys.path.insert(0, root)
     found = {}
@@ -50,37 +55,59 @@ def _run(wanted, FINAL):
                     outcome = "failed"
             found[path + "::" + name] = outcome
     FINAL(found)
-_final = FINAL
-del FINAL
-_run(wanted, globals().pop("_final"))
 """
-"""Runs plain test functions. FINAL is out of the namespace before anybody's module is imported."""
+PYTEST: Final = """
+def _run(wanted, root, FINAL):
+    import os, sys
+    import pytest
+    found = {}
+    class Seen:
+        def pytest_runtest_logreport(self, report):
+            if report.outcome == "failed":
+                found[report.nodeid] = "failed"
+            elif report.when == "call":
+                found.setdefault(report.nodeid, report.outcome)
+    os.chdir(root)
+    sys.path[:0] = [root, root + "/src"]
+    ids = [path + "::" + name for path, names in wanted.items() for name in names]
+    pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", root, "-o", "addopts=", *ids], plugins=[Seen()])
+    FINAL({one: found.get(one, "missing") for one in ids})
+"""
+CALLED: Final = """
+_given = FINAL
+del FINAL
+_run(wanted, root, globals().pop("_given"))
+"""
+"""FINAL is out of the namespace before anybody's module is imported."""
+RUNNERS: Final[Mapping[Framework, str]] = {"functions": FUNCTIONS + CALLED, "pytest": PYTEST + CALLED}
 
 
 class SandboxedTests:
-    """Runs tests on files, and remembers what came of them: the outcome of tests of the same files is asked once.
+    """Runs tests on files, and remembers their outcomes: those of the same tests on the same files are computed once.
 
     That holds for tests without chance and clocks; with `remember=0` each run is made. Raises ConfigError where this
     machine has no sandbox for tests.
     """
 
-    def __init__(self, limits: Limits = LIMITS, *, remember: int = REMEMBERED) -> None:
+    def __init__(self, limits: Mapping[Framework, Limits] = LIMITS, *, remember: int = REMEMBERED) -> None:
         self._limits, self._remember = limits, remember
         self._seen: OrderedDict[str, dict[str, Outcome]] = OrderedDict()
         self._lock = threading.Lock()  # behind a server each connection has its thread
         self.runs: Counter[str] = Counter()
         """How each run that was made ended, by the sandbox's word for it, and `remembered` ones."""
 
-    def outcomes(self, files: Mapping[str, str], tests: Sequence[str]) -> dict[str, Outcome]:
-        """Test → what came of it. Never raises for anything that code does. Raises ConfigError and ProcessError where
+    def outcomes(
+        self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"
+    ) -> dict[str, Outcome]:
+        """Test → its outcome. Never raises for anything that code does. Raises ConfigError and ProcessError where
         the sandbox does not start."""
-        key = hashlib.sha256(json.dumps([sorted(files.items()), list(tests)]).encode()).hexdigest()
+        key = hashlib.sha256(json.dumps([framework, sorted(files.items()), list(tests)]).encode()).hexdigest()
         with self._lock:
             if (known := self._seen.get(key)) is not None:
                 self.runs["remembered"] += 1
                 self._seen.move_to_end(key)
                 return dict(known)
-        found, ended = self._run(files, tests)
+        found, ended = self._run(files, tests, framework)
         with self._lock:
             self.runs[ended] += 1
             if self._remember:
@@ -89,7 +116,9 @@ class SandboxedTests:
                 self._seen.popitem(last=False)
         return dict(found)
 
-    def _run(self, files: Mapping[str, str], tests: Sequence[str]) -> tuple[dict[str, Outcome], str]:
+    def _run(
+        self, files: Mapping[str, str], tests: Sequence[str], framework: Framework
+    ) -> tuple[dict[str, Outcome], str]:
         wanted: dict[str, list[str]] = {}
         for test in tests:
             path, _, name = test.partition("::")
@@ -100,10 +129,10 @@ class SandboxedTests:
             root.mkdir()
             write_files(root, files)
             profile = Profile("tests", modules=(), read=root, write=scratch)
-            with open_sandbox(profile, limits=self._limits) as sandbox:
+            with open_sandbox(profile, limits=self._limits[framework]) as sandbox:
                 sandbox.assign("wanted", wanted)
                 sandbox.assign("root", str(root.resolve()))
-                block = sandbox.run(RUNNER)
+                block = sandbox.run(RUNNERS[framework])
         given: Any = block.answer.value if block.answer is not None else None
         if block.ended == "completed" and isinstance(given, dict):
             return {test: _outcome(given.get(test)) for test in tests}, block.ended

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from oven_learner.environments.instance import Instance
-from oven_learner.environments.sandboxed_tests import Outcome
+from oven_learner.environments.sandboxed_tests import Framework, Outcome
 from oven_learner.environments.workspace import ToolError, Workspace
 
 TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -40,8 +40,8 @@ class ToolResult:
 class Tests(Protocol):
     """What runs an instance's tests."""
 
-    def outcomes(self, files: Mapping[str, str], tests: Sequence[str]) -> dict[str, Outcome]:
-        """Test → what came of it on these files."""
+    def outcomes(self, files: Mapping[str, str], tests: Sequence[str], framework: Framework) -> dict[str, Outcome]:
+        """Test → its outcome on these files."""
 
 
 class RepairSession:
@@ -70,7 +70,7 @@ class RepairSession:
 
     @property
     def outcomes(self) -> Mapping[str, Outcome]:
-        """Test → what came of it on the present files."""
+        """Test → its outcome on the present files."""
         return self._outcomes
 
     @property
@@ -133,4 +133,5 @@ class RepairSession:
         return "submitted"
 
     def _measured(self) -> dict[str, Outcome]:
-        return self._tests.outcomes(self._workspace.files, self.instance.tests)
+        framework: Framework = "functions" if self.instance.files else "pytest"
+        return self._tests.outcomes(self._workspace.files, self.instance.tests, framework)

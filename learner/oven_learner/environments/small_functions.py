@@ -1,4 +1,4 @@
-"""Generated repair tasks: a module of two small functions, one of which has an injected bug or lacks a feature.
+"""Generated repair tasks: a module with a small function that has an injected bug or lacks a feature.
 
 The statement says in words what the function does, so that a repair can be told from the text and the code alone. Which
 side of the split a task is on is decided by a hash of the right code: every process and seed agrees on it.
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from oven_learner.environments.instance import Instance
 from oven_learner.environments.patches import make_patch
-from oven_learner.environments.sandboxed_tests import Outcome
+from oven_learner.environments.sandboxed_tests import Framework, Outcome
 
 REPO: Final = "oven/small-functions"
 COMMIT: Final = "0" * 40
@@ -30,7 +30,7 @@ NUMBERS: Final = ("price", "count", "size", "depth", "speed", "mass")
 LISTS: Final = ("items", "parts", "rows", "marks")
 MODULES: Final = ("shop", "units", "stock", "rules")
 CASES: Final = 4
-"""Tests of the function that is broken; the other one has two."""
+"""Tests of the function that is broken; a neighbour has two."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Shape:
     body: tuple[str, ...]
     parameters: tuple[str, ...]
     guard: int = 0
-    """Lines at the top of the body that are a feature of their own, and can be deleted."""
+    """Lines at the top of the body that are a separate feature, and can be deleted."""
 
 
 SHAPES: Final = (
@@ -71,7 +71,7 @@ SWAPS: Final = (
 
 @dataclass(frozen=True)
 class Function:
-    """A function with names and a constant of its own."""
+    """A shape with its own names and constant."""
 
     shape: Shape
     name: str
@@ -108,10 +108,14 @@ def held_out(function: Function) -> bool:
     return zlib.crc32(function.code().encode()) % HELD_OUT_SHARE == 0
 
 
-def tasks(seed: int | str, count: int, *, evaluation: bool = False, shapes: Sequence[str] = ()) -> list[Instance]:
+def tasks(
+    seed: int | str, count: int, *, evaluation: bool = False, shapes: Sequence[str] = (), neighbour: bool = False
+) -> list[Instance]:
     """`count` tasks of one side of the split, different from each other, the same for the same arguments. `shapes`:
-    names, for tasks about these alone. Raises ValueError for a name that does not exist, and where there are fewer."""
-    drawn = drawing(random.Random(f"tasks {seed} {evaluation}"), evaluation=evaluation, shapes=shapes)
+    names, for tasks about these alone; `neighbour`: the module has a second function, which is right. Raises ValueError
+    for a name that does not exist, and where there are fewer."""
+    rng = random.Random(f"tasks {seed} {evaluation}")
+    drawn = drawing(rng, evaluation=evaluation, shapes=shapes, neighbour=neighbour)
     found: dict[str, Instance] = {}
     for _ in range(TRIES * count):
         if len(found) == count:
@@ -123,7 +127,9 @@ def tasks(seed: int | str, count: int, *, evaluation: bool = False, shapes: Sequ
     raise ValueError(f"{count} tasks are more than these shapes have on one side of the split: {len(found)}")
 
 
-def drawing(rng: random.Random, *, evaluation: bool = False, shapes: Sequence[str] = ()) -> Iterator[Instance]:
+def drawing(
+    rng: random.Random, *, evaluation: bool = False, shapes: Sequence[str] = (), neighbour: bool = False
+) -> Iterator[Instance]:
     """Endless tasks of one side of the split. Raises ValueError for a shape that there is not."""
     known = {shape.name: shape for shape in SHAPES}
     if unknown := [name for name in shapes if name not in known]:
@@ -132,7 +138,7 @@ def drawing(rng: random.Random, *, evaluation: bool = False, shapes: Sequence[st
     while True:
         broken = _function(rng, allowed, "")
         if held_out(broken) is evaluation and (found := _broken(broken, rng)) is not None:
-            yield _instance(broken, _function(rng, list(SHAPES), broken.name), found, rng)
+            yield _instance(broken, [_function(rng, list(SHAPES), broken.name)] * neighbour, found, rng)
 
 
 def _function(rng: random.Random, shapes: Sequence[Shape], taken: str) -> Function:
@@ -210,26 +216,26 @@ def _gives(function: Callable[..., Any], case: Case) -> str:
 
 
 def _instance(
-    broken: Function, other: Function, bug: tuple[str, tuple[str, ...], list[Case]], rng: random.Random
+    broken: Function, others: list[Function], bug: tuple[str, tuple[str, ...], list[Case]], rng: random.Random
 ) -> Instance:
     kind, body, cases = bug
     module = rng.choice(MODULES)
     first = rng.random() < 0.5
 
     def joined(code: str) -> str:
-        return "\n\n".join([code, other.code()] if first else [other.code(), code])
+        rest = [other.code() for other in others]
+        return "\n\n".join([code, *rest] if first else [*rest, code])
 
     before, after = joined(broken.code(body)), joined(broken.code())
     path, tests = f"{module}.py", f"test_{module}.py"
     right, wrong = _compiled(broken.code(), broken.name), _compiled(broken.code(body), broken.name)
     names = [f"{tests}::test_{broken.name}_{number}" for number in range(1, CASES + 1)]
     failing = [name for name, case in zip(names, cases, strict=True) if _gives(right, case) != _gives(wrong, case)]
-    others = [_case(other, rng) for _ in range(2)]
-    kept = [f"{tests}::test_{other.name}_{number}" for number in (1, 2)]
+    kept = [f"{tests}::test_{other.name}_{number}" for other in others for number in (1, 2)]
     test_code = "\n\n".join(
-        [f"from {module} import {broken.name}, {other.name}\n"]
+        [f"from {module} import {', '.join(one.name for one in [broken, *others])}\n"]
         + [_test(broken, number, case) for number, case in enumerate(cases, 1)]
-        + [_test(other, number, case) for number, case in enumerate(others, 1)]
+        + [_test(other, number, _case(other, rng)) for other in others for number in (1, 2)]
     )
     digest = zlib.crc32(f"{before}{after}{test_code}".encode())
     return Instance(
@@ -254,7 +260,9 @@ def _test(function: Function, number: int, case: Case) -> str:
 class TrustedTests:
     """Outcomes of generated tests, in this process and at once: for code of this module alone, never a policy's."""
 
-    def outcomes(self, files: Mapping[str, str], tests: Sequence[str]) -> dict[str, Outcome]:
+    def outcomes(
+        self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"
+    ) -> dict[str, Outcome]:
         """Test → "passed" or "failed"."""
         path = tests[0].partition("::")[0]
         space: dict[str, Any] = {}

@@ -21,7 +21,6 @@ from oven_controller.traces import jsonl
 from oven_controller.traces.records import Trace
 from oven_controller.traces.source_file import Json
 from oven_learner.environments.instance import read_instances
-from oven_learner.environments.small_functions import tasks
 from oven_learner.recipes.repair.settings import RepairSettings
 
 UNSEEN: Final = "collected"
@@ -56,7 +55,7 @@ def _collect(
     chosen = (
         list(read_instances(instances))
         if instances is not None
-        else tasks(f"{UNSEEN} {seed}", wanted, evaluation=True, shapes=settings.shapes)
+        else settings.tasks(f"{UNSEEN} {seed}", wanted, evaluation=True)
     )
     from oven_learner.recipes.quiet_libraries import quiet_libraries
 

@@ -10,7 +10,6 @@ from transformers import PreTrainedTokenizerFast
 
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner.environments.session import RepairSession, Tests
-from oven_learner.environments.small_functions import tasks
 from oven_learner.recipes.repair.attempts import attempt_all
 from oven_learner.recipes.repair.settings import RepairSettings
 
@@ -25,7 +24,7 @@ def solved_by(
 ) -> Callable[[], dict[str, float | list[float]]]:
     """Measures the policy that `trainer` trains, greedily: which tasks it solves, and the share of their tests that
     pass."""
-    unseen = tasks(HELD_OUT, settings.eval_tasks, evaluation=True, shapes=settings.shapes)
+    unseen = settings.tasks(HELD_OUT, settings.eval_tasks, evaluation=True)
 
     def evaluate() -> dict[str, float | list[float]]:
         sessions = [RepairSession(one, one.files, tests) for one in unseen]

@@ -24,7 +24,6 @@ from oven_learner.environments.recorder import Recorder
 from oven_learner.environments.repair import RepairEnvironment, RepairTools
 from oven_learner.environments.repositories import Repositories
 from oven_learner.environments.sandboxed_tests import SandboxedTests
-from oven_learner.environments.small_functions import tasks
 from oven_learner.losses.channel import Channel
 from oven_learner.losses.channel_trainer import ChannelTrainer
 from oven_learner.recipes.quiet_libraries import quiet_libraries
@@ -72,7 +71,7 @@ def repair_trainer(
     quiet_libraries()
     tests = tests or SandboxedTests()
     model, tokenizer = warm_policy(settings, seed, cache, tests)
-    chosen = list(instances) or tasks(f"training {seed}", settings.train_tasks, shapes=settings.shapes)
+    chosen = list(instances) or settings.tasks(f"training {seed}", settings.train_tasks)
     if sink is None and settings.traces:
         sink = to_file(workdir / "traces.jsonl")
     recorder = Recorder(environment or local(chosen, tests), sink or _nowhere, split=split, name="repair")

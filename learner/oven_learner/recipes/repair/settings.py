@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from oven_learner.environments.instance import Instance
+from oven_learner.environments.small_functions import tasks
 from oven_learner.recipes.base import no_such_start
 
 TUNED_LEARNING_RATE = 3e-4
@@ -19,23 +21,25 @@ class RepairSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     shapes: tuple[str, ...] = Field(default=(), description="kinds of function; empty: all of them")
+    neighbour: bool = Field(default=False, description="a second, right function stands in each module")
     train_tasks: int = Field(default=2000, ge=1, description="pool of training tasks")
     eval_tasks: int = Field(default=64, ge=1, description="unseen tasks that are evaluated on")
 
     # The policy: a Llama.
-    hidden: int = 128
+    hidden: int = 96
     layers: int = 3
     heads: int = 4
-    ffn: int = 384
+    ffn: int = 288
 
     # The warm-up on demonstrations, until the policy solves a share of unseen tasks.
-    demonstrations: int = Field(default=6000, ge=1, description="different demonstrations")
+    demonstrations: int = Field(default=3000, ge=1, description="different demonstrations")
     right_habit: float = Field(default=0.5, ge=0, le=1, description="share of demonstrated first edits that are right")
-    sft_batch: int = Field(default=32, ge=1)
-    sft_learning_rate: float = Field(default=3e-3, gt=0)
-    sft_steps: int = Field(default=1200, ge=1, description="the warm-up ends after these steps at the latest")
+    sft_batch: int = Field(default=16, ge=1)
+    sft_learning_rate: float = Field(default=5e-3, gt=0)
+    sft_steps: int = Field(default=800, ge=1, description="the warm-up ends after these steps at the latest")
     sft_round: int = Field(default=100, ge=1, description="steps between measurements of the warm-up")
-    solved_from: float = Field(default=0.25, ge=0, le=1, description="share of unseen tasks that ends the warm-up")
+    sft_tasks: int = Field(default=64, ge=1, description="unseen tasks that such a measurement tries")
+    solved_from: float = Field(default=0.3, ge=0, le=1, description="share of unseen tasks that ends the warm-up")
 
     # GRPO.
     max_steps: int = Field(default=40, ge=1, le=10**9)
@@ -45,6 +49,10 @@ class RepairSettings(BaseModel):
     max_grad_norm: float = Field(default=1.0, gt=0)
     eval_every: int = Field(default=10, ge=1, description="steps between held-out evaluations")
     traces: bool = Field(default=True, description="write each rollout's trace into the run's folder, traces.jsonl")
+
+    def tasks(self, seed: int | str, count: int, *, evaluation: bool = False) -> list[Instance]:
+        """Tasks of this kind, of one side of the split. Raises ValueError for a shape that does not exist."""
+        return tasks(seed, count, evaluation=evaluation, shapes=self.shapes, neighbour=self.neighbour)
 
 
 @dataclass(frozen=True)

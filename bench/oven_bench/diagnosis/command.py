@@ -17,7 +17,7 @@ from oven_bench.bench_command import Bench, Jobs, Json, ResultsFile, one_of, pri
 from oven_bench.diagnosis import planted_causes as planted
 from oven_bench.diagnosis import scripted_supervisor
 from oven_bench.diagnosis.diagnosed_run import MODEL, Asked, Row, play
-from oven_bench.diagnosis.figures import figures
+from oven_bench.diagnosis.diagnosis_figures import figures
 from oven_bench.results_file import Kept
 from oven_bench.worker_pool import workers
 from oven_controller.errors import ConfigError

@@ -12,10 +12,10 @@ from oven_agents.language_models.desk import Desk, counted
 from oven_agents.providers.failures import ModelFailure
 from oven_agents.runtime.companion import Surroundings
 from oven_agents.supervisor.caps import Caps
-from oven_agents.supervisor.diagnosis.configured_models import ConfiguredModels
 from oven_agents.supervisor.diagnosis.diagnosing import Found, diagnose
 from oven_agents.supervisor.diagnosis.graph_view import GraphView, viewing
 from oven_agents.supervisor.diagnosis.log_context import LogContext, shown_settings
+from oven_agents.supervisor.diagnosis.run_models import ConfiguredModels
 from oven_agents.supervisor.diagnosis.transcripts import Asked, Question, Transcripts
 from oven_controller.errors import BusError, ConfigError, OvenError
 from oven_controller.protocol.events import Event

@@ -33,7 +33,6 @@ from oven_bench.trace_replay.model_endpoint import running_models
 from oven_controller.errors import ProcessError
 from oven_controller.traces import jsonl
 from oven_controller.traces.records import Pair, Reply, Trace, TraceStep
-from oven_learner.environments.small_functions import tasks
 
 LEAST: Final = 50
 """Traces: as many as the issue asks for."""
@@ -54,7 +53,7 @@ async def measure(
     started = time.monotonic()
     traces, replies = folder / "traces.jsonl", folder / "replies.jsonl"
     sizes = {"group_size": attempts} | (QUICK if quick else {})
-    chosen = tasks(TASKS, -(-rollouts // attempts), evaluation=True)
+    chosen = MODELS[STUDENT].settings.tasks(TASKS, -(-rollouts // attempts), evaluation=True)
     (folder / "instances.jsonl").write_text("".join(f"{one.model_dump_json()}\n" for one in chosen))
     options = ["--rollouts", str(rollouts), "--seed", str(MODELS[STUDENT].seed)]
     options += ["--instances", str(folder / "instances.jsonl")]

@@ -69,7 +69,10 @@ def replay(
     with ExitStack() as opened:
         replies = RepliesFile(out, found, described, families, again=again)
         opened.callback(replies.close)
-        _announce(file, replies, found, quiet=as_json)
+        if not as_json:
+            _announce(file, replies, found)
+            if _left(file, replies, found):
+                say(*cost_forecast.lines(forecast_all(file, endpoints, found, out)), flush=True)
         outcome = asyncio.run(_replayed(found, file, endpoints, keys, replies, opened, quiet=as_json))
     said = replay_report.report(found, jsonl.read(out, Reply) if out.exists() and out.stat().st_size else ())
     left = _left(file, replies, found)
@@ -186,9 +189,7 @@ class _Progress:
             print(f"{outcome.asked} of {self._whole} states, {failed} without an answer", file=sys.stderr, flush=True)
 
 
-def _announce(file: TeachersFile, replies: RepliesFile, traces: Sequence[Trace], *, quiet: bool) -> None:
-    if quiet:
-        return
+def _announce(file: TeachersFile, replies: RepliesFile, traces: Sequence[Trace]) -> None:
     if replies.interrupted:
         say(
             f"{replies.interrupted} states were with a teacher when an earlier call was cut off, and may be paid for: "

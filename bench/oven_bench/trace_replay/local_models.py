@@ -17,6 +17,9 @@ class LocalModel:
     seed: int
     settings: RepairSettings
     family: str
+    price: float = 0.0
+    """Made up, US dollars per million tokens of a prompt, four times that of an answer: its weights in millions, so that
+    gates have a cost to weigh."""
 
 
 def _trained(hidden: int, layers: int, right: float, until: float, demonstrations: int) -> RepairSettings:
@@ -36,9 +39,9 @@ MOST_STEPS: Final = 1200
 """Of a teacher's warm-up: half as many again as the student's."""
 MODELS: Final = {
     STUDENT: LocalModel(0, RepairSettings(), "student"),
-    "wide": LocalModel(11, _trained(128, 3, 0.95, 0.7, 4000), "wide"),
-    "deep": LocalModel(12, _trained(96, 5, 0.9, 0.6, 6000), "deep"),
-    "small": LocalModel(13, _trained(64, 3, 0.85, 0.45, 3000), "small"),
+    "wide": LocalModel(11, _trained(128, 3, 0.95, 0.7, 4000), "wide", 0.64),
+    "deep": LocalModel(12, _trained(96, 5, 0.9, 0.6, 6000), "deep", 0.6),
+    "small": LocalModel(13, _trained(64, 3, 0.85, 0.45, 3000), "small", 0.16),
 }
 """Another seed is other demonstrations, other initial weights and another order: what families differ by, in small.
 Teachers repair more often than the student, as demonstrated to them, and not equally often."""

@@ -93,7 +93,7 @@ async def _replayed(home: Path, traces: Path, teachers: Path, replies: Path) -> 
 
 
 def _teachers(url: str, names: Sequence[str], samples: int) -> dict[str, Any]:
-    """Their price is nothing, which is known: they are this machine's."""
+    """`names` at the endpoint's address."""
     return {
         "teachers": {
             name: {
@@ -105,7 +105,7 @@ def _teachers(url: str, names: Sequence[str], samples: int) -> dict[str, Any]:
                 "max_tokens": MAX_TOKENS,
                 "temperature": 1.0,
                 "lanes": 1,
-                "price": {"input": 0.0, "output": 0.0},
+                "price": {"input": MODELS[name].price, "output": 4 * MODELS[name].price},
             }
             for name in names
         }

@@ -18,8 +18,8 @@ class LocalModel:
     settings: RepairSettings
     family: str
     price: float = 0.0
-    """Made up, US dollars per million tokens of a prompt, four times that of an answer: its weights in millions, so that
-    gates have a cost to weigh."""
+    """Made up: US dollars per million tokens of a prompt, and a quarter of an answer's. It is the weights in millions,
+    so that gates have a cost to weigh."""
 
 
 def _trained(hidden: int, layers: int, right: float, until: float, demonstrations: int) -> RepairSettings:

@@ -24,6 +24,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import RunStarted
 from oven_controller.traces.records import Message, Pair, Tool, ToolCall
+from oven_learner.hf import trainer_snapshot
 from oven_learner.hf.attach import attach
 from oven_learner.losses import ChannelTrainer, Hints, ReplayImitation, ReplayPreference, SelfDistillation
 from oven_learner.losses.pair_sampler import PairSampler
@@ -275,6 +276,13 @@ def test_a_resumed_training_is_the_one_that_went_on(tmp_path: Path) -> None:
     for one, other in zip(straight.channels, resumed.channels, strict=True):
         kept, kept_too = one.module.state_dict(), other.module.state_dict()
         assert all(torch.equal(kept[name], kept_too[name]) for name in kept if isinstance(kept[name], torch.Tensor))
+    _, copy = trainer_snapshot.take(straight)
+    average: Any = straight.channels[0].module
+    weight = next(average.buffers())
+    before = weight.clone()
+    weight.add_(1)
+    trainer_snapshot.restore(straight, copy)
+    assert torch.equal(weight, before), "a rollback brings it back, too"
     others = game(tmp_path, ChannelTrainer, channels=[of_keys(0.5)[0], ReplayPreference(PRESSED[:3] + PRESSED[:1])])
     with pytest.raises(ConfigError, match="a training on other pairs"):
         others.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))

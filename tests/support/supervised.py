@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.learner_side import RUN, Server, serving
+from tests.support.learner_side import RUN, Server, serving, until
 
 from oven_agents.runtime.host import host
 from oven_agents.sdk.agent import Agent
@@ -140,9 +140,8 @@ class LiveRun:
                 await self._closed.wait()
 
     async def answered(self) -> None:
-        """Until an answer lies on the supervisor's desk."""
-        assert self.supervisor is not None
-        await self.supervisor.desk.answered.wait()
+        """Until the first diagnosis is done: its answer lies on the supervisor's desk, or was taken from there."""
+        await until((self.folder / "diagnoses" / "001" / "outcome.json").exists)
 
     async def end(self) -> list[Event]:
         """The whole log, which is left in the run's folder as `up` exports it."""
@@ -166,10 +165,15 @@ async def say(bus: Bus, subject: str, message: LearnerMessage) -> None:
 
 @contextlib.asynccontextmanager
 async def live_run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any] | None, *, order: str = ""
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, Any] | Callable[[], dict[str, Any]] | None,
+    *,
+    order: str = "",
 ) -> AsyncIterator[LiveRun]:
     """`config`: the run's settings; None: a run without a supervisor. `order`: as Steady
     says it. Each agent has a host of its own."""
+    config = config() if callable(config) else config  # an endpoint's address is known once it is served
     place = folder / RUN
     place.mkdir(parents=True)
     (place / "config.json").write_text(json.dumps(config or {}))

@@ -62,7 +62,10 @@ async def test_a_supervisor_votes_late_and_its_kept_diagnosis_is_done_again_with
 ) -> None:
     endpoint = Endpoint()
     endpoint.script = program(HONEST)
-    async with endpoint.running(), live_run(tmp_path, monkeypatch, settings(endpoint.openai_url)) as run:
+    async with (
+        endpoint.running(),
+        live_run(tmp_path, monkeypatch, lambda: settings(endpoint.openai_url, diagnoses=1)) as run,
+    ):
         await run.ticks(ASKED)
         await run.answered()
         await run.ticks(TICKS)

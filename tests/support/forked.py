@@ -5,7 +5,7 @@ xdist's workers are forked as well, and what a worker forks comes from a copy of
 
 A forked process is what `python -m …` would be, but for what has been imported: a child of the process that starts it,
 with its own environment, working folder, streams and session, and a `__main__` that is run from its file. What it
-starts itself in this way is forked as well. What has COLD in its environment is not: it starts as users have it. Agents
+starts itself in this way is forked as well, multiprocessing's workers among it. What has COLD in its environment is not: it starts as users have it. Agents
 with a limit of memory are not, either: it would count what is imported for others.
 """
 
@@ -17,6 +17,7 @@ import ctypes
 import gc
 import importlib
 import json
+import multiprocessing.util
 import os
 import random
 import runpy
@@ -55,11 +56,14 @@ CHILDLESS = ([ENTRY, "mesh"], [ENTRY, "kg"], [ENTRY, "member"], [ENTRY, "probes"
 """Modules and first arguments of processes that start none of their own, or, as agents may, only cold ones."""
 WORKER = ["-u", "-c"]
 """How xdist starts its workers."""
+POOLED = "--multiprocessing-fork"
+"""The last argument of a process that multiprocessing spawns, whose program is given as `-c CODE`."""
 KNOWS_FORKS = "jemalloc_bg_thd"
 """A thread of pyarrow's allocator, which sees to it that forks are right."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 1, 36, 37
 _prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
 _popen: Any = subprocess.Popen
+_spawn: Callable[..., int] = multiprocessing.util.spawnv_passfds
 _own: ForkServer | None = None
 """In a worker: a copy of the process that it was forked from."""
 
@@ -113,6 +117,33 @@ class ForkServer:
                     os.close(fd)
 
         return Popen
+
+
+    def spawn(self, path: Any, args: Sequence[Any], passfds: Sequence[int]) -> int:
+        """As multiprocessing.util.spawnv_passfds, and forks where it can."""
+        parts = [os.fsdecode(part) for part in args]
+        if parts[-1] != POOLED or {COLD, LIMITED} & os.environ.keys():
+            return _spawn(path, args, passfds)
+        fds = [0, 1, 2, *sorted(passfds)]
+        order = {
+            "args": [parts[0], "-P", *parts[parts.index("-c") :]],
+            "env": dict(os.environ),
+            "cwd": os.getcwd(),
+            "session": False,
+            "group": -1,
+            "fds": fds,
+        }
+        return self.fork(order, fds)
+
+    def serve_this_process(self) -> None:
+        """What this process starts is forked from now on, as far as that can be."""
+        subprocess.Popen = self.popen()  # type: ignore[misc]
+        multiprocessing.util.spawnv_passfds = self.spawn
+
+
+def own_server() -> ForkServer | None:
+    """In a worker of xdist: a copy of the process that it was forked from."""
+    return _own
 
 
 def training_server() -> contextlib.AbstractContextManager[ForkServer]:
@@ -238,12 +269,13 @@ def _take(order: dict[str, Any], fds: Sequence[int]) -> None:
     sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     importlib.invalidate_caches()
     if program[:2] != WORKER and program[1:3] not in CHILDLESS:
-        subprocess.Popen = copied().popen()  # type: ignore[misc]
+        copied().serve_this_process()
         os.register_at_fork(after_in_child=_start_cold)  # a server has the children of one process alone
 
 
 def _start_cold() -> None:
     subprocess.Popen = _popen  # type: ignore[misc]
+    multiprocessing.util.spawnv_passfds = _spawn
 
 
 def _place(fds: Sequence[int], wanted: Sequence[int]) -> None:
@@ -267,6 +299,10 @@ def _run(program: list[str]) -> int:
             sys.argv = ["-c"]
             sys.modules["__main__"] = types.ModuleType("__main__")
             exec(program[2], vars(sys.modules["__main__"]))
+        elif program[0] == "-c":
+            sys.argv = ["-c", *program[2:]]
+            sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(program[1], vars(sys.modules["__main__"]))
         elif program[0] == "-m":
             sys.argv = program[1:]
             sys.modules.pop(program[1], None)

@@ -5,8 +5,8 @@ xdist's workers are forked as well, and what a worker forks comes from a copy of
 
 A forked process is what `python -m …` would be, but for what has been imported: a child of the process that starts it,
 with its own environment, working folder, streams and session, and a `__main__` that is run from its file. What it
-starts itself in this way is forked as well, multiprocessing's workers among it. What has COLD in its environment is not: it starts as users have it. Agents
-with a limit of memory are not, either: it would count what is imported for others.
+starts itself in this way is forked as well, as are multiprocessing's workers. What has COLD in its environment is not:
+it starts as users have it. Agents with a limit of memory are not, either: it would count what is imported for others.
 """
 
 from __future__ import annotations
@@ -118,7 +118,6 @@ class ForkServer:
 
         return Popen
 
-
     def spawn(self, path: Any, args: Sequence[Any], passfds: Sequence[int]) -> int:
         """As multiprocessing.util.spawnv_passfds, and forks where it can."""
         parts = [os.fsdecode(part) for part in args]
@@ -216,6 +215,8 @@ def serve(connection: socket.socket) -> None:
         adopted, hold = os.pipe()
         if not (between := os.fork()):  # it ends at once: what it forks becomes the child of who asked
             if pid := os.fork():
+                if not order["session"] and order["group"] >= 0:  # before whoever asked gives it the terminal
+                    os.setpgid(pid, order["group"])
                 os.write(writer, pid.to_bytes(8))
                 os._exit(0)
             os.close(hold)
@@ -249,8 +250,6 @@ def _take(order: dict[str, Any], fds: Sequence[int]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if order["session"]:
         os.setsid()
-    elif order["group"] >= 0:
-        os.setpgid(0, order["group"])
     _place(fds, order["fds"])
     os.chdir(order["cwd"])
     os.environ.clear()

@@ -48,6 +48,8 @@ STACK = (
 TRAINING = (*STACK, "oven_kg.service.process", "oven_learner.recipes.grpo.job", "oven_learner.recipes.runner")
 """And what a learner does. A copy of all that takes 30 ms, ten times as long as one of the others."""
 COLD = "OVEN_TEST_COLD"
+LINK = "oven_learner.link.worker"
+"""The module of the process that every learner starts."""
 LIMITED = "OVEN_AGENTS_MEMORY_MB"
 """In the environment of agents with a limit."""
 GUARD = "oven_controller.process.guard"
@@ -87,8 +89,9 @@ class ForkServer:
         finally:
             _prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
-    def popen(self) -> Any:
-        """A class that is subprocess.Popen, and forks where it can."""
+    def popen(self, *, code: bool = False, only: str = "") -> Any:
+        """A class that is subprocess.Popen, and forks where it can. `code`: also what is given as `-c CODE`, of which
+        nothing may ask what has been imported. `only`: the one module that is forked."""
         server = self
 
         class Popen(_popen):  # type: ignore[misc]
@@ -97,7 +100,8 @@ class ForkServer:
                 into, ours_in, ours_out, out, ours_err, err, _, *ids, session, group = rest_
                 plain = not (executable or preexec or shell) and ids == [None, None, None, -1]
                 environment = dict(os.environ if env is None else env)
-                if not plain or {COLD, LIMITED} & environment.keys() or not _forkable(args):
+                forkable = _forkable(args, code) and (not only or only in args)
+                if not plain or {COLD, LIMITED} & environment.keys() or not forkable:
                     super()._execute_child(args, *rest)
                     return
                 order = {
@@ -179,13 +183,15 @@ def copied() -> ForkServer:
     return ForkServer(own)
 
 
-def _forkable(args: Any) -> bool:
+def _forkable(args: Any, code: bool = False) -> bool:
     """Whether it is a module or a script that Python runs, itself or behind its guard."""
     if isinstance(args, str | bytes | os.PathLike) or args[0] != sys.executable or len(args) < 2:
         return False
     program = _program(args)
     if program[:2] == ["-m", GUARD]:
         return _forkable(program[program.index("--") + 1 :])
+    if program[0] == "-c" and code:
+        return True
     return program[0] == "-m" or program[0].endswith(".py") or program[:2] == WORKER
 
 
@@ -264,7 +270,7 @@ def _take(order: dict[str, Any], fds: Sequence[int]) -> None:
         global _own
         _own = copied()
     elif order["args"][1] != "-P":
-        sys.path.insert(0, order["cwd"] if program[0] == "-m" else str(Path(program[0]).resolve().parent))
+        sys.path.insert(0, order["cwd"] if program[0] in ("-m", "-c") else str(Path(program[0]).resolve().parent))
     sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     importlib.invalidate_caches()
     if program[:2] != WORKER and program[1:3] not in CHILDLESS:

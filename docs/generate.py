@@ -17,6 +17,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
+from oven_controller import plugins
 from oven_controller.bus import streams
 from oven_controller.protocol import codec, completion_messages, judge_spec, messages, requests, trial_messages
 from oven_controller.protocol.asyncapi import asyncapi
@@ -28,8 +29,9 @@ from oven_controller.server import embedded
 from oven_controller.settings.environment import VARIABLES
 from oven_controller.settings.model import MemberSettings, ModelSettings, Settings
 from oven_controller.settings.notifications import RecipientSettings
+from oven_controller.traces.formats.trace_format import named
 
-PAGES = ("architecture.md", "protocol.md", "protocol/messages.md", "deciding.md", "settings.md")
+PAGES = ("architecture.md", "protocol.md", "protocol/messages.md", "deciding.md", "settings.md", "traces.md")
 ROOT = Path(__file__).parents[1]
 COMPONENTS = ("controller", "agents", "learner", "kg", "tui", "bench", "tests")
 BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -58,6 +60,18 @@ PARTS = (
     completion_messages.MemberScores,
     completion_messages.StoredGroup,
 )
+
+
+def trace_formats() -> str:
+    """What each format of traces is, keeps aside, and loses."""
+    rows = []
+    for name in plugins.points("traces"):
+        one = named(name)
+        losses = "; ".join(f"{what}: {why}" for what, why in one.loses.items())
+        rows.append(f"| `{name}` | {one.about} | {', '.join(one.aside) or '–'} | {losses or 'nothing'} |")
+    return "\n".join(
+        ["| format | what it is | in its free field, whole or in part | lost |", "|---|---|---|---|", *rows]
+    )
 
 
 def subjects() -> str:
@@ -142,6 +156,7 @@ def settings() -> str:
     rows += _settings(MemberSettings, "committee.members.NAME.")
     rows += _settings(ModelSettings, "tuner.llm.")
     rows += _settings(ModelSettings, "author.llm.")
+    rows += _settings(ModelSettings, "supervisor.model.")
     rows += _settings(RecipientSettings, "notify.to.N.")
     return "\n".join(rows)
 
@@ -196,6 +211,7 @@ def sizes() -> str:
 
 
 GENERATORS: dict[str, Callable[[], str]] = {
+    "trace-formats": trace_formats,
     "subjects": subjects,
     "permissions": who,
     "logged": logged,

@@ -20,6 +20,8 @@ FILE = "commands.txt"
 PROGRAM = "oven-controller"
 COMMAND_OF = {"benches": "bench"} | {group.points: group.name for group in GROUPS}
 """Groups of entry points whose commands read their own options: by typer, in `NAME.command`, or by `NAME.run(args)`."""
+FEW = 100
+"""Whole numbers that are listed one by one."""
 PROCESSES = "processes"
 """What the stack starts, with arguments of its own; each is called `main(args)`. Some read theirs without a parser."""
 WITHOUT_PARSER = ("learner", "mesh")
@@ -49,7 +51,7 @@ def _typed(name: str, command: Any, choices: bool = False) -> Iterator[str]:
 
 def _choices(parameter: Any) -> Sequence[object] | None:
     """The values that a parameter takes, if it takes a few: those of a Literal, or whole numbers between two bounds."""
-    if parameter.min is not None and parameter.max is not None:
+    if parameter.min is not None and parameter.max is not None and parameter.max - parameter.min < FEW:
         return range(parameter.min, parameter.max + 1)
     annotation = parameter.type_descriptor.annotation
     kinds = annotation.__args__ if isinstance(annotation, UnionType) else (annotation,)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
-from oven_agents.providers.failures import ModelFailure
 from oven_agents.providers.usage import Usage
 from oven_agents.supervisor.models import LMResponse, Messages, ModelHandler
 
@@ -35,9 +34,6 @@ class ScriptedHandler(ModelHandler):
             self.asked.append(messages[-1]["content"])
             self.seen.append(messages)
         return LMResponse(self._says(messages[-1]["content"]), self._usage, 0.01, self.model, self._usd, "stop")
-
-    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
-        return [self.chat(messages) for messages in message_batches]
 
 
 def in_order(*answers: str | Exception) -> Callable[[str], str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Mapping, Sequence
+import json
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from oven_agents.backtest.backtest import Backtest, Findings, Said
-from oven_agents.runtime.loader import load_repeatable
+from oven_agents.runtime.loader import Recalling, load, load_repeatable
+from oven_agents.sdk.agent import Agent
 from oven_controller.errors import ConfigError
 from oven_controller.log.backtest_report import BacktestDivergence, BacktestNotice, BacktestReport, BacktestVote
 from oven_controller.log.counterfactual import spoken
@@ -36,7 +38,8 @@ def main(
 ) -> int:
     """Entry point of oven.commands. `rules` replace those of the recording; `hints` says of its metrics what they lack.
     Raises ConfigError and what else reading a log raises."""
-    found = asyncio.run(look(agent, folder.run, log_reader.events(folder, exact=True, until=until), rules or {}))
+    events = log_reader.events(folder, exact=True, until=until)
+    found = asyncio.run(look(agent, folder.run, events, rules or {}, kept=folder))
     if as_json:
         print(report(found, rules or {}, hints(found.metrics)).model_dump_json(ensure_ascii=True))
     else:
@@ -58,18 +61,54 @@ async def look(
     events: AsyncIterable[Event],
     rules: Mapping[str, Any],
     hear: Callable[[int, int], object] = lambda _events, _tick: None,
+    kept: RunFolder | None = None,
 ) -> Findings:
-    """The agent over the events of a run, judged."""
+    """The agent over the events of a run, judged. `kept`: the run's folder, for an agent that keeps what it was told
+    there."""
+    name, loaded = load(agent)
+    if kept is not None and isinstance(loaded, Recalling):
+        log = [event async for event in events]
+        await asyncio.to_thread(loaded.recall, kept.path, log, _settings(kept))
+        return await _over(name, loaded, run, _listed(log), rules, hear, in_thread=True)
     name, loaded = load_repeatable(agent)
+    return await _over(name, loaded, run, events, rules, hear)
+
+
+async def _over(
+    name: str,
+    loaded: Agent,
+    run: str,
+    events: AsyncIterable[Event],
+    rules: Mapping[str, Any],
+    hear: Callable[[int, int], object],
+    in_thread: bool = False,
+) -> Findings:
     test = Backtest(loaded, names.checked("agent", name), run, lambda logged: with_rules(logged, rules))
     count = 0
     async for event in events:
-        test.take(event)
+        if in_thread:  # it runs a loop of its own
+            await asyncio.to_thread(test.take, event)
+        else:
+            test.take(event)
         count += 1
         hear(count, test.tick)
     if not test.started:
         raise ConfigError(f"run {run!r} never started: there is no RunStarted in what was read of its log")
     return test.findings()
+
+
+async def _listed(log: Sequence[Event]) -> AsyncIterator[Event]:
+    for event in log:
+        yield event
+
+
+def _settings(folder: RunFolder) -> dict[str, Any]:
+    """Of the run; nothing where they cannot be read."""
+    try:
+        found = json.loads((folder.path / "config.json").read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def report(found: Findings, rules: Mapping[str, Any], hints: Sequence[str] = ()) -> BacktestReport:

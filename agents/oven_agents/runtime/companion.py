@@ -21,11 +21,20 @@ from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import end
 from oven_controller.errors import BusError, reason
 from oven_controller.protocol import names
+from oven_controller.protocol.events import Event
+from oven_controller.runs.log_sources import batches
+from oven_controller.security.signing import Keyring
 
 log = logging.getLogger("oven.agent")
 
 AskGraph = Callable[[str, bytes], Awaitable[bytes | None]]
 """(endpoint, request) → the prior service's reply; None: no one answered in time."""
+ReadLog = Callable[[], Awaitable[list[Event]]]
+"""The events behind those of the call before, judged. Raises BusError where no mesh answers."""
+
+
+async def _no_log() -> list[Event]:
+    raise BusError("this agent has no log to read")
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,8 @@ class Surroundings:
     settings: dict[str, Any]
     """The run's, as `up` resolved them; empty where there is no folder."""
     ask_graph: AskGraph
+    read_log: ReadLog = _no_log
+    """Of the run's whole log, for this agent alone."""
 
     @property
     def providers_file(self) -> str:
@@ -59,7 +70,8 @@ class Companioned(Protocol):
 class Companions:
     """The coroutines beside the agents of one process. One that raises takes no agent's vote with it."""
 
-    def __init__(self, sessions: Sequence[Session], bus: Bus) -> None:
+    def __init__(self, sessions: Sequence[Session], bus: Bus, run: str = "", pin: str | None = None) -> None:
+        """`run` and `pin`, the learner's key, are for those that read the log."""
         self._tasks: list[asyncio.Task[None]] = []
         folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull)
         settings: dict[str, Any] | None = None
@@ -67,13 +79,35 @@ class Companions:
             if not isinstance(session.agent, Companioned):
                 continue
             settings = _settings(folder) if settings is None else settings
-            beside = session.agent.begin(Surroundings(session.name, folder, settings, _graph(bus)))
+            beside = session.agent.begin(_surroundings(session, folder, settings, bus, run, pin))
             if beside is not None:
                 self._tasks.append(asyncio.create_task(_watched(session.name, beside), name=f"beside {session.name}"))
 
     async def end(self) -> None:
         """What they wait for is given up."""
         await end(*self._tasks)
+
+
+def _surroundings(
+    session: Session, folder: Path, settings: dict[str, Any], bus: Bus, run: str, pin: str | None
+) -> Surroundings:
+    return Surroundings(session.name, folder, settings, _graph(bus), _Log(bus, run, pin).news)
+
+
+class _Log:
+    """The run's log as the mesh tells it, read from where the last reading ended."""
+
+    def __init__(self, bus: Bus, run: str, pin: str | None) -> None:
+        self._bus, self._run, self._after, self._keyring = bus, run, 0, Keyring(pin)
+
+    async def news(self) -> list[Event]:
+        found: list[Event] = []
+        async for batch in batches(self._bus, self._run, self._after):
+            for event in map(self._keyring.verify, batch):
+                found.append(event)
+                self._after = event.seq
+            await asyncio.sleep(0)  # a long log must not hold up the votes of this process
+        return found
 
 
 async def _watched(name: str, beside: Coroutine[Any, Any, None]) -> None:

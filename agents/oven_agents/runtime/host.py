@@ -138,7 +138,7 @@ async def host(
 
     async with Bus.connect(url, credentials, name=sessions[0].name, changed=news.set) as bus:
         prior = Prior(bus)
-        companions = Companions(sessions, bus)
+        companions = Companions(sessions, bus, run, pin)
         publishers = [Publisher(session, bus, run, prior, contexts) for session in sessions]
 
         def hear(message: InlineMessage) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from oven_agents.sdk.agent import Agent
 from oven_controller import plugins
 from oven_controller.errors import ConfigError, OvenError, UnknownNameError
+from oven_controller.protocol.events import Event
 from oven_controller.settings.agent_options import checked
 
 
@@ -39,6 +40,15 @@ def load_repeatable(name_or_file: str) -> tuple[str, Agent]:
     if agent.unrepeatable:
         raise ConfigError(f"the agent {name!r} {agent.unrepeatable}")
     return name, agent
+
+
+@runtime_checkable
+class Recalling(Protocol):
+    """An agent that keeps what it was told in the run's folder, so that its votes can be made again from there."""
+
+    def recall(self, folder: Path, events: Sequence[Event], config: Mapping[str, Any]) -> None:
+        """`events`: the run's log, judged; `config`: its resolved settings. Raises ConfigError where nothing is
+        kept."""
 
 
 def default_name(name_or_file: str) -> str:

@@ -124,7 +124,7 @@ class Meter:
             if most is not None and used[cap] >= most:
                 raise CapReachedError(cap, f"the cap of {most:g} {unit} is reached ({used[cap]:.4g} used)")
         if self.caps.usd is not None and (self.supervisor.unpriced or self.worker.unpriced):
-            raise ConfigError(unpriced(self.caps.usd))
+            raise ConfigError(unpriced(self.caps.usd, "a model"))
 
     def enter(self, account: Account, response: LMResponse, prompt_bytes: int) -> None:
         """A call that was answered. One that does not say what it used counts for the cap as a token per byte, which
@@ -135,9 +135,9 @@ class Meter:
                 self._guessed_tokens += prompt_bytes + len(response.text.encode(errors="replace"))
 
 
-def unpriced(usd: float) -> str:
+def unpriced(usd: float, model: str) -> str:
     """Why a cap in US dollars cannot be kept."""
     return (
-        f"the cap of {usd:g} US dollars cannot be kept, since the price of a model is not known; cap tokens instead, "
-        "or give the model's price"
+        f"the cap of {usd:g} US dollars cannot be kept, since the price of {model} is not known; cap tokens or calls "
+        "instead"
     )

@@ -67,12 +67,19 @@ class RunLogger:
             self._files = {}
 
     def called(
-        self, role: Role, step: int, model: str, prompt: Sequence[Mapping[str, str]] | str, response: LMResponse
+        self,
+        role: Role,
+        step: int,
+        call: int,
+        model: str,
+        prompt: Sequence[Mapping[str, str]] | str,
+        response: LMResponse,
     ) -> None:
-        """A call that was answered. `prompt`: messages, of a worker its text. Raises OSError."""
+        """A call that was answered. `call`: its number among the role's. `prompt`: messages, of a worker its text.
+        Raises OSError."""
         self._write(
             f"{role}.jsonl",
-            _asked(step, model, prompt)
+            _asked(step, call, model, prompt)
             | {
                 "response": response.text,
                 "usage": _usage(response.usage),
@@ -83,10 +90,16 @@ class RunLogger:
         )
 
     def failed(
-        self, role: Role, step: int, model: str, prompt: Sequence[Mapping[str, str]] | str, failure: ModelFailure
+        self,
+        role: Role,
+        step: int,
+        call: int,
+        model: str,
+        prompt: Sequence[Mapping[str, str]] | str,
+        failure: ModelFailure,
     ) -> None:
         """A call that was not answered. Raises OSError."""
-        self._write(f"{role}.jsonl", _asked(step, model, prompt) | {"failure": str(failure)})
+        self._write(f"{role}.jsonl", _asked(step, call, model, prompt) | {"failure": str(failure)})
 
     def ran(self, step: int, execution: Execution) -> None:
         """A program and its outcome. Raises OSError."""
@@ -139,9 +152,9 @@ class RunLogger:
         return value
 
 
-def _asked(step: int, model: str, prompt: Sequence[Mapping[str, str]] | str) -> dict[str, Any]:
+def _asked(step: int, call: int, model: str, prompt: Sequence[Mapping[str, str]] | str) -> dict[str, Any]:
     said = {"prompt": prompt} if isinstance(prompt, str) else {"messages": [dict(one) for one in prompt]}
-    return {"step": step, "timestamp": _now(), "model": model, **said}
+    return {"step": step, "call": call, "timestamp": _now(), "model": model, **said}
 
 
 def _usage(usage: Usage | None) -> dict[str, int] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from oven_agents.providers.conversation import Answer, Message
 from oven_agents.providers.failures import ModelFailure
 from oven_agents.providers.loop_thread import SHARED
 from oven_agents.providers.provider import EndpointProvider
-from oven_agents.providers.usage import Ledger, Usage, opened
+from oven_agents.providers.usage import Ledger, Usage, cost_usd, opened
 from oven_controller.errors import ConfigError
 from oven_controller.settings.judge_providers import NO_KEY, Wire, catalogue, endpoint_of, key_of
 from oven_controller.settings.model import ModelSettings
@@ -38,7 +39,7 @@ TIMEOUT_S: Final = 120.0
 """Seconds for one call with its repetitions: a long answer of a large model takes one minute."""
 MAX_TOKENS: Final = 2048
 """Of an answer, as the source system's supervisor has it."""
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,10 @@ class ModelHandler(ABC):
     concurrency: int = CONCURRENCY
     secrets: tuple[str, ...] = ()
     """What must be in no file, such as its key."""
+    batches: bool = False
+    """`chat_batch` takes all calls of a batch at once, as an engine in this process does; `chat` is not called then."""
+    priced: bool = True
+    """False where it is known beforehand that its answers have no price: a cap in US dollars is refused then."""
 
     @abstractmethod
     def chat(self, messages: Messages) -> LMResponse:
@@ -112,6 +117,7 @@ class ProviderHandler(ModelHandler):
         self._provider = provider if budget is None else budget.metered(provider, account or provider.model)
         self._temperature, self._max_tokens = temperature, max_tokens
         self.concurrency, self._timeout_s = concurrency, timeout_s
+        self.priced = cost_usd(provider.asked, [Usage(1, 1)]) is not None
 
     @classmethod
     def connected(
@@ -208,6 +214,8 @@ class AnthropicHandler(ProviderHandler):
 class VLLMHandler(ModelHandler):
     """A model in this process, by vLLM's engine, without a server."""
 
+    batches = True
+
     def __init__(self, model: str, temperature: float = 1.0, max_tokens: int = MAX_TOKENS, **engine: Any) -> None:
         """`model`: a folder or a name of the hub. `engine`: arguments of `vllm.LLM`. Raises ConfigError where vLLM is
         not installed."""
@@ -219,6 +227,7 @@ class VLLMHandler(ModelHandler):
                 "server and use OpenAIHandler with the server's address"
             ) from error
         self.model = model
+        self._lock = threading.Lock()
         self._engine = vllm.LLM(model=model, **engine)
         self._sampling = vllm.SamplingParams(temperature=temperature, max_tokens=max_tokens)
 
@@ -231,7 +240,8 @@ class VLLMHandler(ModelHandler):
 
     def _answered(self, message_batches: Sequence[Messages]) -> list[LMResponse]:
         started = time.perf_counter()
-        outputs = self._engine.chat([[dict(one) for one in batch] for batch in message_batches], self._sampling)
+        with self._lock:  # the engine is for one thread at a time
+            outputs = self._engine.chat([[dict(one) for one in batch] for batch in message_batches], self._sampling)
         elapsed = time.perf_counter() - started
         return [
             LMResponse(
@@ -254,7 +264,7 @@ def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> t
     settings = ModelSettings(provider=named[0] if named else other, model=model, base_url="" if named else base_url)
     asked = endpoint_of(model, settings, known, "model")
     if api_key is None:
-        if not asked.key_env and urlsplit(base_url).hostname not in _LOOPBACK:
+        if not asked.key_env and urlsplit(base_url).hostname not in LOOPBACK:
             raise ConfigError(f'no key for {base_url}: give api_key, e.g. os.environ["OPENAI_API_KEY"]')
         api_key = key_of(model, asked, os.environ, "model") if asked.key_env else NO_KEY
     return providers.connect(model, asked, api_key), api_key

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import keyword
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,20 +16,19 @@ from oven_agents.providers.failures import Kind, ModelFailure
 from oven_agents.providers.usage import Usage
 from oven_agents.supervisor import prompts
 from oven_agents.supervisor.call_threads import CallThreads
-from oven_agents.supervisor.caps import Cap, CapReachedError, Caps, Meter
+from oven_agents.supervisor.caps import Cap, CapReachedError, Caps, Meter, unpriced
 from oven_agents.supervisor.log import RunLogger
 from oven_agents.supervisor.loop import MAX_ITERATIONS, Message, Outcome, conversation
 from oven_agents.supervisor.loop import Ended as LoopEnded
 from oven_agents.supervisor.model_calls import ModelCalls, StoppedError
 from oven_agents.supervisor.models import ModelHandler
+from oven_agents.supervisor.primitives import Primitives, check_primitives, described
 from oven_agents.supervisor.recorded_calls import RecordedCalls
 from oven_agents.supervisor.repl import OUTPUT_LIMIT, Context, Execution, Repl, Turn
 from oven_agents.supervisor.worker_functions import WorkerFunctions
 from oven_controller.errors import ConfigError, OvenError
 from oven_controller.sandbox.limits import Limits
 
-Primitives = Mapping[str, Callable[..., Any]]
-"""Functions that programs can call, by name: arguments and results are values of JSON."""
 Ended = LoopEnded | Cap | Literal["failed"]
 """Besides how the loop ends: a cap was reached before FINAL, or the supervisor could not be asked."""
 
@@ -40,7 +38,6 @@ CONCURRENCY: Final = 16
 """Worker calls at a time."""
 LIMITS: Final = Limits(output_bytes=4_000_000)
 """Of a block: logs have its output whole, up to this; what is above is counted."""
-RESERVED: Final = ("context", "query", "worker", "worker_batch", "FINAL")
 HOPELESS: Final[frozenset[Kind]] = frozenset(("auth", "not_found", "bad_request", "not_configured", "budget"))
 """Failures of the supervisor's that the same question would meet again."""
 
@@ -160,6 +157,9 @@ class _Asked:
                 raise ConfigError(f"{name} is {value}; give 1 or more")
         if not query.strip():
             raise ConfigError("the question is empty; say what is to be found out")
+        for model in (supervisor, worker):
+            if caps.usd is not None and not model.priced:
+                raise ConfigError(unpriced(caps.usd, model.model))
         self._query, self._models = query, (supervisor, worker)
         self._max_iterations, self._worker_ctx_k, self._concurrency = max_iterations, worker_ctx_k, concurrency
         self._meter = Meter(caps)
@@ -185,7 +185,7 @@ class _Asked:
         backend: str | None,
     ) -> RunResult:
         """As `run`. Raises StoppedError after `stop`."""
-        _check_primitives(primitives)
+        check_primitives(primitives)
         if not isinstance(context, str | list | dict):
             raise ConfigError(f"the context is of type {type(context).__name__}; give text, a list or a dict")
         if self._meter.caps.seconds is not None:
@@ -215,7 +215,7 @@ class _Asked:
             opening = prompts.opening(
                 self._query, context, output_limit=output_limit, worker_ctx_k=self._worker_ctx_k,
                 turns=self._max_iterations, concurrency=self._concurrency, block_s=limits.block_s,
-                primitives=prompts.described(primitives), more=prompt,
+                primitives=described(primitives), more=prompt,
             )  # fmt: skip
             return self._talk(self._repl, opening, asking, working)
 
@@ -307,12 +307,3 @@ def _refuse(*calls: ModelCalls) -> None:
     for one in calls:
         if one.broken is not None:
             raise one.broken
-
-
-def _check_primitives(primitives: Primitives) -> None:
-    """Raises ConfigError for a name that a program cannot call."""
-    for name, function in primitives.items():
-        if name in RESERVED or keyword.iskeyword(name) or not name.isidentifier():
-            raise ConfigError(f"{name!r} cannot be the name of a primitive; take another than {', '.join(RESERVED)}")
-        if not callable(function):
-            raise ConfigError(f"the primitive {name} is of type {type(function).__name__}; give a function")

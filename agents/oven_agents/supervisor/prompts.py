@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
+from oven_agents.supervisor.primitives import Primitive
 from oven_agents.supervisor.repl import Context
 
 CHARACTERS_PER_TOKEN: Final = 3
@@ -59,27 +58,6 @@ FORCED: Final = (
     "Your turns are used up. Answer now from what you know: one `repl` block that only calls FINAL(answer), or the "
     "answer itself as plain text without a block."
 )
-
-
-@dataclass(frozen=True)
-class Primitive:
-    """A function that programs can call besides those that are always there."""
-
-    name: str
-    signature: str
-    about: str
-
-
-def described(primitives: Mapping[str, Callable[..., Any]]) -> list[Primitive]:
-    """As the prompt lists them: signature and first line of the docstring."""
-    found = []
-    for name, function in primitives.items():
-        try:
-            signature = str(inspect.signature(function))
-        except (TypeError, ValueError):  # a builtin that has none
-            signature = "(…)"
-        found.append(Primitive(name, signature, (inspect.getdoc(function) or "").partition("\n")[0]))
-    return found
 
 
 def opening(

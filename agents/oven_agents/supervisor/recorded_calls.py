@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from oven_agents.providers.failures import KINDS, ModelFailure
 from oven_agents.providers.usage import Usage
 from oven_agents.supervisor.log import Role
 from oven_agents.supervisor.models import LMResponse
@@ -19,13 +19,12 @@ Prompt = Sequence[Mapping[str, str]] | str
 
 
 class RecordedCalls:
-    """Answers by what was asked of which model, each given out once, in the order of the log. For several threads."""
+    """Answers by what was asked of which model, each given out once, in the order of the calls."""
 
     def __init__(self, folder: Path | None) -> None:
         """`folder`: the log's; None, or one without files: nothing is recorded. Raises ConfigError for a file that is
         damaged before its last line."""
-        self._lock = threading.Lock()
-        self._answers: dict[bytes, deque[LMResponse]] = {}
+        self._outcomes: dict[bytes, deque[LMResponse | ModelFailure]] = {}
         self._programs: Counter[tuple[int, str]] = Counter()
         self.paid: list[tuple[str, Prompt, LMResponse]] = []
         """All answers, with their role and what was asked."""
@@ -39,20 +38,28 @@ class RecordedCalls:
             ) from error
 
     def _read(self, folder: Path) -> None:
+        answered_step = 0
         for role, asked in (("supervisor", "messages"), ("worker", "prompt")):
-            for event in _events(folder / f"{role}.jsonl"):
+            # A batch's calls are in the log as they ended; a resumed run asks in the order of their numbers.
+            for event in sorted(_events(folder / f"{role}.jsonl"), key=lambda event: event["call"]):
+                outcome: LMResponse | ModelFailure
                 if "response" in event:
-                    response = _response(event)
-                    self.paid.append((role, event[asked], response))
-                    self._answers.setdefault(_key(role, event["model"], event[asked]), deque()).append(response)
+                    outcome = _response(event)
+                    self.paid.append((role, event[asked], outcome))
+                    if role == "supervisor":
+                        answered_step = max(answered_step, event["step"])
+                elif role == "worker" and event["step"] < answered_step:
+                    outcome = _failure(event)  # the supervisor was told of it, and went on from there
+                else:
+                    continue  # it is asked again
+                self._outcomes.setdefault(_key(role, event["model"], event[asked]), deque()).append(outcome)
         for event in _events(folder / "repl.jsonl"):
             self._programs[event["step"], event["code"]] += 1
 
-    def take(self, role: Role, model: str, prompt: Prompt) -> LMResponse | None:
-        """The answer to the same question, if there is one left."""
-        with self._lock:
-            left = self._answers.get(_key(role, model, prompt)) if self._answers else None
-            return left.popleft() if left else None
+    def take(self, role: Role, model: str, prompt: Prompt) -> LMResponse | ModelFailure | None:
+        """The outcome of the same call, if there is one left. For one thread."""
+        left = self._outcomes.get(_key(role, model, prompt)) if self._outcomes else None
+        return left.popleft() if left else None
 
     def ran(self, step: int, code: str) -> bool:
         """Whether the log has this program of that step, once for each time that it is there."""
@@ -71,6 +78,11 @@ def _response(event: Mapping[str, Any]) -> LMResponse:
     said = event["usage"]
     usage = None if said is None else Usage(said["input_tokens"], said["output_tokens"], said["cached_tokens"])
     return LMResponse(event["response"], usage, event["elapsed"], "", event["usd"], event["finish"])
+
+
+def _failure(event: Mapping[str, Any]) -> ModelFailure:
+    kind, _, detail = event["failure"].partition(": ")
+    return ModelFailure(kind if kind in KINDS else "internal", detail)
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:

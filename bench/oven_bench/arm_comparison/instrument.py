@@ -33,7 +33,7 @@ def measure(simulations: int, design: Design, seed: int) -> dict[str, Any]:
 
 
 def _setting(arms: SimulatedArms, simulations: int, design: Design, seed: int) -> dict[str, Any]:
-    gain = detectable(arms.parts(seed), design)
+    gain = detectable(arms.parts(), design)
     none = _drawn(arms, simulations, design, (seed, 0), lambda rng: arms.shift_for(0.0))
     helped = _drawn(arms, simulations, design, (seed, 1), lambda rng: arms.shift_for(gain))
     small = _drawn(arms, simulations, design, (seed, 2), lambda rng: arms.shift_for(EQUIVALENCE))

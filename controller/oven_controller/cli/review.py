@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from oven_controller.importing.declared_knobs import Knob
     from oven_controller.protocol.events import Event
     from oven_controller.protocol.messages import RunStarted
-    from oven_controller.runs.folder import RunFolder
 
     Opened = tuple[str, Callable[[], Iterable[Event]], Callable[[RunStarted], Sequence[str]]]
     """The run's name, its log as often as it is asked for, and what is to be said of the source."""
@@ -163,31 +162,25 @@ def _changed(
 @contextlib.contextmanager
 def _opened(source: str, run: str | None, renamed: dict[str, str], knobs: Sequence[Knob]) -> Iterator[Opened]:
     """Raises ConfigError, and UnknownNameError where it is neither a path nor a run."""
-    from oven_controller.errors import ConfigError, UnknownNameError
+    from oven_controller.errors import ConfigError
     from oven_controller.importing.command import hints, import_run, read
+    from oven_controller.importing.log_source import logged, reader, report_name
     from oven_controller.runs.folder import Home
 
     path, home = Path(source), Home()
-    if not path.exists():
-        known = [folder.run for folder in home.runs()]
-        if source not in known:
-            near = UnknownNameError("run", source, known)
-            raise ConfigError(f"there is no file or folder {source}, and {near}")
-        folder: RunFolder | None = home.find(source)
-    else:
-        folder = _log(path)
+    folder = logged(source)
     if folder is not None:
         if renamed or (run and run != folder.run):
             raise ConfigError(f"{source} is a run's own log: --rename and --run are for what `import` reads")
-        yield folder.run, _reader(folder), lambda start: hints(spec.name for spec in start.metrics)
+        yield folder.run, reader(folder), lambda start: hints(spec.name for spec in start.metrics)
         return
     if run is not None:
         made = import_run(path, home, run, renamed, knobs)
-        yield run, _reader(home.find(run)), lambda _: _source(made)
+        yield run, reader(home.find(run)), lambda _: _source(made)
         return
     found = read(path, renamed)
     with found.rows:
-        name = _name(path)
+        name = report_name(path)
         yield name, lambda: found.rows.events(name, knobs, found.detail), lambda _: _source(found.summary(knobs))
 
 
@@ -195,52 +188,3 @@ def _source(made: dict[str, Any]) -> list[str]:
     again = f", {resumed(made['incarnations'])}" if made["incarnations"] > 1 else ""
     metrics = f"{len(made['metrics'])} metric{'s' * (len(made['metrics']) != 1)}"
     return [f"from {made['source']} ({made['format']}), {metrics}{again}", *source_lines(made)]
-
-
-def _name(path: Path) -> str:
-    """What a report calls it: the file's or folder's name, in the letters that a run's may have."""
-    from oven_controller.protocol import names
-
-    text = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in path.absolute().name).strip("-_")
-    return text[:48] if names.NAME.fullmatch(text[:48]) else "run"
-
-
-def _log(path: Path) -> RunFolder | None:
-    """A run's folder, or what stands for one where only its log is there; None: it is not a run's log."""
-    import json
-
-    from oven_controller.runs.folder import RunFolder
-
-    file = path / "log.jsonl" if path.is_dir() else path
-    if path.is_dir() and (path / "run.json").is_file():
-        return RunFolder(path.absolute())
-    if file.suffix != ".jsonl" or not file.is_file():
-        return None
-    try:
-        with file.open("rb") as lines:
-            first = json.loads(lines.readline(1 << 20))
-        _, run, _ = first["subject"].split(".", 2)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-    if not isinstance(first.get("seq"), int) or not first["subject"].startswith("oven."):
-        return None
-    folder = RunFolder(file.absolute().parent)
-    folder.run, folder.export = run, file
-    return folder
-
-
-def _reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
-    """Its log, judged by its keys; by those that it names itself where the run's folder has none."""
-    import asyncio
-
-    from oven_controller.runs import log_reader, log_sources
-    from oven_controller.security.signing import Keyring
-
-    pin = folder.pin() if (folder.path / "run.json").is_file() else None
-
-    def events() -> Iterable[Event]:
-        if folder.locked() or not folder.exported():
-            return asyncio.run(log_reader.whole_log(folder, exact=True))
-        return map(Keyring(pin).verify, log_sources.exported(folder))
-
-    return events

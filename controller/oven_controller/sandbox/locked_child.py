@@ -31,6 +31,8 @@ BOOT: Final = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from oven_controller.sandbox.inside.block_loop import serve; serve(*map(int, sys.argv[2:]))"
 )
+FLAGS: Final = ("-P", "-s", "-S", "-B", "-X", "utf8")
+"""As -I has them, but for -E: the environment is ours, and its PYTHONHASHSEED counts."""
 ROOT: Final = str(Path(oven_controller.__file__).parents[1])
 PIECE: Final = 1 << 16
 """Bytes that are read at a time: above 128 KiB the allocator would ask the kernel each time."""
@@ -77,7 +79,7 @@ class LockedChild:
         channel = Channel(requests, replies, lifeline)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", BOOT, ROOT, *map(str, channel.all)],
+                [sys.executable, *FLAGS, "-c", BOOT, ROOT, *map(str, channel.all)],
                 pass_fds=channel.all,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -116,8 +118,10 @@ class LockedChild:
 
     @staticmethod
     def _environment(profile: Profile) -> dict[str, str]:
-        """Nothing of the host's. A time zone without a file; one thread for a library's own pools, if one is named."""
-        own = {"TZ": "UTC0", "LC_ALL": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        """Nothing of the host's. Sets in the same order each time, so that a run that is resumed repeats itself; a time
+        zone without a file; one thread for a library's own pools, if one is named."""
+        own = {"PYTHONHASHSEED": "0", "TZ": "UTC0", "LC_ALL": "C.UTF-8"}
+        own |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         return own | ({"HOME": str(profile.write), "TMPDIR": str(profile.write)} if profile.write is not None else {})
 
     def _setup(

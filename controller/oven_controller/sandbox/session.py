@@ -155,9 +155,15 @@ def assigned(name: str, value: object) -> bytes:
     if not name.isidentifier():
         raise ConfigError(f"{name!r} cannot be the name of a variable in the sandbox; take another")
     head = name.encode() + b"\0"
+    kind, data = frames.TEXT, b""
     try:
         if isinstance(value, str):
-            return frame(frames.TEXT, head + value.encode("utf-8", "surrogatepass"))
-        return frame(frames.VALUE, head + frames.encode(value))
+            data = value.encode("utf-8", "surrogatepass")
+        else:
+            kind, data = frames.VALUE, frames.encode(value)
     except FrameError as error:
         raise ConfigError(f"{name} cannot go into the sandbox: {error}; give text, or what JSON can hold") from None
+    try:
+        return frame(kind, head + data)
+    except FrameError as error:
+        raise ConfigError(f"{name} cannot go into the sandbox: {error}; give less") from None

@@ -27,9 +27,23 @@ class AgentSpec:
     def installed(self) -> bool:
         return not self.target.endswith(".py")
 
+    @property
+    def alone(self) -> bool:
+        """Whether it must share its process with no other agent."""
+        return self.target == SUPERVISOR
+
+
+SUPERVISOR = "supervisor"
+"""The installed agent that computes for seconds at a time: its own process, and only where a model is set."""
+
 
 def wanted(settings: Settings) -> tuple[str | AgentSettings, ...]:
-    return settings.agents if settings.agents is not None else tuple(plugins.points("agents"))
+    """Those that are named, or all that are installed; the supervisor only where it has a model."""
+    if settings.agents is not None:
+        return settings.agents
+    return tuple(
+        name for name in plugins.points("agents") if name != SUPERVISOR or settings.supervisor.model is not None
+    )
 
 
 TUNER = "tuner"
@@ -46,12 +60,14 @@ def with_agent_rules(settings: Settings) -> Settings:
     specs, known = [(agent_spec(one), one) for one in wanted(settings)], plugins.points("agents")
     said = {spec.name: one for spec, one in specs if isinstance(one, AgentSettings)}
     shadows = {name for name in {*settings.rules.shadow, *said} if name not in said or said[name].shadow}
-    if settings.tuner.llm is not None and settings.tuner.shadow and any(spec.name == TUNER for spec, _ in specs):
-        shadows.add(TUNER)
-    _check_models(settings, {spec.name for spec, _ in specs})
-    installed = {spec.name: (ALL,) for spec, _ in specs if spec.installed and spec.name != TUNER}
-    named = {name: one.speciality for name, one in said.items() if one.speciality is not None}
     present = {spec.name for spec, _ in specs}
+    if settings.tuner.llm is not None and settings.tuner.shadow and TUNER in present:
+        shadows.add(TUNER)
+    if settings.supervisor.model is not None and settings.supervisor.shadow and SUPERVISOR in present:
+        shadows.add(SUPERVISOR)
+    _check_models(settings, present)
+    installed = {spec.name: (ALL,) for spec, _ in specs if spec.installed and spec.name not in (TUNER, SUPERVISOR)}
+    named = {name: one.speciality for name, one in said.items() if one.speciality is not None}
     granted = {name: on for name, on in settings.rules.trusted.items() if name in present or name not in known}
     stray = next((name for name in granted if name not in present), None)
     if stray is not None:
@@ -69,17 +85,25 @@ def with_agent_rules(settings: Settings) -> Settings:
 
 
 def _check_models(settings: Settings, present: Collection[str]) -> None:
-    """Raises ConfigError for a model of an agent that the run does not have, a provider that the catalogue lacks, and
-    where there is no address."""
+    """Raises ConfigError for a model of an agent that the run does not have, a provider that the catalogue lacks, where
+    there is no address, and for a supervisor without a model."""
     known = catalogue(settings.committee.providers)
-    for name, on, llm in (
-        (TUNER, settings.tuner.llm is not None, settings.tuner.llm),
-        (AUTHOR, settings.author.on, settings.author.llm),
+    supervisor = settings.supervisor
+    if SUPERVISOR in present and supervisor.model is None:
+        raise ConfigError(
+            "the agent supervisor has no model: set supervisor.model, e.g. supervisor: {model: {provider: claude, "
+            "model: NAME}}, or take it out of `agents`"
+        )
+    for name, on, models in (
+        (TUNER, settings.tuner.llm is not None, {"llm": settings.tuner.llm}),
+        (AUTHOR, settings.author.on, {"llm": settings.author.llm}),
+        (SUPERVISOR, supervisor.model is not None, {"model": supervisor.model, "worker": supervisor.worker}),
     ):
         if on and name not in present:
             raise ConfigError(f"{name} has settings, and is not an agent of this run: add {name} to `agents`")
-        if llm is not None:
-            endpoint_of(name, llm, known, f"{name}.llm")
+        for key, llm in models.items():
+            if llm is not None:
+                endpoint_of(name, llm, known, f"{name}.{key}")
 
 
 def _options(

@@ -353,6 +353,32 @@ class AuthorSettings(BaseModel):
         return self.enabled or self.llm is not None
 
 
+class SupervisorSettings(BaseModel):
+    """The agent `supervisor`: a language model that writes programs over the run's log, and is never waited for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: ModelSettings | None = Field(default=None, description="which model writes programs; none: it is off")
+    worker: ModelSettings | None = Field(
+        default=None, description="which model its programs may ask; none: the same one"
+    )
+    actuators: tuple[str, ...] = Field(
+        default=("optimizer.lr_scale", "optimizer.weight_decay", "grad.clip", "grpo.beta"),
+        min_length=1,
+        max_length=16,
+        description="settings that it may propose for, as far as the run has them",
+    )
+    shadow: bool = Field(default=True, description="its votes are logged and scored, and do not count")
+    every: int = Field(default=20, ge=1, description="ticks between two diagnoses at least")
+    expires: int = Field(default=20, ge=1, description="ticks after which an answer is too old for a vote")
+    diagnoses: int = Field(default=10, ge=1, le=1000, description="diagnoses in the whole run, resumed or not")
+    usd: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="US dollars in the run; the models' prices must be known"
+    )
+    tokens: int | None = Field(default=1_000_000, ge=1, description="tokens in the run, of both models together")
+    seconds: float = Field(default=300.0, gt=0, le=3600, description="seconds that a diagnosis may take")
+
+
 class Settings(BaseModel):
     """The whole configuration of a run; `config.json` in its folder is this, resolved."""
 
@@ -389,6 +415,7 @@ class Settings(BaseModel):
     rules: RuleSettings = RuleSettings()
     committee: CommitteeSettings = CommitteeSettings()
     completions: CompletionsSettings = CompletionsSettings()
+    supervisor: SupervisorSettings = SupervisorSettings()
     tuner: TunerSettings = TunerSettings()
     author: AuthorSettings = AuthorSettings()
     notify: NotifySettings = NotifySettings()

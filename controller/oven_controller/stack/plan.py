@@ -71,15 +71,17 @@ class Pool:
 def pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
     """The agents in their order, `size` to a process. None: the installed ones share a process, for each process costs
     the training's machine as much as what its agents compute; each of the others has one, for no one knows how long it
-    thinks. Raises ConfigError for an agent that has the name of a key."""
+    thinks. One that must be alone is. Raises ConfigError for an agent that has the name of a key."""
     if size == 1:
         return [Pool(spec.name, (spec,)) for spec in specs]
     if size is None:
-        installed = tuple(spec for spec in specs if spec.installed)
+        installed = tuple(spec for spec in specs if spec.installed and not spec.alone)
         parts = [installed] if len(installed) > 1 else []
         alone = [Pool(spec.name, (spec,)) for spec in specs if not parts or spec not in installed]
     else:
-        parts, alone = [tuple(specs[at : at + size]) for at in range(0, len(specs), size)], []
+        sharing = [spec for spec in specs if not spec.alone]
+        parts = [tuple(sharing[at : at + size]) for at in range(0, len(sharing), size)]
+        alone = [Pool(spec.name, (spec,)) for spec in specs if spec.alone]
     shared = [Pool(f"agents-{number}", part) for number, part in enumerate(parts, 1)]
     keys = {pool.key for pool in shared}
     for spec in specs:

@@ -137,11 +137,12 @@ def write(path: Path, records: Iterable[Record]) -> int:
 def append(path: Path, record: Record) -> None:
     """Add a record at the end, in one write, after what a killed writer left unfinished was cut off. Raises OSError."""
     with path.open("ab+") as out:
-        _cut_unfinished(out)
+        cut_unfinished(out)
         out.write(line(record))
 
 
-def _cut_unfinished(out: BinaryIO) -> None:
+def cut_unfinished(out: BinaryIO) -> None:
+    """What a killed writer left after the last whole line of an open file is cut off."""
     end = out.seek(0, 2)
     if end == 0:
         return

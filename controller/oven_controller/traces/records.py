@@ -108,7 +108,8 @@ class TraceStep(Record):
     own: tuple[Message, ...] = ()
     """Further actions that the same policy sampled at this state."""
     outcome: str = ""
-    """A digest of the environment after the action, where it gives one: equal digests are equivalent actions."""
+    """A digest of the environment after the action and of its answer, where it gives one: equal digests are equivalent
+    actions. Without the answer, all actions that only read would be equivalent."""
 
 
 class Trace(Record):

@@ -128,7 +128,7 @@ def test_the_rules_are_the_products_but_for_the_controls() -> None:
         assert isinstance(started, RunStarted)
         return started.rules
 
-    given = Rules(autonomy="auto").trusting(set(entry_points()["oven.agents"]) - {"tuner", "author"})
+    given = Rules(autonomy="auto").trusting(set(entry_points()["oven.agents"]) - {"tuner", "author", "supervisor"})
     assert rules(MESH) == given
     withheld = MeshArm("a", control_share=WITHHELD)
     assert rules(withheld) == given.model_copy(update={"control_share": WITHHELD})
@@ -139,7 +139,8 @@ def test_the_rules_are_the_products_but_for_the_controls() -> None:
 def test_every_installed_agent_is_in_the_mesh_and_has_an_arm_of_its_own() -> None:
     link = MESH.link("gym-1", Random(0))
     trained(link, 1)
-    shipped = set(entry_points()["oven.agents"]) - {"tuner", "author"}  # those ask a model, whose answers no log has
+    asking = {"tuner", "author", "supervisor"}  # whose answers no log has
+    shipped = set(entry_points()["oven.agents"]) - asking
     assert {event.author for event in link.events if ".agent." in event.subject} == shipped
     arms = {name: arm for name, arm in arm_registry.arms().items() if name.startswith("agent.")}
     assert {arm.agents for arm in arms.values() if isinstance(arm, MeshArm)} == {(name,) for name in shipped}

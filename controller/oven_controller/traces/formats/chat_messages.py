@@ -41,10 +41,10 @@ def from_chat(said: object, lost: Counter[str]) -> Message:
     role = said.get("role")
     role = ROLES.get(role, role) if isinstance(role, str) else role
     if role not in ("system", "user", "assistant", "tool"):
-        raise NotReadable(f"a message has the role {role!r}")
+        raise NotReadable(f"a message has the role {role!r}, which chat does not have")
     calls = said.get("tool_calls") or ()
     if not isinstance(calls, Sequence) or isinstance(calls, str):
-        raise NotReadable("tool_calls is no list")
+        raise NotReadable("tool_calls must be a list")
     return Message(
         role=role,
         content=text_of(said.get("content"), lost),
@@ -99,14 +99,14 @@ def from_tool(said: object) -> Tool:
         raise NotReadable("a tool has no name")
     schema = inner.get("parameters", inner.get("inputSchema")) or {}
     if not isinstance(schema, dict):
-        raise NotReadable(f"the parameters of the tool {inner['name']!r} are no object")
+        raise NotReadable(f"the parameters of the tool {inner['name']!r} must be an object")
     return Tool(name=inner["name"], description=_text(inner, "description"), parameters=schema)
 
 
 def from_list(said: object, what: str) -> Sequence[Any]:
     """`said`, which must be a list. Raises NotReadable."""
     if not isinstance(said, list):
-        raise NotReadable(f"{what} is {'missing' if said is None else 'no list'}")
+        raise NotReadable(f"{what} {'is missing' if said is None else 'must be a list'}")
     return said
 
 

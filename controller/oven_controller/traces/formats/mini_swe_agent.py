@@ -56,7 +56,8 @@ class MiniSweAgent:
     about: str = "mini-swe-agent's trajectories: a folder of *.traj.json"
     loses: dict[str, str] = field(default_factory=dict)
     aside: tuple[str, ...] = (
-        "tools but bash", "reward", "solved", "steps.state", "steps.reward", "steps.sampled", "steps.own",
+        "task", "tools", "reward", "solved", "policy", "meta",
+        "steps.state", "steps.reward", "steps.sampled", "steps.own", "steps.outcome",
     )  # fmt: skip
 
     def claims(self, path: Path) -> bool:
@@ -94,7 +95,7 @@ class MiniSweAgent:
         for trace in traces:
             name = re.sub(r"[^\w.+-]", "_", trace.id)[:200]
             if name in taken or name.strip(".") == "":
-                raise ConfigError(f"the trace {trace.id!r} needs a file name of its own, and {name!r} is taken")
+                raise ConfigError(f"the trace {trace.id!r} needs its own file, and the name {name!r} is taken")
             taken.add(name)
             (path / name).mkdir(parents=True, exist_ok=True)
             text = json.dumps(_row(trace), indent=2, ensure_ascii=False)

@@ -94,7 +94,7 @@ def _rows(trace: Trace) -> Iterable[Row]:
 
 
 def _tool_trace(steps: Iterable[TraceStep], done: bool) -> list[Row]:
-    """Each call with its result. Arguments that are no JSON object stand under "arguments", as they were written."""
+    """Each call with its result. Arguments that are not a JSON object stand under "arguments", as they were written."""
     found: list[Row] = []
     for step in steps:
         answers = {message.call_id: message.content for message in step.result or () if message.role == "tool"}
@@ -125,5 +125,16 @@ FORMAT = LineFormat(
     rows=_rows,
     file_name="results.jsonl",
     beside=_beside,
-    aside=("tools", "policy", "solved", "ended", "steps.state", "steps.reward", "steps.sampled", "steps.own"),
+    aside=(
+        "tools",
+        "solved",
+        "ended",
+        "policy",
+        "meta",
+        "steps.state",
+        "steps.reward",
+        "steps.sampled",
+        "steps.own",
+        "steps.outcome",
+    ),
 )

@@ -33,7 +33,7 @@ def _known_by(row: Row) -> bool:
 def _traces(row: Row, name: str) -> Iterator[Trace]:
     for number, said in enumerate(from_list(row.get("traces"), "traces"), 1):
         if not isinstance(said, dict):
-            raise NotReadable(f"its trace {number} is no object")
+            raise NotReadable(f"its trace {number} must be an object")
         if said.get("version", FORM) != FORM:
             raise NotReadable(f"its trace is of version {said.get('version')!r}; version {FORM} is read")
         info = said.get("info")
@@ -292,5 +292,5 @@ FORMAT = LineFormat(
     traces=_traces,
     rows=_rows,
     file_name="traces.jsonl",
-    aside=("solved", "steps.reward", "steps.own", "steps.outcome", "policy.vocabulary", "task.split, tests"),
+    aside=("task", "solved", "policy", "meta", "steps.reward", "steps.own", "steps.outcome"),
 )

@@ -15,7 +15,7 @@ from oven_controller import plugins
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.traces.formats.trace_format import named, recognised
 from oven_controller.traces.jsonl import BadLine
-from oven_controller.traces.records import Message, Trace
+from oven_controller.traces.records import Message, Sampled, Trace
 
 NAMES = list(plugins.points("traces"))
 LOSSLESS = [name for name in NAMES if name != "chat"]
@@ -225,3 +225,34 @@ def test_parts_that_are_no_text_are_counted(tmp_path: Path) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:"}}]
     path.write_text(json.dumps({"messages": [{"role": "user", "content": parts}]}) + "\n")
     assert read("chat", path)[0].meta == {"chat": {"lost": {"a part of type image_url": 1}}}
+
+
+FULL = REPAIR.model_copy(
+    update={
+        "ended": "timeout",
+        "meta": {"host": "a"},
+        "task": REPAIR.task.model_copy(update={"split": "train", "data": {"level": 2}}),
+        "steps": tuple(
+            step.model_copy(
+                update={"own": (step.action,), "outcome": "d", "sampled": Sampled(ids=(1,), entropies=(0.5,))}
+            )
+            for step in REPAIR.steps
+        ),
+    }
+)
+"""With every field that a record has, but a rewritten state."""
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_a_format_says_what_it_keeps_aside(tmp_path: Path, name: str) -> None:
+    path = place(name, tmp_path)
+    named(name).write(path, [FULL])
+    (text,) = [file.read_text() for file in path.rglob("*.json")] if path.is_dir() else [path.read_text()]
+    found = json.loads(text)
+    places = {"openenv": ("extra",), "verifiers": ("traces", 0, "info"), "mini-swe-agent": ("info",)}
+    for key in places.get(name, ()):
+        found = found[key]
+    kept = found.get("oven", {})
+    steps = {f"steps.{field}" for step in kept.get("each_step", {}).values() for field in step}
+    assert (set(kept) - {"each_step", "of"}) | steps == set(named(name).aside) - {"steps.state"}
+    assert read(name, path) == [FULL]

@@ -1,0 +1,56 @@
+"""One run from its settings: models are connected, questions put, tables written. For `supervise run` and `grid`."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from oven_agents.experiments.experiment import Done, Experiment, Models
+from oven_agents.experiments.run_folder import RunConfig, RunFolder
+from oven_agents.experiments.sample import Posed
+from oven_agents.providers.budget import Budget
+from oven_agents.supervisor.configured_models import configured_model
+from oven_agents.supervisor.log import Role
+from oven_agents.supervisor.models import ModelHandler
+from oven_controller.terminal_text import clean
+
+SPEND: Final = "spend.sqlite"
+VERDICTS: Final[dict[str, Any]] = {"temperature": 0.0, "account": "judge"}
+"""Options of the judge's handler: a verdict is to be the same each time."""
+
+
+def check(config: RunConfig) -> None:
+    """Raises ConfigError for what would keep a run from beginning: no key, no SDK, a budget that cannot be kept."""
+    with _models(None, config):
+        pass
+
+
+def measure(folder: RunFolder, config: RunConfig, questions: Sequence[Posed]) -> Done:
+    """Runs, or continues, what `config` says. Raises ConfigError and OSError."""
+    with _models(folder.path, config) as models:
+        return Experiment(folder, config, models, _tell).run(questions)
+
+
+@contextlib.contextmanager
+def _models(folder: Path | None, config: RunConfig) -> Iterator[Models]:
+    """Connected, behind one budget, which is kept in the folder. Raises ConfigError."""
+    spend = None if folder is None else folder / SPEND
+    with contextlib.ExitStack() as exits:
+        budget = exits.enter_context(Budget(config.budget_usd, path=spend, called="--budget-usd"))
+
+        def handler(role: Role, model: str, base_url: str, **options: Any) -> ModelHandler:
+            given = {"account": role, **options}
+            return exits.enter_context(configured_model(role, model, base_url, config.key_env, budget=budget, **given))
+
+        yield Models(
+            handler("supervisor", config.supervisor_model, config.base_url),
+            handler("worker", config.worker_model, config.worker_base_url or config.base_url),
+            handler("worker", config.judge_model, config.base_url, **VERDICTS) if config.judge_model else None,
+        )
+
+
+def _tell(line: str) -> None:
+    print(clean(line), file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""What a supervised run costs besides its models."""

@@ -1,0 +1,46 @@
+"""A question about a long text, answered by programs that one model writes and another reads for.
+
+    export TOGETHER_API_KEY=…
+    python examples/basic_qa.py                                # about the source of Python's argparse
+    python examples/basic_qa.py paper.txt "Which method won?"
+
+A server of yours needs no key: `BASE_URL=http://127.0.0.1:8000/v1 SUPERVISOR_MODEL=… WORKER_MODEL=…`. LOG_DIR is the
+folder of the logs, `logs/basic_qa` if it is not set; while that holds a run, the next one gets a number after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from oven_agents.supervisor.configured_models import configured_model
+from oven_agents.supervisor.orchestrator import run
+from oven_controller.errors import OvenError
+
+QUESTION = "Which classes of this module derive from Action, directly or not? Answer with their names in a sorted list."
+
+
+def main(text: Path, question: str) -> int:
+    log_dir = unused(Path(os.environ.get("LOG_DIR", "logs/basic_qa")))
+    with configured_model("supervisor") as supervisor, configured_model("worker") as worker:
+        result = run(question, text.read_text(), supervisor, worker, log_dir=log_dir)
+    print(result.answer if result.ended in ("final", "forced") else f"no answer ({result.ended}): {result.why}")
+    tokens = result.supervisor_usage, result.worker_usage
+    print(f"{result.iterations} turns, {result.calls} calls, {result.elapsed:.1f} s", file=sys.stderr)
+    print(f"supervisor {tokens[0]}, worker {tokens[1]}, US dollars {result.cost_usd}", file=sys.stderr)
+    return 0 if result.ended in ("final", "forced") else 1
+
+
+def unused(folder: Path) -> Path:
+    numbered = (folder.with_name(f"{folder.name}-{number}") for number in range(2, 1000))
+    return next((one for one in (folder, *numbered) if not (one / "supervisor.jsonl").exists()), folder)
+
+
+if __name__ == "__main__":
+    given = sys.argv[1:]
+    try:
+        sys.exit(main(Path(given[0] if given else argparse.__file__), given[1] if len(given) > 1 else QUESTION))
+    except (OvenError, OSError) as error:
+        sys.exit(f"error: {error}")

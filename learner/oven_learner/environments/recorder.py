@@ -1,0 +1,311 @@
+"""Traces of TRL's rollouts in an environment: what the policy saw, did and got at each step, whole or marked.
+
+A GRPOTrainer with an `environment_factory` carries calls out and keeps the messages, and says nothing of two things: a
+result that would make the completion too long is dropped after the call was carried out, and a completion that is cut
+may end within a call. The recorder sees both the environment's calls and the trainer's messages, so such a trace is
+marked `truncated`.
+
+Written for TRL 1.16 (`_generate`, `_env_tools`, `_tokenizer`, `eos_token_ids`).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from transformers.utils.chat_template_utils import get_json_schema
+
+from oven_controller.errors import ConfigError
+from oven_controller.traces.records import Ended, Message, Policy, Sampled, Task, Tool, ToolCall, Trace, TraceStep
+from oven_learner.losses.pair_tokens import vocabulary
+
+OWN: Final = ("reset", "get_reward")
+"""Public methods of an environment that TRL does not offer as tools."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that the environment carried out, and what it knows of it."""
+
+    tool: str
+    text: str
+    reward: float | None
+    digest: str
+    failed: bool
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What the trainer knows of one rollout, beyond its messages."""
+
+    ids: Sequence[int]
+    mask: Sequence[int] | None
+    logprobs: Sequence[float] | None
+
+
+class Recorder:
+    """Wraps an environment factory: give `environment` to the trainer as its `environment_factory`, and `reward` as one
+    of its `reward_funcs`; then `bind` it to the trainer.
+
+    Environments are any that TRL takes, with a `get_reward`. Of one with the attributes `newest_call` (a `ToolResult`)
+    and `solved`, steps' rewards and digests are recorded, too. `sink` is given each trace when it is rewarded.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[[], Any],
+        sink: Callable[[Trace], None],
+        *,
+        split: str = "",
+        name: str = "",
+        first: int = 0,
+    ) -> None:
+        """`split`: what traces say of their tasks. `name`: of the policy. `first`: the first trace's number, above
+        those of an earlier process of this run."""
+        self._factory, self._sink = factory, sink
+        self._split, self._name = split, name
+        self._trainer: Any = None
+        self._rollouts: list[Rollout] = []
+        self._tools: tuple[Tool, ...] = ()
+        self._count = first
+
+    def environment(self) -> Any:
+        """An environment whose calls are recorded. Raises ConfigError for one without `get_reward`."""
+        instance = self._factory()
+        if not callable(getattr(instance, "get_reward", None)) or inspect.iscoroutinefunction(instance.get_reward):
+            raise ConfigError(f"{type(instance).__name__} needs a get_reward, not async, to be recorded")
+        instance.__class__ = _recorded(type(instance))
+        instance.calls = []
+        return instance
+
+    def bind(self, trainer: Any) -> None:
+        """Before it trains. From now on the tokens that the trainer samples are seen. Raises ConfigError for a trainer
+        of several environments."""
+        if len(trainer._env_tools) != 1:
+            raise ConfigError("the recorder knows one environment; this trainer has several: give each a trainer")
+        self._trainer = trainer
+        accelerator = trainer.accelerator
+        self._rank = f"{accelerator.process_index}-" if accelerator.num_processes > 1 else ""
+        (tools,) = trainer._env_tools.values()
+        self._tools = tuple(_tool(function) for function in tools)
+        generate = trainer._generate
+
+        def seen(prompts: list[Any]) -> Any:
+            found = generate(prompts)
+            _, ids, mask, _, logprobs, *_ = found
+            many = range(len(ids))
+            self._rollouts = [
+                Rollout(ids[at], mask[at] if mask else None, logprobs[at] if logprobs else None) for at in many
+            ]
+            return found
+
+        trainer._generate = seen
+
+    def reward(
+        self, prompts: list[Any], completions: list[Any], environments: list[Any], trainer_state: Any, **columns: Any
+    ) -> list[float]:
+        """The environments' rewards, by which each rollout is over: its trace goes to the sink. TRL calls it."""
+        if self._trainer is None or len(self._rollouts) != len(completions):
+            raise ConfigError("the recorder sees no rollouts: bind it to the trainer before it trains")
+        rewards = []
+        for at, (prompt, messages, environment) in enumerate(zip(prompts, completions, environments, strict=True)):
+            rewards.append(environment.get_reward())
+            row = {name: values[at] for name, values in columns.items() if isinstance(values, list)}
+            self._sink(self._trace(prompt, messages, environment, self._rollouts[at], row, trainer_state.global_step))
+            self._count += 1
+        self._rollouts = []
+        return rewards
+
+    def _trace(
+        self, prompt: list[Any], messages: list[Any], environment: Any, rollout: Rollout, row: dict[str, Any], step: int
+    ) -> Trace:
+        calls = list(environment.calls)
+        steps, lost = _steps(messages, calls, rollout, known=hasattr(environment, "newest_call"))
+        ended, why = self._ended(messages, rollout, lost)
+        tokenizer = self._trainer._tokenizer
+        return Trace(
+            id=f"{self._split or 'rollout'}-{step}-{self._rank}{self._count}",
+            task=task_of(row, self._split),
+            tools=self._tools,
+            prompt=tuple(_message(one) for one in prompt),
+            steps=steps,
+            reward=float(environment.get_reward()),
+            solved=getattr(environment, "solved", None),
+            ended=ended,
+            policy=Policy(model=self._name, step=step, vocabulary=vocabulary(tokenizer)),
+            meta={"why": why} if why else {},
+        )
+
+    def _ended(self, messages: list[Any], rollout: Rollout, lost: Sequence[Call]) -> tuple[Ended, str]:
+        """How, and why where that is not by the policy's own will."""
+        last = messages[-1] if messages else {}
+        if lost:
+            named = ", ".join(call.tool for call in lost)
+            return "truncated", f"the result of {named} was dropped: it made the completion too long"
+        if not rollout.ids or rollout.ids[-1] not in self._trainer.eos_token_ids:
+            return "truncated", "the completion was cut at its longest length"
+        if last.get("role") != "assistant":
+            return "truncated", "the completion had no token left for an answer to the last result"
+        if last.get("tool_calls"):
+            rounds = sum(bool(one.get("tool_calls")) for one in messages) - 1
+            if rounds >= self._trainer.max_tool_calling_iterations:
+                return "turns", f"the trainer allows {rounds} rounds of calls"
+            return "truncated", "the result of the last call was dropped: it made the completion too long"
+        return "submitted", ""
+
+
+def _recorded(cls: type[Any]) -> type[Any]:
+    """A subclass with its name, whose `reset` empties the list of calls and whose tools add to it. It has no
+    `get_reward` that TRL would find: the recorder's is the reward."""
+
+    def reset(self: Any, **row: Any) -> Any:
+        self.calls = []
+        return cls.reset(self, **row)
+
+    members: dict[str, Any] = {"reset": reset, "get_reward": _Hidden(cls.get_reward)}
+    for name, function in inspect.getmembers(cls, inspect.isfunction):
+        if name not in OWN and not name.startswith("_"):
+            members[name] = _tool_method(name, function)
+    return type(cls.__name__, (cls,), members)
+
+
+class _Hidden:
+    """A method that `inspect` takes for none."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self if instance is None else functools.partial(self._function, instance)
+
+
+def _tool_method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError(f"the tool {name} is async, which the recorder does not know; make it a plain method")
+
+    @functools.wraps(function)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        measured = hasattr(self, "newest_call")
+        if measured:
+            self.newest_call = None
+        try:
+            result = function(self, *args, **kwargs)
+        except Exception as error:  # TRL tells the policy, and goes on
+            self.calls.append(Call(name, str({"error": str(error)}), None, "", True))
+            raise
+        known = self.newest_call if measured else None
+        self.calls.append(
+            Call(
+                name,
+                str(result),
+                None if known is None else known.reward,
+                "" if known is None else known.digest,
+                known is not None and known.failed,
+            )
+        )
+        return result
+
+    return call
+
+
+def _steps(
+    messages: list[Any], calls: list[Call], rollout: Rollout, *, known: bool
+) -> tuple[tuple[TraceStep, ...], list[Call]]:
+    """The steps, and the calls whose results the policy never saw. `known`: the environment rewards each step."""
+    sampled = _sampled(rollout, sum(one["role"] == "assistant" for one in messages))
+    steps: list[TraceStep] = []
+    waiting = list(calls)
+    at = turn = 0
+    while at < len(messages):
+        action = messages[at]
+        at += 1
+        results = []
+        while at < len(messages) and messages[at]["role"] == "tool":
+            results.append(messages[at])
+            at += 1
+        missing = bool(action.get("tool_calls")) and not results
+        done = waiting if missing else _carried_out(waiting, results)
+        rewards = [call.reward for call in done if call.reward is not None]
+        nothing = 0.0 if known else None  # a step without a call turned no test
+        steps.append(
+            TraceStep(
+                action=_message(action, f"{turn}"),
+                result=None if missing else tuple(_result(one, f"{turn}-{n}") for n, one in enumerate(results)),
+                reward=sum(rewards) if rewards else nothing,
+                sampled=sampled[turn] if sampled else None,
+                outcome=next((call.digest for call in reversed(done) if call.digest), ""),
+            )
+        )
+        if missing:
+            return tuple(steps), done
+        turn += 1
+    return tuple(steps), waiting
+
+
+def _carried_out(waiting: list[Call], results: list[Any]) -> list[Call]:
+    """Takes the calls off `waiting` that these results are of. Some are of none: there is no such tool, or the
+    arguments were no object."""
+    given = [(result.get("name"), str(result["content"])) for result in results]
+    count = 0
+    for one in given:
+        count += count < len(waiting) and (waiting[count].tool, waiting[count].text) == one
+    done = waiting[:count]
+    del waiting[:count]
+    return done
+
+
+def _sampled(rollout: Rollout, turns: int) -> list[Sampled] | None:
+    """The tokens of each turn: the runs of the mask that were sampled. None where they are not as many."""
+    if rollout.mask is None:
+        return None
+    runs: list[Sampled] = []
+    start: int | None = None
+    for at, one in enumerate([*rollout.mask, 0]):
+        if one and start is None:
+            start = at
+        elif not one and start is not None:
+            logprobs = tuple(rollout.logprobs[start:at]) if rollout.logprobs is not None else None
+            runs.append(Sampled(ids=tuple(rollout.ids[start:at]), logprobs=logprobs))
+            start = None
+    return runs if len(runs) == turns else None
+
+
+def _message(message: Any, turn: str = "") -> Message:
+    calls = [one["function"] for one in message.get("tool_calls") or [] if "function" in one]
+    return Message(
+        role=message["role"],
+        content=message.get("content") or "",
+        reasoning=message.get("reasoning_content") or "",
+        calls=tuple(
+            ToolCall(id=f"{turn}-{n}", name=one["name"], arguments=_written(one["arguments"]))
+            for n, one in enumerate(calls)
+        ),
+    )
+
+
+def _result(message: Any, call: str) -> Message:
+    return Message(role="tool", content=str(message["content"]), call_id=call, name=message.get("name", ""))
+
+
+def _written(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+
+def _tool(function: Callable[..., Any]) -> Tool:
+    schema = get_json_schema(function)["function"]
+    return Tool(name=schema["name"], description=schema["description"], parameters=schema["parameters"])
+
+
+def task_of(row: dict[str, Any], split: str) -> Task:
+    """From a row of the data set, whose columns are SWE-bench's where it has them."""
+    return Task(
+        id=str(row.get("instance_id", "")),
+        prompt=str(row.get("problem_statement", "")),
+        split=split,
+        fail_to_pass=tuple(row.get("FAIL_TO_PASS") or ()),
+        pass_to_pass=tuple(row.get("PASS_TO_PASS") or ()),
+    )

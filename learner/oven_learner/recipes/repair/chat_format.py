@@ -1,0 +1,103 @@
+"""The policy's tokenizer, of words, digits and marks, and its chat template with tool calls, built in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+BEGIN, END, PAD = "<|im_start|>", "<|im_end|>", "<pad>"
+CALL, CALLED = "<tool_call>", "</tool_call>"
+SPECIAL: Final = (PAD, BEGIN, END)
+SCAFFOLD: Final = (
+    CALL + '{"name": "', '", "arguments": {', '"path": "', '"text": "', '"folder": "', '", "old": "', '", "new": "',
+    '"}}' + CALLED, "}}" + CALLED, CALL, CALLED,
+)  # fmt: skip
+"""What calls are written around, a token each: half of an attempt's length would be marks otherwise."""
+
+PIECES: Final = r"\\n| {4}| ?[A-Za-z_]+| ?[0-9]| ?[^\w\s\\]+(?: [^\w\s\\]+)*|\n+|\\| "
+"""What a token may not reach beyond: a word, a digit, an indent, marks in a row, a newline in a JSON string."""
+VOCABULARY: Final = 640
+"""Tokens at most: each word of the tasks has its own, and 256 are bytes, so that any text can be written."""
+
+TEMPLATE: Final = (
+    "{%- for message in messages %}"
+    "{{- '<|im_start|>' + message.role + '\n' }}"
+    "{%- if message.role == 'assistant' %}"
+    "{%- generation %}"
+    "{%- if message.content %}{{- message.content }}{%- endif %}"
+    "{%- for call in message.tool_calls or [] %}"
+    '{{- \'<tool_call>{"name": "\' + call.function.name + \'", "arguments": \' }}'
+    "{%- if call.function.arguments is string %}{{- call.function.arguments }}"
+    "{%- else %}{{- call.function.arguments | tojson }}{%- endif %}"
+    "{{- '}</tool_call>' }}"
+    "{%- endfor %}"
+    "{{- '<|im_end|>' }}"
+    "{%- endgeneration %}"
+    "{{- '\n' }}"
+    "{%- else %}{{- message.content + '<|im_end|>\n' }}{%- endif %}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
+)
+"""Messages as ChatML has them, calls as Qwen writes them. Tools are not listed: the policy learnt them."""
+
+ASSISTANT: Final = f"{BEGIN}assistant\n"
+"""Where an answer begins."""
+
+RESPONSE: Final[dict[str, Any]] = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "<|im_start|>assistant\n",
+    "fields": {
+        "tool_calls": {
+            "open": CALL,
+            "close_pattern": r"</tool_call>\s*",
+            "repeats": True,
+            "content": "json",
+            "transform": {"type": "function", "function": "{content}"},
+        },
+        "content": {"close_pattern": r"<\|im_end\|>\s*", "content": "text"},
+    },
+}
+"""By which transformers reads an answer back into a message."""
+
+
+def after_results(texts: Iterable[str]) -> str:
+    """What stands between the end of an answer with calls and the next answer, as the template writes it."""
+    return "\n" + "".join(f"{BEGIN}tool\n{text}{END}\n" for text in texts) + ASSISTANT
+
+
+def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer whose vocabulary is that of `texts`; the same for the same texts. Pads on the left."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[AddedToken(one, special=True, normalized=False) for one in SPECIAL],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    marks = re.compile("|".join(re.escape(one) for one in sorted(SCAFFOLD, key=len, reverse=True)))
+    core.train_from_iterator((marks.sub(" ", text) for text in texts), trainer)
+    core.add_tokens([AddedToken(one, normalized=False) for one in SCAFFOLD])
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=core, pad_token=PAD, eos_token=END, padding_side="left", clean_up_tokenization_spaces=False
+    )
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.response_template = RESPONSE
+    return tokenizer
+
+
+def render(conversations: Iterable[list[dict[str, Any]]]) -> list[str]:
+    """Each conversation as text, by the template."""
+    blank = build_tokenizer(())
+    texts: list[str] = blank.apply_chat_template(list(conversations), tokenize=False)  # type: ignore[assignment]
+    return texts

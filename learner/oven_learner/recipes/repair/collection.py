@@ -1,0 +1,58 @@
+"""Rollouts by TRL without training: its evaluation, in the environment `repair`, recorded as traces."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PrinterCallback, set_seed
+
+from oven_controller.traces.records import Trace
+from oven_learner.environments.instance import Instance
+from oven_learner.environments.openenv_client import served
+from oven_learner.environments.repositories import Repositories
+from oven_learner.environments.sandboxed_tests import SandboxedTests
+from oven_learner.recipes.repair.job import local, repair_trainer, rows_of
+from oven_learner.recipes.repair.settings import RepairSettings, parse_start
+
+
+def collected(
+    settings: RepairSettings,
+    instances: Sequence[Instance],
+    seed: int,
+    cache: Path,
+    *,
+    repositories: Path | None = None,
+    openenv: bool = False,
+) -> list[Trace]:
+    """The traces of `group_size` attempts at each instance. Seeds torch's global generator: the same arguments give the
+    same traces, whether the calls are carried out here or behind OpenEnv. Raises ConfigError for an instance whose
+    repository is missing."""
+    found: list[Trace] = []
+    tests = SandboxedTests()
+    different = list({one.instance_id: one for one in instances}.values())
+    with contextlib.ExitStack() as exits:
+        environment: Callable[[], Any] = local(different, tests, Repositories(repositories))
+        if openenv:
+            environment = exits.enter_context(served(different, repositories))
+        work = exits.enter_context(tempfile.TemporaryDirectory(prefix="oven-collect-"))
+        trainer = repair_trainer(
+            settings,
+            parse_start("tuned"),
+            seed,
+            Path(work),
+            cache,
+            tests=tests,
+            instances=different,
+            environment=environment,
+            sink=found.append,
+            split="collected",
+            per_device_eval_batch_size=settings.prompts_per_step * settings.group_size,
+        )
+        trainer.remove_callback(PrinterCallback)
+        set_seed(seed)
+        trainer.evaluate(eval_dataset=rows_of(instances))
+    return found

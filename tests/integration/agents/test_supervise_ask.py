@@ -1,0 +1,164 @@
+"""`supervise ask` over real HTTP: two scripted models behind one endpoint, the sandbox, the log's files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import runpy
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.scripted_handler import program
+
+from oven_bench.judging.judge_endpoint import Endpoint
+from oven_bench.judging.scripted_conversation import Asked, Said
+from oven_controller.cli.main import run as cli
+from oven_controller.sandbox.probe import probe
+
+pytestmark = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
+
+KEY = "sk-canary-77d1"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "basic_qa.py"
+CODE = """
+parts = [context["a.txt"], context["b.json"]["note"], "a third"]
+slots = worker_batch(parts)
+FINAL({"slots": slots, "texts": [isinstance(one, str) for one in slots]})
+"""
+
+
+def script(asked: Asked) -> Said:
+    last = asked.messages[-1].text
+    return Said("assistant", program(CODE) if asked.model == "strong" else f"{len(last)} characters")
+
+
+@pytest.fixture
+async def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Endpoint]:
+    async with Endpoint().running() as found:
+        found.script = script
+        monkeypatch.setenv("SUPERVISOR_MODEL", "strong")
+        monkeypatch.setenv("WORKER_MODEL", "cheap")
+        monkeypatch.setenv("BASE_URL", found.openai_url)
+        monkeypatch.setenv("CANARY_KEY", KEY)
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "a.txt").write_text("alpha\n")
+        (tmp_path / "b.json").write_text('{"note": "beta"}')
+        yield found
+
+
+async def ask(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    """(exit code, output, errors)."""
+
+    def call() -> int:
+        try:
+            cli(["supervise", "ask", "How long?", "a.txt", "b.json", *args])
+        except SystemExit as ended:
+            return int(ended.code or 0)
+        return 0
+
+    code = await asyncio.to_thread(call)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def events(folder: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+async def test_a_question_is_answered_through_both_models(
+    endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ("--log-dir", "log", "--key-env", "CANARY_KEY", "--json")
+    code, out, err = await ask(capsys, *args)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["answer"] == {"slots": ["6 characters", "4 characters", "7 characters"], "texts": [True] * 3}
+    assert found["ended"] == "final" and found["calls"] == 4 and found["cost_usd"] is None
+    assert found["worker_usage"]["input_tokens"] > 0
+    assert all(headers["Authorization"] == f"Bearer {KEY}" for headers in endpoint.headers)
+    assert len(events(tmp_path / "log", "worker")) == 3
+    sent = len(endpoint.requests)
+    code, out, _ = await ask(capsys, *args, "--resume")
+    assert code == 0 and json.loads(out)["answer"] == found["answer"] and len(endpoint.requests) == sent
+    code, _, err = await ask(capsys, *args)
+    assert code == 2 and "holds a run already" in err
+
+
+@pytest.mark.parametrize(
+    ("fault", "slot"),
+    [("html", "bad_response"), ("cutbody", "bad_response"), ("404", "not_found"), ("401", "auth")],
+)
+async def test_a_worker_that_answers_with_something_else_leaves_the_reason_in_its_slot(
+    endpoint: Endpoint, capsys: pytest.CaptureFixture[str], fault: str, slot: str
+) -> None:
+    code, out, _ = await ask(capsys, "--worker-model", f"cheap@{fault}", "--concurrency", "1", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["answer"]["texts"] == [False, True, True]
+    assert found["answer"]["slots"][0]["failed"].startswith(slot) and found["failures"] == {f"worker {slot}": 1}
+
+
+async def test_a_key_that_an_endpoint_sends_back_is_in_no_file(
+    endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, model in enumerate(("cheap@echo200", "cheap@echo500x9", "cheap@echo400")):
+        shown = await ask(capsys, "--worker-model", model, "--log-dir", f"log{number}", "--key-env", "CANARY_KEY")
+        assert shown[0] == 0 and KEY not in "".join(shown[1:])
+    assert KEY not in "".join(path.read_text() for path in tmp_path.rglob("*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (("--supervisor-model", "strong@401"), 3, "no answer (failed): the supervisor cannot be asked: auth: HTTP 401"),
+        (("--supervisor-model", "strong@html,html", "--max-errors", "2"), 3, "bad_response"),
+        (("--max-calls", "1", "--worker-model", "x@html"), 0, "the cap of 1 calls is reached"),
+        (("--resume",), 2, "--resume needs --log-dir"),
+        (("--key-env", "NO_SUCH_KEY"), 2, "the environment variable NO_SUCH_KEY is not set; export it"),
+        (("--base-url", "https://example.org/v1"), 2, "no key for https://example.org/v1: name the variable"),
+        (("--base-url", "ftp://x"), 2, "the address of the supervisor is 'ftp://x'; give one like"),
+        (("--max-usd", "1"), 2, "cannot be kept"),
+        (("--max-seconds", "0"), 2, "the cap seconds is 0"),
+        (("--prompt", "none.txt"), 2, "--prompt none.txt cannot be read: No such file"),
+        (("missing.txt",), 2, "the context missing.txt cannot be read: No such file or directory"),
+        (("a.txt",), 2, "a.txt is named twice"),
+        (("cut.json",), 2, "cut.json is not whole JSON"),
+        (("cut.jsonl",), 2, "cut.jsonl, line 2, is not whole JSON"),
+        (("latin.txt",), 2, "latin.txt is not UTF-8 text (byte 3)"),
+        (("number.json",), 2, "number.json holds 7; a context is a text"),
+    ],
+)
+async def test_bad_input_is_answered_with_the_remedy(
+    endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str], args: tuple[str, ...], code: int, said: str
+) -> None:
+    (tmp_path / "cut.json").write_text('{"a": [1, 2')
+    (tmp_path / "cut.jsonl").write_text('{"a": 1}\n{"a":')
+    (tmp_path / "latin.txt").write_bytes("naïve é".encode("latin-1").replace(b"na\xef", b"abc\xef"))
+    (tmp_path / "number.json").write_text("7")
+    ended, out, err = await ask(capsys, *args)
+    assert (ended, said in out + err) == (code, True), out + err
+    assert "Traceback" not in out + err
+
+
+async def test_the_example_runs(
+    endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint.script = lambda asked: Said("assistant", program("FINAL(query)"))
+    monkeypatch.setattr(sys, "argv", ["basic_qa.py", "a.txt", "Which method won?"])
+    for folder in ("basic_qa", "basic_qa-2"):
+        with pytest.raises(SystemExit) as ended:
+            await asyncio.to_thread(runpy.run_path, str(EXAMPLE), run_name="__main__")
+        assert not ended.value.code and capsys.readouterr().out == "Which method won?\n"
+        assert len(events(tmp_path / "logs" / folder, "supervisor")) == 1
+
+
+async def test_without_a_key_the_usual_endpoint_is_not_asked(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("BASE_URL", "TOGETHER_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    code, _, err = await ask(capsys)
+    assert (
+        code == 2 and "no key for https://api.together.xyz/v1: the environment variable TOGETHER_API_KEY is not" in err
+    )

@@ -1,0 +1,83 @@
+"""What the supervisor is told, and the log's last lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oven_agents.supervisor.log import RunLogger
+from oven_agents.supervisor.prompts import FORCED, nudge, opening, outline
+from oven_agents.supervisor.repl import Context
+from oven_agents.supervisor.repl_blocks import programs
+
+
+@pytest.mark.parametrize(
+    ("context", "said"),
+    [
+        ("one line", "a text of 8 characters in 1 line"),
+        ("a\n" * 2000, "a text of 4,000 characters in 2,001 lines"),
+        ([{"a": 1}, {"a": 22}, {"a": 333}], "a list of 3 items (dict), 9 characters each in the median as JSON"),
+        (["ab", None], "a list of 2 items (NoneType, str), 3 characters each in the median as JSON"),
+        ({"config": {"lr": 1}, "rows": [1, 2]}, "a dict of {'config': dict of 1, 'rows': list of 2}"),
+        ({"ab" * 99: "text", "n": 1.5}, f"a dict of {{'{'ab' * 29}a…: text of 4 characters, 'n': float}}"),
+    ],
+)
+def test_the_outline_says_what_it_is_and_nothing_of_its_text(context: Context, said: str) -> None:
+    assert outline(context) == said
+
+
+def test_a_dict_of_many_keys_is_cut() -> None:
+    assert outline({str(n): n for n in range(25)}).endswith("'19': int, and 5 more}")
+
+
+@given(st.integers(1, 40))
+def test_words_press_as_the_turns_run_out(turns: int) -> None:
+    said = [nudge(left, turns) for left in range(turns - 1, -1, -1)]
+    assert said[-1] == FORCED and "FINAL" in FORCED
+    if turns > 1:
+        assert said[-2].startswith("This is your last turn")
+    assert all("stop searching" in one for one in said[-4:-2])
+    pressing = [("begin" in one) + 2 * ("stop" in one) + 3 * ("last" in one) + 4 * (one == FORCED) for one in said]
+    assert pressing == sorted(pressing)
+
+
+def test_a_prompt_shows_a_program_that_would_run_and_every_name() -> None:
+    system, user = opening(
+        "Why {so}?", "x" * 50, output_limit=2000, worker_ctx_k=8, turns=15, concurrency=16, block_s=30.0, more="More."
+    )
+    assert programs(system["content"]).blocks == ("print(len(context))\n",)
+    for name in (
+        "`context`",
+        "`query`",
+        "`worker(prompt)`",
+        "`worker_batch(prompts)`",
+        "`FINAL(answer)`",
+        "8,000 tokens",
+    ):
+        assert name in system["content"]
+    assert "24,000 characters" in system["content"] and system["content"].endswith("More.")
+    assert user["content"].startswith("Question: Why {so}?\n\nThe context is a text of 50 characters in 1 line.")
+
+
+@settings(max_examples=20)
+@given(st.lists(st.binary(max_size=40).map(lambda data: data.replace(b"\n", b"")), max_size=5), st.binary(max_size=9))
+def test_a_line_that_was_cut_is_taken_off_and_no_other(lines: list[bytes], rest: bytes) -> None:
+    import tempfile
+
+    whole = b"".join(line + b"\n" for line in lines)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "worker.jsonl"
+        path.write_bytes(whole + rest.replace(b"\n", b""))
+        with RunLogger(folder, resume=True):
+            pass
+        assert path.read_bytes() == whole
+
+
+def test_a_cut_line_that_is_longer_than_a_piece_is_taken_off(tmp_path: Path) -> None:
+    path = tmp_path / "repl.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + b"x" * 200_000)
+    RunLogger(tmp_path, resume=True).close()
+    assert path.read_bytes() == b'{"step": 1}\n'

@@ -1,0 +1,366 @@
+"""Replay's parts without a network: order, prefixes, answers that are none, the report, the forecast, bad input."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oven_agents.providers import conversation
+from oven_agents.providers.conversation import Answer, ConversationFailure
+from oven_agents.providers.failures import Kind, ModelFailure
+from oven_agents.traces import cost_forecast, replay_report
+from oven_agents.traces.replay import REFUSING, Replay, Teacher, answerable, in_prefix_order
+from oven_agents.traces.replay_commands import COST, REPLAY, forecast_all, read_traces
+from oven_agents.traces.replies_file import RepliesFile
+from oven_agents.traces.teachers_file import TeacherSettings, TeachersFile, read_teachers
+from oven_bench.trace_replay.made_traces import edit, made_traces, right_line
+from oven_bench.trace_replay.scripted_teachers import chosen_line
+from oven_controller.errors import ConfigError, StoreInUseError
+from oven_controller.settings.judge_providers import Price
+from oven_controller.traces import jsonl
+from oven_controller.traces.records import Message, Reply, Task, ToolCall, Trace, TraceStep
+
+TRACES = made_traces(3, 4, seed=2)
+STATES = 12
+
+
+def settings(**more: Any) -> TeacherSettings:
+    return TeacherSettings.model_validate({"family": "f", "provider": "compatible", "model": "m", "lanes": 1} | more)
+
+
+def answer(line: int = 0, **more: Any) -> Answer:
+    name, arguments = edit(line, "s")
+    said: dict[str, Any] = {
+        "text": "",
+        "calls": (conversation.ToolCall("c", name, arguments),),
+        "tokens_in": 100,
+        "tokens_cached": 40,
+        "tokens_out": 10,
+        "usd": 0.01,
+        "seconds": 0.5,
+        "model": "m-1",
+        "finish": "tool_calls",
+    }
+    return Answer(**(said | more))
+
+
+class Model:
+    """Answers, or fails as it is told, in this order; then it answers always."""
+
+    name, model = "scripted", "m"
+
+    def __init__(self, *script: Answer | Exception) -> None:
+        self.asked: list[Sequence[conversation.Message]] = []
+        self._script = list(script)
+
+    async def converse(self, messages: Sequence[conversation.Message], **how: Any) -> list[Answer]:
+        self.asked.append(messages)
+        await asyncio.sleep(0)
+        said = self._script.pop(0) if self._script else answer()
+        if isinstance(said, Exception):
+            raise said
+        return [said] * how["samples"]
+
+    async def close(self) -> None:
+        pass
+
+
+def replayed(tmp_path: Path, model: Model, traces: Sequence[Trace] = TRACES, **more: Any) -> tuple[Replay, list[Reply]]:
+    teacher = settings(**more)
+    path = tmp_path / "replies.jsonl"
+    file = RepliesFile(path, traces, {"t": teacher.described()}, {"t": "f"})
+    replay = Replay(traces, [Teacher("t", teacher, model)], file)
+    asyncio.run(replay.run())
+    file.close()
+    return replay, list(jsonl.read(path, Reply)) if path.stat().st_size else []
+
+
+def test_each_state_begins_with_the_one_before_it_and_one_tasks_traces_follow_each_other(tmp_path: Path) -> None:
+    model = Model()
+    replayed(tmp_path, model)
+    for trace in range(3):
+        lane = model.asked[4 * trace : 4 * trace + 4]
+        assert all(list(after[: len(before)]) == list(before) for before, after in itertools.pairwise(lane))
+    tasks = [trace.model_copy(update={"task": Task(id=f"task{n % 2}")}) for n, trace in enumerate(TRACES)]
+    assert [trace.id for trace in in_prefix_order(tasks)] == [TRACES[at].id for at in (0, 2, 1)]
+
+
+def test_calls_without_ids_get_some_and_their_results_name_them() -> None:
+    calls = (ToolCall(name="a"), ToolCall(name="b"))
+    messages = [
+        Message(role="user", content="?"),
+        Message(role="assistant", calls=calls),
+        Message(role="tool", content="of a"),
+        Message(role="tool", content="of b"),
+    ]
+    found = list(answerable(messages))
+    ids = [call.id for call in found[1].calls]
+    assert len(set(ids)) == 2 and [message.call_id for message in found[2:]] == ids
+    assert list(answerable(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("said", "failure"),
+    [
+        (answer(finish="refusal", calls=(), text="No."), "refusal"),
+        (answer(finish="length"), "truncated"),
+        (answer(calls=(), text=" "), "no_action"),
+        (ModelFailure("timeout"), "timeout"),
+        (ValueError("no API takes this"), "malformed_request"),
+    ],
+)
+def test_what_is_no_action_is_a_failure_with_its_cost(tmp_path: Path, said: Any, failure: str) -> None:
+    replay, replies = replayed(tmp_path, Model(said))
+    assert (replies[0].failure, replies[0].action) == (failure, None)
+    assert replies[0].usd == (0.01 if isinstance(said, Answer) else None)
+    again = failure == "timeout"  # which may be better luck the next time
+    assert replay.outcome.failed == {failure: 1} and replay.outcome.answered == STATES - 1 + again
+
+
+def test_an_unreadable_answer_is_asked_for_again_and_no_other_failure_is(tmp_path: Path) -> None:
+    model = Model(ModelFailure("bad_response"), ModelFailure("bad_response"), answer())
+    replay, replies = replayed(tmp_path, model)
+    assert len(model.asked) == STATES + 2 and replay.outcome.answered == STATES
+    assert replay.outcome.faults == {"bad_response": 2} and not any(reply.failure for reply in replies)
+
+
+def test_samples_that_came_before_one_failed_are_kept(tmp_path: Path) -> None:
+    lost = ConversationFailure(ModelFailure("timeout"), [answer(2)])
+    _, replies = replayed(tmp_path, Model(lost), samples=3)
+    assert [reply.failure for reply in replies[:3]] == ["", "timeout", "timeout"]
+    assert [reply.sample for reply in replies[:3]] == [0, 1, 2]
+
+
+def test_a_text_is_an_action_where_the_teacher_calls_nothing(tmp_path: Path) -> None:
+    _, replies = replayed(tmp_path, Model(answer(calls=(), text="It is done.", finish="stop")))
+    assert replies[0].action == Message(role="assistant", content="It is done.")
+
+
+def test_a_refusal_was_paid_for_though_another_sample_failed_on_the_way(tmp_path: Path) -> None:
+    refused = ConversationFailure(ModelFailure("timeout"), [answer(finish="refusal", calls=(), text="No.")])
+    _, replies = replayed(tmp_path, Model(refused), samples=2)
+    assert [reply.failure for reply in replies[:2]] == ["refusal", "timeout"]
+    file = RepliesFile(tmp_path / "replies.jsonl", TRACES, {}, {})
+    assert not file.wants(("t", TRACES[0].id, 0))
+    file.close()
+
+
+def test_few_failures_are_asked_about_once_more_and_many_are_not(tmp_path: Path) -> None:
+    few, many = tmp_path / "few", tmp_path / "many"
+    few.mkdir()
+    many.mkdir()
+    replay, replies = replayed(few, Model(ModelFailure("timeout")))
+    assert replay.outcome.answered == STATES and len(replies) == STATES + 1
+    model = Model(*[ModelFailure("timeout")] * STATES)
+    replay, _ = replayed(many, model)
+    assert replay.outcome.answered == 0 and len(model.asked) == STATES
+
+
+def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
+    first = RepliesFile(tmp_path / "r.jsonl", TRACES, {}, {})
+    with pytest.raises(StoreInUseError, match="another process writes"):
+        RepliesFile(tmp_path / "r.jsonl", TRACES, {}, {})
+    first.close()
+    RepliesFile(tmp_path / "r.jsonl", TRACES, {}, {}).close()
+
+
+def test_a_question_that_was_under_way_after_an_earlier_failure_is_known_to_be(tmp_path: Path) -> None:
+    def opened() -> RepliesFile:
+        return RepliesFile(tmp_path / "r.jsonl", TRACES, {"t": {}}, {"t": "f"})
+
+    key = ("t", TRACES[0].id, 2)
+    failed = Reply(
+        trace=key[1], step=2, state=TRACES[0].digests()[2], teacher="t", family="f", failure="timeout"
+    )  # fmt: skip
+    file = opened()
+    file.begin(key)
+    file.add(key, [failed])
+    assert file.wants(key)  # a time-out may be better the next time
+    file.close()
+    file = opened()
+    assert file.interrupted == 0 and file.wants(key)
+    file.begin(("t", TRACES[0].id, 3))
+    file.void(("t", TRACES[0].id, 3))
+    file.begin(key)
+    file.close()
+    file = opened()
+    assert file.interrupted == 1 and not file.wants(key) and file.wants(("t", TRACES[0].id, 3))
+    file.close()
+    (tmp_path / "r.jsonl.asked").write_text('{"kind": "asked"}\n')
+    with pytest.raises(ConfigError, match="damaged"):
+        opened()
+
+
+def reply(step: int, line: int | None, *, trace: Trace = TRACES[0], teacher: str = "t", **more: Any) -> Reply:
+    said: dict[str, Any] = {"tokens_in": 100, "tokens_cached": 50, "tokens_out": 10, "usd": 0.5, "seconds": 2.0}
+    name, arguments = edit(line or 0, f"{trace.id}s{step:03}")
+    action = Message(role="assistant", calls=(ToolCall(name=name, arguments=arguments),))
+    said |= {"failure": "timeout"} if line is None else {"action": action}
+    fixed = {"trace": trace.id, "step": step, "state": trace.digests()[step], "teacher": teacher, "family": teacher}
+    return Reply.model_validate(fixed | said | more)
+
+
+def test_the_report_counts_states_dollars_seconds_and_agreement() -> None:
+    trace = TRACES[0]
+    student = [json.loads(step.action.calls[0].arguments)["line"] for step in trace.steps]
+    replies = [
+        reply(0, student[0]),
+        reply(0, student[0] + 1, sample=1),  # two samples that differ: it agrees by half
+        reply(1, student[1] + 1),
+        reply(2, None, usd=None, tokens_in=0, tokens_out=0),
+        reply(3, student[3], seconds=9.0),
+        reply(3, student[3], state="0" * 16),
+        reply(1, student[1], teacher="u", seconds=4.0),
+    ]
+    found = replay_report.report([trace], replies)
+    of = found.teachers["t"]
+    assert (of.states, of.answered, of.replies, of.failures) == (4, 3, 5, {"timeout": 1})
+    assert of.agreeing / of.compared == pytest.approx((0.5 + 0 + 1) / 3)
+    assert found.step_seconds == [4.0] and found.replies_elsewhere == 1
+    assert found.usd_per_trace is None and found.whole_traces == 0  # u was asked at one step only
+    whole = replay_report.report([trace], replies[:5])
+    assert whole.usd_per_trace == 2.0 and whole.whole_traces == 1
+    assert "below $5" in "\n".join(replay_report.lines(whole))
+    unknown = replay_report.report([trace], [*replies[:4], reply(3, 0, usd=None)])
+    assert unknown.usd_per_trace is None and replay_report.as_json(unknown)["teachers"]["t"]["usd"] is None
+    assert "price unknown of 1 replies" in "\n".join(replay_report.lines(unknown))
+    assert unknown.teachers["t"].unpriced == 1
+
+
+def test_an_action_outside_the_schema_is_counted_by_its_kind() -> None:
+    bad = Message(role="assistant", calls=(ToolCall(name="edit", arguments="{"),))
+    unknown = Message(role="assistant", calls=(ToolCall(name="format_disk", arguments="{}"),))
+    found = replay_report.report([TRACES[0]], [reply(0, 0, action=bad), reply(1, 0, action=unknown)])
+    assert found.teachers["t"].unusable == {"arguments_not_json": 1, "unknown_tool": 1}
+
+
+def teachers(**more: Any) -> TeachersFile:
+    return TeachersFile(teachers={"t": settings(base_url="http://127.0.0.1:9/v1", **more)})
+
+
+def test_a_forecast_is_fitted_to_what_replies_were_billed(tmp_path: Path) -> None:
+    traces, file = made_traces(20, 8, seed=3), teachers(price=Price(input=3, output=15, cached_input=0.3))
+
+    def billed(trace: Trace) -> list[Reply]:
+        sizes = cost_forecast.state_sizes(trace)
+        found = []
+        for size in sizes:
+            tokens, cached = round(30 + size.characters / 4.3), round((30 + size.prefix / 4.3) * bool(size.prefix))
+            usd = ((tokens - cached) * 3 + cached * 0.3 + 21 * 15) / 1e6
+            paid: dict[str, Any] = {"tokens_in": tokens, "tokens_cached": cached, "tokens_out": 21, "usd": usd}
+            found.append(reply(size.step, 0, trace=trace, **paid))
+        return found
+
+    path = tmp_path / "replies.jsonl"
+    (before,) = forecast_all(file, file.endpoints(), traces, path)
+    assert before.fitted_to == 0 and before.states == 160 and before.usd
+    assert before.low == before.usd / 2 and before.high == before.usd * 2
+    jsonl.write(path, [one for trace in traces[:4] for one in billed(trace)])
+    (found,) = forecast_all(file, file.endpoints(), traces, path)
+    due = sum(one.usd or 0 for trace in traces[4:] for one in billed(trace))
+    assert (found.states, found.fitted_to) == (128, 32)
+    assert found.usd == pytest.approx(due, rel=0.01)
+    assert found.usd and found.low and found.high and found.low <= found.usd <= found.high
+    assert "fitted to 32 states" in cost_forecast.lines([found])[0]
+
+
+def test_an_unknown_price_is_said_and_is_not_0(tmp_path: Path) -> None:
+    file = teachers()
+    (found,) = forecast_all(file, file.endpoints(), TRACES, tmp_path / "none.jsonl")
+    assert found.usd is None and found.tokens_in > 0
+    assert "the price of t is not known" in "\n".join(cost_forecast.lines([found]))
+    assert cost_forecast.as_json([found])["usd"] is None
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "teachers.yaml"
+    path.write_text(text)
+    return path
+
+
+ONE = "teachers:\n  t: {family: f, provider: compatible, model: m, base_url: 'http://127.0.0.1:9/v1'"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("teachers: {}", "at least 1"),
+        (ONE + ", samples: 0}", "greater than or equal to 1"),
+        (ONE + ", sample: 2}", "did you mean|no setting"),
+        ("teachers:\n  t: {provider: compatible, model: m}", "family"),
+        ("teachers:\n  t: {family: f, provider: compatibel, model: m}", "did you mean 'compatible'"),
+        ("teachers:\n  t: {family: f, provider: compatible, model: m}", "needs teachers.t.base_url"),
+        ("teachers:\n  't t\\e[2J': {family: f, provider: compatible, model: m}", "cannot be a teacher's name"),
+        (ONE + "}\nbudget: {usd: 0}", "greater than 0"),
+        (ONE + "}\nbudget: {usd: 1}", "the price of 'm'"),
+    ],
+)
+def test_a_wrong_file_of_teachers_is_refused_with_its_remedy(tmp_path: Path, text: str, message: str) -> None:
+    jsonl.write(tmp_path / "t.jsonl", TRACES)
+    arguments = [str(tmp_path / "t.jsonl"), "--teachers", str(written(tmp_path, text))]
+    with pytest.raises(ConfigError, match=message):
+        REPLAY.run([*arguments, "--out", str(tmp_path / "r.jsonl")])
+    assert not (tmp_path / "r.jsonl").exists()
+
+
+def test_one_family_is_said_and_asked_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = read_teachers(written(tmp_path, ONE + ", lanes: 12, deadline_s: 0.3}"))
+    assert file.families == ("f",)
+    jsonl.write(tmp_path / "t.jsonl", TRACES)
+    out = str(tmp_path / "r.jsonl")
+    assert REPLAY.run([str(tmp_path / "t.jsonl"), "--teachers", str(tmp_path / "teachers.yaml"), "--out", out]) == 1
+    said = capsys.readouterr().out
+    assert "all teachers are of the family 'f'" in said and "12 replies failed: connection" in said
+    assert "per trace: unknown" in said
+
+
+def test_traces_that_cannot_be_asked_about_are_refused(tmp_path: Path) -> None:
+    empty, twice, none = (tmp_path / name for name in ("empty.jsonl", "twice.jsonl", "none.jsonl"))
+    empty.touch()
+    jsonl.write(twice, [TRACES[0], TRACES[0]])
+    jsonl.write(none, [TRACES[0].model_copy(update={"steps": ()})])
+    for path, message in ((empty, "empty"), (twice, "two traces called"), (none, "no step")):
+        with pytest.raises(ConfigError, match=message):
+            read_traces(path)
+    assert COST.group == REPLAY.group == "traces"
+    many = tmp_path / "many.jsonl"
+    jsonl.write(many, made_traces(10, 1, seed=4))
+    assert [trace.id for trace in read_traces(many, first=2)] == ["t0002", "t0007"]
+
+
+def test_a_scripted_teacher_is_as_right_as_its_name_says_and_errs_with_its_family() -> None:
+    states = [f"s{n}" for n in range(4000)]
+    right = [right_line(state) for state in states]
+    names = ("teacher-a-80-50", "teacher-a-80-50b", "teacher-b-80-50")
+    chosen = [[chosen_line(name, state) for state in states] for name in names]
+    for lines in chosen:
+        assert sum(a == b for a, b in zip(lines, right, strict=True)) / 4000 == pytest.approx(0.8, abs=0.03)
+
+    def alike(one: int, other: int) -> float:
+        return sum(a == b for a, b in zip(chosen[one], chosen[other], strict=True)) / 4000
+
+    apart = 0.8**2 + 0.2**2 / 4
+    assert alike(0, 2) == pytest.approx(apart, abs=0.03)
+    assert alike(0, 1) == pytest.approx(0.5 + 0.5 * apart, abs=0.03)
+
+
+def test_a_step_without_a_result_is_replayed_too(tmp_path: Path) -> None:
+    last = Trace(
+        id="x", task=Task(id="x"), prompt=(Message(role="user", content="?"),),
+        steps=(TraceStep(action=Message(role="assistant", content="done")),),
+    )  # fmt: skip
+    _, replies = replayed(tmp_path, Model(), [last])
+    assert len(replies) == 1 and replies[0].state == last.digests()[0]
+
+
+@pytest.mark.parametrize("kind", sorted(REFUSING))
+def test_what_every_question_would_meet_gives_the_teacher_up_at_once(tmp_path: Path, kind: Kind) -> None:
+    model = Model(*[ModelFailure(kind)] * 20)
+    replay, _ = replayed(tmp_path, model)
+    assert len(model.asked) == 1 and kind in replay.outcome.given_up["t"]

@@ -1,0 +1,113 @@
+"""Gates and tiers on recorded replays."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.support.replies import reply
+from tests.support.traces import REPAIR, called
+
+from oven_agents.traces.gate import GATES, cheapest, curve, replayed, tiers
+from oven_agents.traces.pairs import grouped
+from oven_bench.trace_pairs.scripted_replay import Skills, scripted
+from oven_controller.traces.records import Reply, Sampled, Trace
+
+OTHER = called("submit")
+
+
+def asked(traces: list[Trace], unsure: list[bool], **more: object) -> list[Reply]:
+    """Three teachers, the first of them cheap; at states where `unsure` says so, all act otherwise than the student."""
+    replies = []
+    for trace in traces:
+        for at, step in enumerate(trace.steps):
+            action = OTHER if unsure[at] else step.action
+            for name, usd in (("a", 0.001), ("b", 0.01), ("c", 0.01)):
+                replies.append(reply(trace, at, name, action, **{"usd": usd, **more}))
+    return replies
+
+
+@pytest.fixture(scope="module")
+def traces() -> list[Trace]:
+    """Twelve, each with four steps; the policy is unsure at the second."""
+    unsure = Sampled(ids=(1, 2), logprobs=(-1.0, -2.0))
+    sure = Sampled(ids=(1, 2), logprobs=(-0.1, -0.1), entropies=(0.2, 0.2))
+    first = REPAIR.steps[0]
+    steps = tuple(
+        first.model_copy(
+            update={"sampled": unsure if at == 1 else sure, "own": (OTHER, first.action) if at == 1 else ()}
+        )
+        for at in range(4)
+    )
+    return [REPAIR.model_copy(update={"id": f"t{at}", "steps": steps, "solved": at % 2 == 0}) for at in range(12)]
+
+
+def test_scores_of_the_gates(traces: list[Trace]) -> None:
+    scores = {name: [gate(traces[1], at) for at in (0, 1)] for name, gate in GATES.items()}
+    assert scores["entropy"] == [pytest.approx(0.2), pytest.approx(1.5)]
+    assert scores["disagreement"] == [None, 0.5]
+    assert scores["failed"] == [1.0, 1.0]
+    assert scores["random"][0] != scores["random"][1]
+    bare = REPAIR.model_copy(update={"steps": REPAIR.steps[:1], "solved": None})
+    assert [GATES[name](bare, 0) for name in ("entropy", "disagreement", "failed")] == [None, None, None]
+
+
+def test_a_gate_that_knows_asks_first_where_pairs_are(traces: list[Trace]) -> None:
+    replay = replayed(traces, grouped(asked(traces, [False, True, False, False])))
+    knows, by_chance = curve(replay, "entropy"), curve(replay, "random")
+    assert knows is not None
+    assert by_chance is not None
+    shares = [point.pairs for point in knows.points]
+    assert shares == pytest.approx([0, 0.4, 0.8, *[1.0] * 8]), "a quarter of the cost has all pairs"
+    assert [point.cost for point in knows.points] == pytest.approx([one / 10 for one in range(11)])
+    assert knows.gain == pytest.approx(0.375)
+    assert knows.unscored == 0
+    assert knows.low > 0
+    assert by_chance.low < 0 < by_chance.high
+    disagrees = curve(replay, "disagreement")
+    assert disagrees is not None
+    assert disagrees.unscored == 36
+
+
+def test_a_cheap_tier_that_is_right_keeps_all_pairs(traces: list[Trace]) -> None:
+    replay = replayed(traces, grouped(asked(traces, [False, True, False, False])))
+    assert cheapest(replay) == "a"
+    found = tiers(replay, ["a"])
+    assert found is not None
+    assert (found.asked, found.pairs) == (0.25, 1.0)
+    assert found.cost == pytest.approx((0.001 + 0.25 * 0.02) / 0.021)
+    everyone = tiers(replay, ["a", "b", "c"])
+    assert everyone is not None
+    assert everyone.cost == pytest.approx(1)
+    assert everyone.pairs == 1.0
+
+
+def test_a_skilled_tier_finds_what_is_against_the_student_and_not_the_minorities() -> None:
+    drawn = scripted(Skills(student=0.4, families=(0.9, 0.9, 0.1)), 300, random.Random(1))
+    replay = replayed(drawn.traces, grouped(drawn.replies))
+    skilled, unskilled = tiers(replay, ["a"]), tiers(replay, ["c"])
+    assert skilled is not None
+    assert unskilled is not None
+    assert skilled.by_rule["teachers_over_student"] > 0.95
+    assert skilled.by_rule["student_over_minority"] < 0.3
+    assert skilled.asked < unskilled.asked
+
+
+def test_an_unknown_price_is_counted_in_tokens_and_never_free(traces: list[Trace]) -> None:
+    replies = asked(traces, [True] * 4)
+    replies[5] = replies[5].model_copy(update={"usd": None})
+    replay = replayed(traces, grouped(replies))
+    assert replay.unit == "tokens"
+    assert sum(one.cost for one in replay.states) == len(replies) * 110
+    assert replayed(traces, grouped(asked(traces, [True] * 4, usd=0.0))).unit == "tokens", "local models are free"
+    failed = reply(traces[0], 0, "a", None, usd=None)
+    priced = replayed(traces, grouped([failed, *asked(traces, [True] * 4)[1:]]))
+    assert (priced.unit, priced.unpriced_failures) == ("usd", 1)
+
+
+def test_states_that_some_teacher_was_not_asked_about_are_not_judged_on(traces: list[Trace]) -> None:
+    replay = replayed(traces, grouped(asked(traces, [True] * 4)[1:]))
+    assert (len(replay.states), replay.partial) == (47, 1)
+    none = replayed(traces, grouped(asked(traces, [False] * 4)))
+    assert curve(none, "entropy") is None
+    assert tiers(none, ["a"]) is None

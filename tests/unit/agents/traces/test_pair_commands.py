@@ -1,0 +1,106 @@
+"""`traces pairs | gate`."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from oven_bench.trace_pairs.command import PLANTED
+from oven_bench.trace_pairs.scripted_replay import scripted
+from oven_controller.cli.main import run
+from oven_controller.traces import jsonl
+from oven_controller.traces.records import Message, Pair, Reply
+
+
+def command(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error)."""
+    with pytest.raises(SystemExit) as ended:
+        run(["traces", *map(str, args)])
+    out = capsys.readouterr()
+    return int(ended.value.code or 0), out.out, out.err
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Traces and replies of scripted teachers."""
+    folder = tmp_path_factory.mktemp("replay")
+    replay = scripted(PLANTED, 80, random.Random(5))
+    jsonl.write(folder / "traces.jsonl", replay.traces)
+    jsonl.write(folder / "replies.jsonl", replay.replies)
+    return folder / "traces.jsonl", folder / "replies.jsonl"
+
+
+def test_pairs_are_written_and_reported(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "pairs.jsonl"
+    code, said, _ = command(capsys, "pairs", *files, "--out", out, "--permutations", 99, "--json")
+    found, written = json.loads(said), list(jsonl.read(out, Pair))
+    assert code == 0
+    assert found["pairs"] == len(written) == sum(found["rules"].values())
+    assert found["pairs"] + sum(found["abstentions"].values()) == found["states"] == 80
+    assert found["kl_p"] < 0.05
+    _, said, _ = command(capsys, "pairs", *files, "--permutations", 19)
+    assert "beside the seed's 5" in said
+
+
+def test_gates_are_reported(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    code, said, _ = command(capsys, "gate", *files, "--json")
+    found = json.loads(said)
+    assert code == 0
+    assert {name for name, one in found["gates"].items() if one} == {"entropy", "random"}
+    assert found["unit"] == "usd"
+    code, said, _ = command(capsys, "gate", *files, "--cheap", "b")
+    assert "tiers: b first" in said
+    assert "disagreement     cannot tell about any state" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("one family", "all replies are of one family, 'a'"),
+        ("strangers", "is to a trace of"),
+        ("empty", "is empty"),
+        ("version", "foreign version: version 7; this reads 1"),
+        ("twice", "two traces have the id 't0'"),
+        ("teacher", "no teacher named 'z'"),
+    ],
+)
+def test_bad_input_ends_with_2_and_a_remedy(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, said: str
+) -> None:
+    traces, source = files
+    replies = list(jsonl.read(source, Reply))
+    changes: dict[str, dict[str, object]] = {"one family": {"family": "a"}, "strangers": {"trace": "x"}}
+    path = tmp_path / "replies.jsonl"
+    jsonl.write(path, [one.model_copy(update=changes.get(change, {})) for one in replies])
+    if change == "empty":
+        path.write_text("")
+    elif change == "version":
+        path.write_text(path.read_text().replace('"version":1', '"version":7'))
+    elif change == "twice":
+        doubled = tmp_path / "traces.jsonl"
+        doubled.write_bytes(traces.read_bytes() * 2)
+        traces = doubled
+    code, _, err = command(capsys, "pairs", traces, path, *(["--teacher", "z"] if change == "teacher" else []))
+    assert code == 2
+    assert said in " ".join(err.split())
+
+
+def test_a_teacher_without_tools_is_named_and_a_line_being_written_is_passed_over(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    traces, source = files
+    text = Message(role="assistant", content="I would read the file")
+    replies = [
+        one.model_copy(update={"action": text}) if one.teacher == "c" else one for one in jsonl.read(source, Reply)
+    ]
+    path = tmp_path / "replies.jsonl"
+    jsonl.write(path, replies)
+    path.write_bytes(path.read_bytes()[:-10])
+    code, said, _ = command(capsys, "pairs", traces, path, "--permutations", 19)
+    assert code == 0
+    assert "c made no call in 79 replies: does its model take tools?" in said

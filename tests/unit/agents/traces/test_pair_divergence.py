@@ -1,0 +1,74 @@
+"""What pairs say beside random pairs of the same states."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from oven_agents.traces.pair_divergence import FEATURES, information, log_ratio_feature, preferred_tool
+from oven_agents.traces.pairs import MinedPair, grouped, mined
+from oven_bench.trace_pairs.command import PLANTED, STATES
+from oven_bench.trace_pairs.scripted_replay import ScriptedReplay, scripted, shuffled
+from oven_controller.traces.comparable_actions import Action
+
+
+def pairs(replay: ScriptedReplay) -> list[MinedPair]:
+    return mined(replay.traces, grouped(replay.replies)).pairs
+
+
+@pytest.fixture(scope="module")
+def planted() -> ScriptedReplay:
+    return scripted(PLANTED, STATES, random.Random(3))
+
+
+def test_a_planted_signal_is_found_and_shuffled_replies_have_none(planted: ScriptedReplay) -> None:
+    found = information(pairs(planted), permutations=199)
+    assert found is not None
+    assert found.p <= 0.05
+    assert found.by_feature["preferred tool"].value > found.by_feature["preferred tool"].null_high
+    # Of 12 shuffles 3 or more are below .05 once in fifty times; the seeds are fixed.
+    low = 0
+    for seed in range(12):
+        tested = information(pairs(shuffled(planted, random.Random(seed))), permutations=99, seed=seed)
+        low += tested is not None and tested.p <= 0.05
+    assert low <= 2
+
+
+def test_kl_is_that_of_the_definition(planted: ScriptedReplay) -> None:
+    (one,) = pairs(planted)[:1]
+    first, second = Action("a", "1"), Action("b", "22")
+    state = replace(one, chosen=first, rejected=second, candidates=(first, second))
+    found = information([state] * 4, {"tool": preferred_tool}, permutations=99)
+    assert found is not None
+    # P is 1 on the one tool, Q one half on each.
+    assert found.by_feature["tool"].value == pytest.approx(math.log(2))
+    # Each of 4 states falls the one way or the other: both ends are as far, 2 of 16.
+    assert found.p == pytest.approx(2 / 16, abs=0.1)
+
+
+def test_length_bias_is_seen_and_its_null_knows_the_candidates(planted: ScriptedReplay) -> None:
+    (one,) = pairs(planted)[:1]
+    long, short = Action("a", "1" * 41), Action("a", "1")
+    state = replace(one, chosen=long, rejected=short, candidates=(short, long))
+    found = information([state] * 12, FEATURES, permutations=199)
+    assert found is not None
+    assert (found.length.longer, found.length.shorter) == (12, 0)
+    assert found.length.mean_log_ratio == pytest.approx(math.log2(44 / 4))
+    assert found.length.p <= 0.01
+
+
+def test_a_policys_log_ratios_are_tested_where_all_candidates_have_scores(planted: ScriptedReplay) -> None:
+    made = pairs(planted)
+    known, feature = log_ratio_feature(made, lambda at, action: -1.0 if action == at.chosen else -2.0)
+    found = information(known, {"log_ratio": feature}, permutations=99)
+    assert len(known) == len(made)
+    assert found is not None
+    assert found.p <= 0.01
+    known, feature = log_ratio_feature(made, lambda at, action: None)
+    assert known == []
+    assert information(known, {"log_ratio": feature}) is None
+    with pytest.raises(ValueError, match="0 permutations"):
+        information(made, permutations=0)

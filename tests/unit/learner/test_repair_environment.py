@@ -1,0 +1,279 @@
+"""The environment `repair`: instances, workspaces, patches, tests in the sandbox, sessions, checkouts."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.sandbox.limits import Limits
+from oven_learner.environments.instance import Instance, read_instances
+from oven_learner.environments.patches import apply_patch, make_patch
+from oven_learner.environments.repair import RepairEnvironment
+from oven_learner.environments.repositories import Repositories
+from oven_learner.environments.sandboxed_tests import SandboxedTests
+from oven_learner.environments.session import RepairSession
+from oven_learner.environments.small_functions import SHAPES, TrustedTests, tasks
+from oven_learner.environments.workspace import ToolError, Workspace
+from oven_learner.recipes.repair.demonstrations import Habits, demonstration, replacement
+
+FILES = {
+    "shop.py": "def total(price):\n    return price - 3\n",
+    "test_shop.py": "from shop import total\ndef test_a():\n    assert total(1) == 4\ndef test_b():\n    total(1)\n",
+}
+SHOP = Instance(
+    instance_id="shop-1",
+    repo="owner/shop",
+    base_commit="0" * 40,
+    problem_statement="shop.py: total(price) returns price plus 3",
+    FAIL_TO_PASS=("test_shop.py::test_a",),
+    PASS_TO_PASS=("test_shop.py::test_b",),
+    files=FILES,
+)
+
+
+@pytest.fixture(scope="module")
+def sandboxed() -> SandboxedTests:
+    return SandboxedTests()
+
+
+def test_an_attempt_is_rewarded_by_the_tests_that_it_turns(sandboxed: SandboxedTests) -> None:
+    session = RepairSession(SHOP, FILES, sandboxed)
+    assert session.call("run_tests", {}).text == "1 of 2 failed: test_a"
+    fixed = session.call("edit", {"path": "shop.py", "old": "price - 3", "new": "price + 3"})
+    assert (fixed.text, fixed.reward, fixed.failed) == ("edited", 0.5, False)
+    assert session.call("run_tests", {}).text == "2 passed"
+    assert session.reward == 0  # nothing is handed in
+    broken = session.call("edit", {"path": "shop.py", "old": "return", "new": "retrun"})
+    assert broken.reward == -1
+    mended = session.call("edit", {"path": "shop.py", "old": "retrun", "new": "return"})
+    assert mended.reward == 1 and mended.digest == fixed.digest
+    assert session.call("submit", {}).text == "submitted"
+    assert session.solved and session.reward == 1
+    late = session.call("edit", {"path": "shop.py", "old": "3", "new": "4"})
+    assert late.failed and "submitted" in late.text and session.solved
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("delete", {}, "no tool 'delete'; there are list_files, read"),
+        ("read", {}, "read takes path"),
+        ("read", {"path": 3}, "path has to be text"),
+        ("read", {"path": "../../etc/passwd"}, "no file ../../etc/passwd"),
+        ("edit", {"path": "shop.py", "old": "r", "new": "x"}, "old occurs 4 times in shop.py; it has to occur once"),
+        ("edit", {"path": "shop.py", "old": "", "new": "x"}, "old is empty"),
+        ("edit", {"path": "test_shop.py", "old": "== 4", "new": "== -2"}, "holds tests"),
+        ("edit", {"path": "./test_shop.py", "old": "== 4", "new": "== -2"}, "holds tests"),
+        ("search", {"text": ""}, "text is empty"),
+        ("list_files", {"folder": "nowhere"}, "no folder nowhere"),
+    ],
+)
+def test_a_wrong_call_is_told_to_the_policy_and_changes_nothing(
+    tool: str, arguments: dict[str, object], said: str, sandboxed: SandboxedTests
+) -> None:
+    session = RepairSession(SHOP, FILES, sandboxed)
+    before = session.digest
+    result = session.call(tool, arguments)
+    assert result.failed and said in result.text
+    assert session.digest == before and result.reward == 0
+
+
+def test_a_workspace_lists_reads_and_searches() -> None:
+    space = Workspace({**FILES, "lib/deep.py": "x = 1\n"})
+    assert space.list_files(".") == "lib/deep.py\nshop.py\ntest_shop.py"
+    assert space.list_files("lib") == "lib/deep.py"
+    assert space.read("./shop.py") == FILES["shop.py"]
+    assert space.search("x = ") == "lib/deep.py:1: x = 1"
+    assert space.search("nothing like it") == "nothing found"
+    long = Workspace({"a": "b" * 5000})
+    assert long.read("a").endswith("(1000 more characters)")
+    with pytest.raises(ToolError, match="no file b"):
+        long.read("b")
+
+
+@pytest.mark.parametrize(
+    ("code", "ended"),
+    [
+        ("while True:\n    pass\n", "timeout"),
+        ("import os\nos._exit(0)\n", "died"),
+        ("def total(price):\n    raise SystemExit\n", "died"),
+        ("import __main__\n__main__.FINAL({'test_shop.py::test_a': 'passed'})\n", "failed"),
+        ("def total(price) return", "failed"),
+    ],
+)
+def test_code_that_does_not_end_or_ends_its_process_passes_nothing(code: str, ended: str) -> None:
+    tests = SandboxedTests({"functions": Limits(block_s=0.5)})
+    found = tests.outcomes({**FILES, "shop.py": code}, SHOP.tests)
+    assert set(found.values()) == {ended}
+    session = RepairSession(SHOP, {**FILES, "shop.py": code}, tests)
+    assert ended in (session.call("run_tests", {}).text if ended != "failed" else "failed")
+    assert tests.runs["remembered"] == 1
+
+
+class TestInstances:
+    def row(self, **changes: object) -> dict[str, object]:
+        published = SHOP.model_dump(exclude={"files"}) | {
+            "FAIL_TO_PASS": json.dumps(SHOP.FAIL_TO_PASS),
+            "PASS_TO_PASS": json.dumps(SHOP.PASS_TO_PASS),
+            "difficulty": "15 min",
+        }
+        return published | changes
+
+    def test_a_published_file_is_read_and_refused_without_its_repository(self, tmp_path: Path) -> None:
+        file = tmp_path / "lite.jsonl"
+        file.write_text(json.dumps(self.row()) + "\n\n" + json.dumps(self.row(instance_id="shop-2")) + "\n")
+        found = list(read_instances(file))
+        assert [one.instance_id for one in found] == ["shop-1", "shop-2"]
+        assert found[0].FAIL_TO_PASS == SHOP.FAIL_TO_PASS and found[0].test_paths == {"test_shop.py"}
+        with pytest.raises(ConfigError, match=r"owner/shop, whose repository is not at .*git clone https://github"):
+            Repositories(tmp_path).check(found[0])
+        with pytest.raises(ConfigError, match="--repositories"):
+            Repositories().files(found[0])
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("", "has no instance"),
+            ('{"repo": ', "is not JSON, or was cut"),
+            ("[1]\n", "list where an instance's object should be"),
+            ('{"instance_id": "a"}\n', "Field required"),
+        ],
+    )
+    def test_a_wrong_file_is_named(self, text: str, said: str, tmp_path: Path) -> None:
+        file = tmp_path / "lite.jsonl"
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=said):
+            list(read_instances(file))
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"FAIL_TO_PASS": "[]"}, "nothing says that it is solved"),
+            ({"FAIL_TO_PASS": "not json"}, "FAIL_TO_PASS"),
+            ({"repo": "../../etc"}, "owner/name"),
+            ({"base_commit": 7}, "base_commit"),
+        ],
+    )
+    def test_a_wrong_instance_is_named(self, changes: dict[str, object], said: str, tmp_path: Path) -> None:
+        file = tmp_path / "lite.json"
+        file.write_text(json.dumps([self.row(**changes)]))
+        with pytest.raises(ConfigError, match=said):
+            list(read_instances(file))
+        with pytest.raises(ConfigError, match="cannot be read"):
+            list(read_instances(tmp_path / "other.json"))
+
+
+def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_path: Path) -> None:
+    path = tmp_path / "owner__shop"
+    path.mkdir()
+    (path / "shop.py").write_text(FILES["shop.py"])
+    (path / "logo.png").write_bytes(b"\xff\xd8")
+    environment = {"GIT_CONFIG_GLOBAL": "/dev/null", "PATH": "/usr/bin:/bin:/usr/local/bin", "HOME": str(tmp_path)}
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for arguments in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "first"]):
+        subprocess.run(["git", *arguments], cwd=path, check=True, env=environment)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=path, check=True, capture_output=True, env=environment)
+    (path / "shop.py").write_text("not what was committed")
+    test = (
+        "from shop import total\n\n\nclass TestTotal:\n    def test_a(self, tmp_path):\n        assert total(1) == 4\n"
+    )
+    instance = SHOP.model_copy(
+        update={
+            "files": {},
+            "base_commit": commit.stdout.decode().strip(),
+            "test_patch": make_patch({}, {"tests/test_shop.py": test}),
+            "FAIL_TO_PASS": ("tests/test_shop.py::TestTotal::test_a",),
+            "PASS_TO_PASS": (),
+        }
+    )
+    repositories = Repositories(tmp_path)
+    assert repositories.files(instance) == {"shop.py": FILES["shop.py"], "tests/test_shop.py": test}
+    environment_ = RepairEnvironment({"shop-1": instance}, repositories.files, SandboxedTests())
+    environment_.reset(instance_id="shop-1", prompt=[])
+    assert environment_.run_tests() == "1 of 1 failed: TestTotal::test_a"
+    assert environment_.edit("shop.py", "- 3", "+ 3") == "edited"
+    assert environment_.newest_call is not None and environment_.newest_call.reward == 1
+    environment_.submit()
+    assert environment_.solved and environment_.get_reward() == 1
+    with pytest.raises(ConfigError, match="has no commit 1111"):
+        repositories.check(instance.model_copy(update={"base_commit": "1" * 40}))
+    with pytest.raises(UnknownNameError, match="shop-1"):
+        environment_.reset(instance_id="shop-2")
+
+
+class TestGeneratedTasks:
+    def test_they_are_the_same_again_and_the_sides_of_the_split_share_no_function(self) -> None:
+        train, unseen = tasks(0, 200), tasks(0, 100, evaluation=True)
+        assert [one.instance_id for one in tasks(0, 200)] == [one.instance_id for one in train]
+        right = {apply_patch(one.files, one.patch)[path(one)] for one in train}
+        assert not right & {apply_patch(one.files, one.patch)[path(one)] for one in unseen}
+        assert {one.instance_id.split("-")[0] for one in train} == {shape.name for shape in SHAPES}
+        with pytest.raises(ValueError, match="no shape is called 'cube'"):
+            tasks(0, 1, shapes=("cube",))
+
+    def test_each_fails_what_it_says_and_its_patch_passes_all(self) -> None:
+        for one in tasks(1, 50) + tasks(1, 50, neighbour=True):
+            before = TrustedTests().outcomes(one.files, one.tests)
+            assert {name for name, outcome in before.items() if outcome == "failed"} == set(one.FAIL_TO_PASS)
+            after = TrustedTests().outcomes(apply_patch(one.files, one.patch), one.tests)
+            assert set(after.values()) == {"passed"}
+
+    def test_the_sandbox_agrees_with_the_quick_way(self, sandboxed: SandboxedTests) -> None:
+        for one in tasks(2, 6, neighbour=True):
+            assert sandboxed.outcomes(one.files, one.tests) == TrustedTests().outcomes(one.files, one.tests)
+
+    def test_a_demonstration_without_mistakes_solves_its_task(self) -> None:
+        rng = random.Random(0)
+        for one in tasks(3, 50) + tasks(3, 50, neighbour=True):
+            session = RepairSession(one, one.files, TrustedTests())
+            for message in demonstration(one, Habits(right=1.0, looks_around=1.0, runs_tests=1.0), rng):
+                for call in message.get("tool_calls", ()):
+                    assert not session.call(call["function"]["name"], json.loads(call["function"]["arguments"])).failed
+            assert session.solved
+
+    def test_one_with_mistakes_may_be_made_good(self) -> None:
+        rng = random.Random(0)
+        habits = Habits(right=0.0, looks_around=0.0, runs_tests=1.0, tries_again=1.0)
+        lengths = {len(demonstration(one, habits, rng)) for one in tasks(4, 50)}
+        assert max(lengths) == 14  # read, edit, run_tests, edit, run_tests, submit; and the end
+
+
+def path(instance: Instance) -> str:
+    return instance.problem_statement.partition(":")[0]
+
+
+LINES = st.lists(st.sampled_from(["a", "b", "  c", "", "@@ -1 +1 @@", "--- x", "+y"]), max_size=8)
+
+
+@given(LINES, LINES, st.booleans())
+def test_a_patch_makes_the_other_text(before: list[str], after: list[str], newline: bool) -> None:
+    old, new = {"f": "\n".join(before) + "\n" * newline}, {"f": "\n".join(after) + "\n"}
+    assert apply_patch(old, make_patch(old, new)) == new
+
+
+@given(LINES.filter(bool), LINES)
+def test_a_replacement_occurs_once_and_makes_the_other_text(before: list[str], after: list[str]) -> None:
+    now, right = [f"x{at} {one}" for at, one in enumerate(before)], [f"y{at} {one}" for at, one in enumerate(after)]
+    right += ["end"]
+    now += ["end"]
+    old, new = replacement("\n".join(now) + "\n", "\n".join(right) + "\n")
+    text = "\n".join(now) + "\n"
+    assert text.count(old) == 1 and text.replace(old, new).rstrip("\n") == "\n".join(right)
+
+
+def test_a_patch_that_does_not_fit_is_refused() -> None:
+    files: Mapping[str, str] = {"f": "a\nb\n"}
+    patch = make_patch(files, {"f": "a\nc\n"})
+    with pytest.raises(ConfigError, match="does not fit f: line 1 is not 'a'"):
+        apply_patch({"f": "x\nb\n"}, patch)
+    assert apply_patch(files, make_patch(files, {"g": "a\n"})) == {"g": "a\n"}
+    with pytest.raises(ConfigError, match="only text is patched"):
+        apply_patch(files, "diff --git a/f b/g\nsimilarity index 100%\nrename from f\nrename to g\n")

@@ -1,0 +1,166 @@
+"""The recipe `repair` at sizes that take a second: words, demonstrations, warm-up, trainer, `traces collect`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from oven_controller.errors import ConfigError
+from oven_controller.traces import jsonl
+from oven_controller.traces.records import Trace
+from oven_learner.environments.sandboxed_tests import SandboxedTests
+from oven_learner.environments.small_functions import TrustedTests, tasks
+from oven_learner.recipes.repair.chat_format import ASSISTANT, END
+from oven_learner.recipes.repair.collect_command import COLLECT
+from oven_learner.recipes.repair.demonstrations import Habits, demonstration
+from oven_learner.recipes.repair.job import build, lines_of
+from oven_learner.recipes.repair.recipe import RECIPE
+from oven_learner.recipes.repair.settings import RepairSettings, parse_start
+from oven_learner.recipes.repair.warm_policy import OTHERS, alike_batches, answers, collate, vocabulary, warm_policy
+from oven_learner.testing import FakeLink
+
+TINY = RepairSettings(
+    hidden=16, layers=1, heads=2, ffn=16, demonstrations=40, sft_batch=4, sft_steps=4, sft_round=2, train_tasks=8,
+    sft_tasks=4, solved_from=0.0, eval_tasks=2, eval_every=1, max_steps=2, prompts_per_step=2, group_size=2,
+    max_completion_length=64,
+)  # fmt: skip
+SETTINGS = [f"--set={name}={json.dumps(value)}" for name, value in TINY.model_dump(exclude_defaults=True).items()]
+"""As options of `traces collect`."""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def test_each_word_of_the_tasks_is_a_token_and_any_text_survives() -> None:
+    words: Any = vocabulary()
+    for one in tasks("other", 50, neighbour=True):
+        text = f"{one.problem_statement}\n{one.files[one.problem_statement.partition(':')[0]]}"
+        assert words.decode(words(text)["input_ids"]) == text
+        said = one.problem_statement.partition(") ")[2].split()
+        assert {len(words(f" {word}")["input_ids"]) for word in said} == {1}
+    odd = 'naïve "quoted" \\n ☃\t<tool_call>'
+    assert words.decode(words(odd)["input_ids"]) == odd
+    assert vocabulary().get_vocab() == words.get_vocab()
+
+
+def test_the_policys_answers_are_told_from_what_it_reads() -> None:
+    words: Any = vocabulary()
+    messages = demonstration(tasks(0, 1)[0], Habits(), random.Random(0))
+    ids: list[int] = words.apply_chat_template(messages, tokenize=True, return_dict=False)
+    scored = answers(ids, words)
+    text = words.decode([one for one, answer in zip(ids, scored, strict=True) if answer])
+    assert text.count(END) == sum(message["role"] == "assistant" for message in messages)
+    assert "<|im_start|>" not in text and text.endswith(f"done{END}") and ASSISTANT not in text
+    rows = [(ids, scored), (ids[:5], scored[:5])]
+    padded, mask, weights = collate(rows, words)
+    assert padded.shape == mask.shape == weights.shape == (2, len(ids))
+    assert (
+        mask[1].sum() == 5
+        and weights[1, 5:].sum() == 0
+        and set(weights[0].tolist()) == {1.0, torch.tensor(OTHERS).item()}
+    )
+
+
+def test_batches_are_of_like_lengths_and_leave_none_out() -> None:
+    examples = [([0] * length, [True] * length) for length in range(1, 65)]
+    batches = list(islice(alike_batches(examples, 4, random.Random(0)), 16))
+    assert Counter(len(ids) for batch in batches for ids, _ in batch) == Counter(range(1, 65))
+    assert all(max(len(ids) for ids, _ in batch) - min(len(ids) for ids, _ in batch) == 3 for batch in batches)
+
+
+def test_the_warm_policy_is_kept_and_training_it_leaves_no_trace(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    state = torch.get_rng_state()
+    with caplog.at_level(logging.INFO):
+        first, _ = warm_policy(TINY, 1, cache, TrustedTests())
+    assert "step 2, loss" in caplog.text and "step 4" not in caplog.text  # at a share of 0 the first round ends it
+    assert torch.equal(torch.get_rng_state(), state)
+    again, _ = warm_policy(TINY, 1, cache, TrustedTests())
+    weights = [torch.cat([one.flatten() for one in model.parameters()]) for model in (first, again)]
+    assert torch.equal(*weights)
+    other, _ = warm_policy(TINY, 2, cache, TrustedTests())
+    assert not torch.equal(weights[0], torch.cat([one.flatten() for one in other.parameters()]))
+    with caplog.at_level(logging.WARNING):
+        warm_policy(TINY.model_copy(update={"solved_from": 1.0}), 1, cache, TrustedTests())
+    assert "allow more steps (sft_steps)" in caplog.text
+
+
+def test_a_job_trains_records_each_rollout_and_measures_what_is_held_out(cache: Path, tmp_path: Path) -> None:
+    job = build(TINY, parse_start("tuned"), 1, tmp_path / "checkpoints", cache)
+    state = torch.get_rng_state()
+    measured = job.evaluate()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert len(measured["eval/solved"]) == TINY.eval_tasks and set(measured) == {"eval/solved", "eval/tests_passing"}  # type: ignore[arg-type]
+    job.attach(link=FakeLink())
+    job.trainer.train()
+    logged = job.trainer.state.log_history[0]
+    assert "rewards/reward/mean" in logged and "tools/call_frequency" in logged
+    traces = list(jsonl.read(tmp_path / "traces.jsonl", Trace))
+    assert Counter(one.policy.step for one in traces) == {0: 4, 1: 4}
+    assert lines_of(tmp_path / "traces.jsonl") == len({one.id for one in traces}) == 8
+    assert {one.task.split for one in traces} == {"train"}
+
+
+def test_starts_and_settings_are_checked() -> None:
+    assert RECIPE.parse_start("drill:lr-low", 0, TINY).label.startswith("the learning rate is set to 1/10")
+    with pytest.raises(ValueError, match="nearest: tuned"):
+        parse_start("tune")
+    with pytest.raises(ValueError, match="no shape is called 'cube'"):
+        TINY.model_copy(update={"shapes": ("cube",)}).tasks(0, 1)
+
+
+class TestCollect:
+    def test_it_writes_as_many_as_asked_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("OVEN_HOME", str(tmp_path))
+        out = tmp_path / "traces.jsonl"
+        assert COLLECT.run([str(out), "-n", "3", "--json", *SETTINGS]) == 0
+        said = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert (said["traces"], said["tasks"]) == (3, 2)
+        traces = list(jsonl.read(out, Trace))
+        assert len(traces) == 3 and {one.task.split for one in traces} == {"collected"}
+        with pytest.raises(ConfigError, match="is there already"):
+            COLLECT.run([str(out)])
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["--set", "hidden"], "write NAME=VALUE"),
+            (["--set", "hidden=big"], "--set hidden: .*valid integer"),
+            (["--set", "hiden=3"], "--set hiden: Extra inputs"),
+            (["--instances", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+        ],
+    )
+    def test_a_wrong_option_is_named(self, arguments: list[str], said: str, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=said):
+            COLLECT.run([str(tmp_path / "traces.jsonl"), *arguments])
+        with pytest.raises(ConfigError, match="there is no folder"):
+            COLLECT.run([str(tmp_path / "nowhere" / "traces.jsonl")])
+
+    def test_an_instance_without_its_repository_is_refused_before_anything_is_trained(self, tmp_path: Path) -> None:
+        row = tasks(0, 1)[0].model_dump(exclude={"files"}) | {
+            "repo": "django/django",
+            "FAIL_TO_PASS": '["tests/a.py::b"]',
+        }
+        (tmp_path / "lite.jsonl").write_text(json.dumps(row) + "\n")
+        options = [str(tmp_path / "traces.jsonl"), "--instances", str(tmp_path / "lite.jsonl")]
+        with pytest.raises(ConfigError, match=r"django/django, whose repository is not at .*django__django: clone it"):
+            COLLECT.run([*options, "--repositories", str(tmp_path)])
+
+
+def test_outcomes_are_remembered_up_to_a_number() -> None:
+    tests = SandboxedTests(remember=1)
+    first, second = tasks(5, 2)
+    for one in (first, first, second, first):
+        tests.outcomes(one.files, one.tests)
+    assert tests.runs == {"completed": 3, "remembered": 1}

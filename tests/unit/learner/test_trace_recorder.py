@@ -1,0 +1,262 @@
+"""The recorder over TRL's environments: traces are whole, or marked, and say what the policy saw and sampled."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oven_controller.errors import ConfigError, ProcessError
+from oven_controller.traces.completeness import check
+from oven_controller.traces.records import Trace
+from oven_learner.environments.recorder import Recorder
+from oven_learner.environments.repair import RepairEnvironment
+from oven_learner.environments.sandboxed_tests import Outcome
+from oven_learner.environments.small_functions import TrustedTests, tasks
+from oven_learner.losses.channel_trainer import ChannelTrainer
+from oven_learner.recipes.repair.chat_format import END, after_results
+from oven_learner.recipes.repair.demonstrations import Habits, demonstration
+from oven_learner.recipes.repair.job import repair_trainer, rows_of
+from oven_learner.recipes.repair.settings import RepairSettings, parse_start
+from oven_learner.recipes.repair.warm_policy import vocabulary
+
+SMALL = RepairSettings(
+    hidden=16, layers=1, heads=2, ffn=16, demonstrations=8, sft_batch=2, sft_steps=1, sft_tasks=1, train_tasks=4,
+    prompts_per_step=2, group_size=2, max_completion_length=300, max_steps=1,
+)  # fmt: skip
+TASKS = tasks("recorded", 4)
+Script = Callable[[str, int], str]
+"""(statement, turn) → the policy's answer, without its end-of-turn token where it is cut."""
+
+
+def call(name: str, **arguments: object) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>{END}"
+
+
+class Scripted(ChannelTrainer):
+    """A trainer whose policy's tokens are written here; all else is TRL's."""
+
+    script: Script
+
+    def _generate_single_turn(self, prompt_ids: list[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
+        words: Any = self.processing_class
+        texts: list[str] = [words.decode(ids) for ids in prompt_ids]
+        answers = [self.script(text.partition("user\n")[2].partition(END)[0], text.count("tool\n")) for text in texts]
+        return [words(answer)["input_ids"] for answer in answers], None
+
+
+def recorded(
+    folder: Path, script: Script, environment: Callable[[], Any] | None = None, **settings: Any
+) -> list[Trace]:
+    """The traces of one generation: two attempts at each of two tasks."""
+    found: list[Trace] = []
+    by_id = {one.instance_id: one for one in TASKS}
+    arguments = {name: settings.pop(name) for name in ("max_tool_calling_iterations",) if name in settings}
+    trainer = repair_trainer(
+        SMALL.model_copy(update=settings),
+        parse_start("tuned"),
+        0,
+        folder,
+        folder / "cache",
+        trainer_class=Scripted,
+        instances=TASKS,
+        environment=environment or (lambda: RepairEnvironment(by_id, lambda one: one.files, TrustedTests())),
+        sink=found.append,
+        **arguments,
+    )
+    trainer.script = script
+    trainer.model.train()
+    trainer._generate_and_score_completions([*rows_of(TASKS[:2])] * 2)
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the small policy's cache."""
+    return tmp_path_factory.mktemp("recorded")
+
+
+def shown(habits: Habits) -> Script:
+    """The demonstrations' answers."""
+    known = {}
+    for one in TASKS:
+        messages = demonstration(one, habits, random.Random(one.instance_id))
+        turns = [message for message in messages if message["role"] == "assistant"]
+        known[one.problem_statement] = [
+            call(given["function"]["name"], **json.loads(given["function"]["arguments"]))
+            for message in turns
+            for given in message.get("tool_calls", ())
+        ] + [f"done{END}"]
+    return lambda statement, turn: known[statement][turn]
+
+
+def test_a_whole_attempt_is_whole(folder: Path) -> None:
+    found = recorded(folder, shown(Habits(right=1.0, runs_tests=1.0)))
+    assert [one.ended for one in found] == ["submitted"] * 4
+    assert all(one.solved and one.reward == 1 for one in found)
+    assert check(found).whole
+    first = found[0]
+    assert first.task.id == TASKS[0].instance_id and first.task.fail_to_pass == TASKS[0].FAIL_TO_PASS
+    assert [tool.name for tool in first.tools] == ["edit", "list_files", "read", "run_tests", "search", "submit"]
+    assert [call.name for step in first.steps for call in step.action.calls][-4:] == [
+        "read",
+        "edit",
+        "run_tests",
+        "submit",
+    ]
+    edit = first.steps[-4]
+    assert edit.reward == pytest.approx(len(TASKS[0].FAIL_TO_PASS) / len(TASKS[0].tests))
+    assert sum(step.reward or 0 for step in first.steps) == pytest.approx(edit.reward)
+    assert first.steps[-1].action.content == "done" and first.steps[-1].result == ()
+    digests = [step.outcome for step in first.steps]
+    assert digests[-4] == digests[-3] and digests[-5] != digests[-4] and digests[-2] == f"{digests[-3]}+"
+    assert len({step.sampled.ids[-1] for step in first.steps if step.sampled}) == 1  # each with its end-of-turn token
+
+
+def test_the_state_at_each_step_is_what_the_policy_saw(folder: Path) -> None:
+    """Rendered again, the state and the action are the tokens that the trainer trains on."""
+    found = recorded(folder, shown(Habits(right=0.0, runs_tests=1.0, tries_again=1.0)))
+    words: Any = vocabulary()
+    for trace in found:
+        said = f"<|im_start|>user\n{trace.task.prompt}{END}\n<|im_start|>assistant\n"
+        for state, step in zip(trace.states(), trace.steps, strict=True):
+            chat = [plain(message) for message in state]
+            assert words.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) == said
+            assert step.sampled is not None
+            said += words.decode(step.sampled.ids)
+            said += after_results(one.content for one in step.result) if step.result else ""
+
+
+def plain(message: Any) -> dict[str, Any]:
+    calls = [{"function": {"name": one.name, "arguments": one.arguments}} for one in message.calls]
+    return {"role": message.role, "content": message.content} | ({"tool_calls": calls} if calls else {})
+
+
+def read_tests(statement: str) -> str:
+    return call("read", path=f"test_{statement.partition(':')[0]}")
+
+
+LISTED = call("list_files", folder=".")
+MARKED: list[tuple[Script, dict[str, Any], str, str | None]] = [
+    # The file does not fit; it was read all the same.
+    (
+        lambda said, turn: [LISTED, read_tests(said)][turn],
+        {"max_completion_length": 100},
+        "truncated",
+        "read was dropped",
+    ),
+    (lambda _, turn: LISTED, {"max_tool_calling_iterations": 2}, "turns", "allows 2 rounds"),
+    (lambda _, turn: LISTED.removesuffix(f"}}</tool_call>{END}"), {}, "truncated", "cut at its longest"),
+    (lambda _, turn: [LISTED, "I give up" + END][turn], {}, "submitted", None),
+]
+
+
+@pytest.mark.parametrize(("script", "settings", "ended", "why"), MARKED)
+def test_what_the_policy_did_not_see_is_marked(
+    script: Script, settings: dict[str, Any], ended: str, why: str | None, folder: Path
+) -> None:
+    found = recorded(folder, script, **settings)
+    assert [one.ended for one in found] == [ended] * 4
+    for one in found:
+        assert one.reward == 0 and one.solved is False
+        assert (why in str(one.meta["why"])) if why else not one.meta
+        if "dropped" in str(one.meta.get("why")):
+            assert one.steps[-1].result is None and one.steps[-2].result
+
+
+def test_calls_that_do_not_reach_the_environment_are_in_the_trace(folder: Path) -> None:
+    answers = [call("delete", path="x"), call("read", file="x"), f"<tool_call>nonsense</tool_call>{END}"]
+    found = recorded(folder, lambda _, turn: answers[turn])
+    for one in found:
+        assert one.ended == "submitted"
+        assert [step.result[0].content for step in one.steps if step.result] == [
+            "{'error': 'Tool delete not found.'}",
+            "{'error': \"RepairTools.read() got an unexpected keyword argument 'file'\"}",
+        ]
+        assert "nonsense" in one.steps[-1].action.content
+    assert dict(check(found).steps_lacking) == {"action: unknown_tool": 4, "action: arguments_outside_schema": 4}
+
+
+class Dice:
+    """An environment of somebody else's, without rewards for steps."""
+
+    def reset(self, **row: Any) -> str:
+        self.sum = 0
+        return " Roll."
+
+    def roll(self, sides: int) -> int:
+        """Roll a die.
+
+        Args:
+            sides: How many sides it has.
+        """
+        self.sum += sides
+        return self.sum
+
+    def get_reward(self) -> float:
+        return float(self.sum)
+
+
+def test_two_calls_in_one_answer_are_one_step(folder: Path) -> None:
+    both = LISTED.removesuffix(END) + call("read", path="nowhere.py")
+    found = recorded(folder, lambda _, turn: both if turn == 0 else f"done{END}")
+    for one in found:
+        first = one.steps[0]
+        assert [call.name for call in first.action.calls] == ["list_files", "read"]
+        assert first.result and [message.call_id for message in first.result] == [
+            call.id for call in first.action.calls
+        ]
+        assert first.result[1].content == "error: no file nowhere.py" and first.reward == 0
+    assert check(found).whole
+
+
+def test_any_environment_of_trl_can_be_recorded(folder: Path) -> None:
+    def script(statement: str, turn: int) -> str:
+        assert statement.endswith(" Roll.")  # what `reset` adds to the prompt
+        return [call("roll", sides=6), call("roll", sides=2), f"done{END}"][turn]
+
+    found = recorded(folder, script, Dice)
+    assert [(one.reward, one.solved) for one in found] == [(8.0, None)] * 4
+    assert [step.result[0].content for step in found[0].steps[:2] if step.result] == ["6", "8"]
+    assert [step.reward for step in found[0].steps] == [None] * 3
+    assert found[0].prompt[-1].content.endswith(" Roll.") and found[0].tools[0].name == "roll"
+
+
+class Outage(TrustedTests):
+    """Tests whose sandbox is gone after the first run."""
+
+    runs = 0
+
+    def outcomes(self, *given: Any) -> dict[str, Outcome]:
+        self.runs += 1
+        if self.runs > 4:
+            raise ProcessError("the sandbox did not start")
+        return super().outcomes(*given)
+
+
+def test_an_environment_that_fails_is_no_reward_of_0(folder: Path) -> None:
+    by_id, tests = {one.instance_id: one for one in TASKS}, Outage()
+    with pytest.raises(ProcessError, match="has no reward: the sandbox did not start"):
+        recorded(folder, shown(Habits(right=1.0)), lambda: RepairEnvironment(by_id, lambda one: one.files, tests))
+
+
+def test_an_environment_that_cannot_be_recorded_is_refused() -> None:
+    class Async(Dice):
+        async def wait(self) -> None:
+            """Wait."""
+
+    class Unrewarded:
+        def reset(self, **row: Any) -> None: ...
+
+    def nowhere(trace: Trace) -> None: ...
+
+    with pytest.raises(ConfigError, match="wait is async"):
+        Recorder(Async, nowhere).environment()
+    with pytest.raises(ConfigError, match="Unrewarded needs a get_reward"):
+        Recorder(Unrewarded, nowhere).environment()
+    with pytest.raises(ConfigError, match="bind it to the trainer"):
+        Recorder(Dice, nowhere).reward([], [[]], [Dice()], None)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from tests.support.forked import LINK, WORKER, ForkServer, own_server, training_server
+from tests.support.forked import WORKER, ForkServer, own_server, training_server
 
 # Before torch is imported: threads that spin while they wait cost a test with other processes several times over, and
 # sums are added up in the same order by one.
@@ -58,11 +58,10 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
 
 
 def pytest_configure() -> None:
-    """In a worker, fork what multiprocessing spawns and the links of learners, from a copy of what the worker was
-    forked from. What else tests start they fork themselves."""
+    """In a worker, fork what multiprocessing spawns, from a copy of what the worker was forked from. What else tests
+    start they fork themselves."""
     if (server := own_server()) is not None:
         multiprocessing.util.spawnv_passfds = server.spawn
-        subprocess.Popen = server.popen(only=LINK)  # type: ignore[misc]
 
 
 def _ask_once() -> None:

@@ -48,8 +48,6 @@ STACK = (
 TRAINING = (*STACK, "oven_kg.service.process", "oven_learner.recipes.grpo.job", "oven_learner.recipes.runner")
 """And what a learner does. A copy of all that takes 30 ms, ten times as long as one of the others."""
 COLD = "OVEN_TEST_COLD"
-LINK = "oven_learner.link.worker"
-"""The module of the process that every learner starts."""
 LIMITED = "OVEN_AGENTS_MEMORY_MB"
 """In the environment of agents with a limit."""
 GUARD = "oven_controller.process.guard"
@@ -89,9 +87,9 @@ class ForkServer:
         finally:
             _prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
-    def popen(self, *, code: bool = False, only: str = "") -> Any:
+    def popen(self, *, code: bool = False) -> Any:
         """A class that is subprocess.Popen, and forks where it can. `code`: also what is given as `-c CODE`, of which
-        nothing may ask what has been imported. `only`: the one module that is forked."""
+        nothing may ask what has been imported."""
         server = self
 
         class Popen(_popen):  # type: ignore[misc]
@@ -100,8 +98,7 @@ class ForkServer:
                 into, ours_in, ours_out, out, ours_err, err, _, *ids, session, group = rest_
                 plain = not (executable or preexec or shell) and ids == [None, None, None, -1]
                 environment = dict(os.environ if env is None else env)
-                forkable = _forkable(args, code) and (not only or only in args)
-                if not plain or {COLD, LIMITED} & environment.keys() or not forkable:
+                if not plain or {COLD, LIMITED} & environment.keys() or not _forkable(args, code):
                     super()._execute_child(args, *rest)
                     return
                 order = {

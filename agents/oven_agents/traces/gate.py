@@ -168,6 +168,7 @@ class Curve:
 
     gate: str
     points: tuple[Point, ...]
+    """At 0, 10, …, 100 % of the cost."""
     gain: float
     """The mean share of pairs over all shares of cost, minus ½, which asking at random has: from −½ to ½."""
     low: float
@@ -178,8 +179,10 @@ class Curve:
 
 
 def curve(replay: Replay, gate: str, *, seed: int = 0, draws: int = DRAWS) -> Curve | None:
-    """A gate's curve; None where the replay has no pair or no cost."""
+    """A gate's curve; None where the replay has no pair or no cost, or the gate cannot tell about any state."""
     ordered = _asked_in_order(replay.states, gate)
+    if all(one.scores[gate] is None for one in ordered):
+        return None
     traces = sorted({one.trace for one in ordered})
     points = _points(ordered, dict.fromkeys(traces, 1))
     if points is None:
@@ -188,7 +191,7 @@ def curve(replay: Replay, gate: str, *, seed: int = 0, draws: int = DRAWS) -> Cu
     drawn = (_points(ordered, Counter(chance.choices(traces, k=len(traces)))) for _ in range(draws))
     gains = sorted(_area(found) - 0.5 for found in drawn if found is not None)
     low, high = (gains[int(share * (len(gains) - 1))] for share in (0.025, 0.975)) if gains else (-0.5, 0.5)
-    tenths = tuple(points[round(share * (len(points) - 1) / 10)] for share in range(11))
+    tenths = tuple(_at_cost(points, share / 10) for share in range(11))
     return Curve(gate, tenths, _area(points) - 0.5, low, high, sum(one.scores[gate] is None for one in ordered))
 
 
@@ -250,6 +253,19 @@ def _points(ordered: Sequence[ReplayedState], times: Mapping[str, int]) -> list[
     if not pairs or cost <= 0:
         return None
     return [Point(asked / states, spent / cost, had / pairs) for asked, had, spent in points]
+
+
+def _at_cost(points: Sequence[Point], share: float) -> Point:
+    """Where so much is spent, between two states in proportion."""
+    for before, after in pairwise(points):
+        if after.cost >= share and after.cost > before.cost:
+            part = (share - before.cost) / (after.cost - before.cost)
+            return Point(
+                before.states + part * (after.states - before.states),
+                share,
+                before.pairs + part * (after.pairs - before.pairs),
+            )
+    return points[-1]
 
 
 def _area(points: Sequence[Point]) -> float:

@@ -18,13 +18,14 @@ from oven_agents.traces.pair_divergence import (
     information,
     log_ratio_feature,
 )
-from oven_agents.traces.pairs import Key, Mined, MinedPair, grouped, mined
+from oven_agents.traces.pairs import Key, Mined, grouped, mined
+from oven_controller import plugins
 from oven_controller.errors import NO_ROOM, ConfigError, UnknownNameError, reason
 from oven_controller.plugged_command import PluggedCommand
 from oven_controller.terminal_text import say
 from oven_controller.traces import jsonl
-from oven_controller.traces.comparable_actions import Action, action
-from oven_controller.traces.records import ActionScore, Reply, Trace
+from oven_controller.traces.comparable_actions import Action
+from oven_controller.traces.records import Reply, Trace
 from oven_controller.traces.source_file import From, Json, Source, source_traces
 
 SEED_DENSITY: Final = 5
@@ -43,9 +44,9 @@ def _pairs(
     replies: Replies,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the pairs there.")] = None,
     teacher: Teachers = None,
-    log_probs: Annotated[
+    policy: Annotated[
         Path | None,
-        typer.Option("--log-probs", metavar="FILE", help="Scores of a policy: test its log-ratios, too."),
+        typer.Option(metavar="DIR", help="A saved policy with its tokenizer: test its log-ratios, too."),
     ] = None,
     permutations: Annotated[int, typer.Option(min=19, max=100_000, help="Of the null.")] = PERMUTATIONS,
     from_: From = None,
@@ -56,7 +57,7 @@ def _pairs(
     found = mined(_known(source, from_, skip_bad), asked)
     refuse_strangers(found.unknown, asked, source)
     tested = information([*found.pairs], FEATURES, permutations=permutations)
-    ratios = None if log_probs is None else _log_ratios(found, log_probs, permutations)
+    ratios = None if policy is None else _log_ratios(found, policy, permutations)
     if out is not None:
         _write(out, found)
     plain = report(found, tested, ratios, silent_teachers(asked))
@@ -121,19 +122,16 @@ def _write(out: Path, found: Mined) -> None:
         raise ConfigError(f"--out {out} cannot be written: {reason(error)}") from error
 
 
-def _log_ratios(found: Mined, path: Path, permutations: int) -> tuple[int, Information | None]:
-    scores: defaultdict[Key, list[ActionScore]] = defaultdict(list)
-    for score in jsonl.read(path, ActionScore):
-        scores[score.trace, score.step].append(score)
-
-    def log_prob(at: MinedPair, wanted: Action) -> float | None:
-        for score in scores.get((at.pair.trace, at.pair.step), ()):
-            if action(score.action, at.pair.tools) == wanted:
-                return score.log_prob
-        return None
-
-    known, feature = log_ratio_feature(found.pairs, log_prob)
-    return len(known), information(known, {"log_ratio": feature}, permutations=permutations)
+def _log_ratios(found: Mined, policy: Path, permutations: int) -> tuple[int, Information | None]:
+    """How many pairs have scores of all their candidates, and the test over these."""
+    score = plugins.load("commands", "command", "action-scores")
+    scored = score(policy, [(one.pair.state, one.pair.tools, one.messages) for one in found.pairs])
+    known: dict[Key, dict[Action, float | None]] = {
+        (one.pair.trace, one.pair.step): dict(zip(one.candidates, scores, strict=True))
+        for one, scores in zip(found.pairs, scored, strict=True)
+    }
+    usable, feature = log_ratio_feature(found.pairs, lambda at, action: known[at.pair.trace, at.pair.step][action])
+    return len(usable), information(usable, {"log_ratio": feature}, permutations=permutations)
 
 
 def report(
@@ -189,7 +187,7 @@ def _text(plain: Mapping[str, Any], out: Path | None) -> Iterator[str]:
         )
     if "log_ratio" in plain:
         one = plain["log_ratio"]
-        value = _divergence(one) if "value" in one else "no pair has scores of all its candidates"
+        value = _divergence(one) if "value" in one else "the policy's window holds no pair's candidates"
         yield f"  KL of the policy's log-ratios, {one['pairs']} pairs: {value}"
 
 

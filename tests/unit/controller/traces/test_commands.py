@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.traces import REPAIR
+from tests.support.replies import reply
+from tests.support.traces import REPAIR, called
 
 from oven_controller.cli.main import run
 from oven_controller.traces import completeness, jsonl
@@ -125,5 +126,12 @@ def test_show_lists_and_shows_without_what_steers_a_terminal(file: Path, capsys:
     assert 'does: edit({"new":"(n - 1) // 2","old":"n // 2","path":"median.py"})' in out
     assert "(19 more lines; --whole shows them)" in out
     assert len(command(capsys, "show", file, "two", "--whole")[1].splitlines()) > len(out.splitlines())
+    replies = file.with_name("replies.jsonl")
+    jsonl.write(replies, [reply(REPAIR, 0, "a", called("submit")), reply(REPAIR, 1, "b", None)])
+    _, out, _ = command(capsys, "show", file, "repair-1", "--replies", replies)
+    assert "a would: submit({})" in out
+    assert "b failed: timeout" in out
+    code, _, err = command(capsys, "show", file, "--replies", replies)
+    assert (code, "name one" in err) == (2, True)
     _, out, _ = command(capsys, "show", file, "two", "--json")
     assert Trace.model_validate_json(out).id == "two"

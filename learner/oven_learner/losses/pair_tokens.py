@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -62,6 +63,12 @@ def tokenized(trainer: Any, pairs: Sequence[Pair | PairTokens], name: str, longe
     if left_out:
         log.warning("channel.%s: %d of %d pairs are left out: %s", name, left_out.total(), len(pairs), said)
     return kept
+
+
+def vocabulary(tokenizer: Any) -> str:
+    """A digest of what a tokenizer's ids mean, 16 hexadecimal digits: what a policy's `vocabulary` in a trace says."""
+    table = sorted(getattr(tokenizer, "tokenizer", tokenizer).get_vocab().items())
+    return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
 
 
 def _rendered(trainer: Any, pair: Pair) -> PairTokens | str:

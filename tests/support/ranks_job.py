@@ -137,12 +137,22 @@ def oracle(folder: Path, steps: int, seconds: float | None) -> None:
     (folder / f"end-{os.environ['RANK']}.json").write_text(json.dumps(counted))
 
 
+def channelled(folder: Path, steps: int, seconds: float | None) -> None:
+    """No bus: GRPO with self-distillation and preferences. Only rank 0's prompts have hints."""
+    from tests.support.ranks_channels import trained
+
+    notes = Notes(folder)
+    weights, said = trained(folder, steps)
+    notes.end(weights, **said)
+
+
 KINDS: dict[str, tuple[Callable[[Path, int, float | None], None], str]] = {
     "loop": (loop, "oven_learner.custom_loop"),
     "attach": (attached, "tests.support.ranks_trainers"),
     "sharded": (sharded, "tests.support.ranks_trainers"),
     "tried": (tried, "tests.support.ranks_trials"),
     "agreeing": (agreeing, "tests.support.ranks_cases"),
+    "channels": (channelled, "tests.support.ranks_channels"),
     "oracle": (oracle, "tests.support.activation_rows"),
 }
 

@@ -109,7 +109,7 @@ class Replay:
     states: list[ReplayedState] = field(default_factory=list)
     teachers: tuple[str, ...] = ()
     unit: Unit = "usd"
-    """Tokens where the price of any reply with an action is not known: an unknown price is not 0."""
+    """Tokens where the price of any reply with an action is not known, which is not 0, or where all were free."""
     partial: int = 0
     """States that some teacher was not asked about; they are not judged on."""
     unpriced_failures: int = 0
@@ -121,6 +121,7 @@ def replayed(traces: Iterable[Trace], replies: Mapping[Key, Sequence[Reply]]) ->
     everything = [one for given in replies.values() for one in given]
     teachers = tuple(sorted({one.teacher for one in everything}))
     priced = all(one.usd is not None for one in everything if one.action is not None)
+    priced = priced and any(one.usd for one in everything)
     found = Replay(teachers=teachers, unit="usd" if priced else "tokens")
     for trace in traces:
         for at, (step, digest) in enumerate(zip(trace.steps, trace.digests(), strict=True)):
@@ -168,6 +169,7 @@ class Curve:
 
     gate: str
     points: tuple[Point, ...]
+    """At 0, 10, …, 100 % of the cost."""
     gain: float
     """The mean share of pairs over all shares of cost, minus ½, which asking at random has: from −½ to ½."""
     low: float
@@ -178,8 +180,10 @@ class Curve:
 
 
 def curve(replay: Replay, gate: str, *, seed: int = 0, draws: int = DRAWS) -> Curve | None:
-    """A gate's curve; None where the replay has no pair or no cost."""
+    """A gate's curve; None where the replay has no pair or no cost, or the gate cannot tell about any state."""
     ordered = _asked_in_order(replay.states, gate)
+    if all(one.scores[gate] is None for one in ordered):
+        return None
     traces = sorted({one.trace for one in ordered})
     points = _points(ordered, dict.fromkeys(traces, 1))
     if points is None:
@@ -188,7 +192,7 @@ def curve(replay: Replay, gate: str, *, seed: int = 0, draws: int = DRAWS) -> Cu
     drawn = (_points(ordered, Counter(chance.choices(traces, k=len(traces)))) for _ in range(draws))
     gains = sorted(_area(found) - 0.5 for found in drawn if found is not None)
     low, high = (gains[int(share * (len(gains) - 1))] for share in (0.025, 0.975)) if gains else (-0.5, 0.5)
-    tenths = tuple(points[round(share * (len(points) - 1) / 10)] for share in range(11))
+    tenths = tuple(_at_cost(points, share / 10) for share in range(11))
     return Curve(gate, tenths, _area(points) - 0.5, low, high, sum(one.scores[gate] is None for one in ordered))
 
 
@@ -250,6 +254,19 @@ def _points(ordered: Sequence[ReplayedState], times: Mapping[str, int]) -> list[
     if not pairs or cost <= 0:
         return None
     return [Point(asked / states, spent / cost, had / pairs) for asked, had, spent in points]
+
+
+def _at_cost(points: Sequence[Point], share: float) -> Point:
+    """Where so much is spent, between two states in proportion."""
+    for before, after in pairwise(points):
+        if after.cost >= share and after.cost > before.cost:
+            part = (share - before.cost) / (after.cost - before.cost)
+            return Point(
+                before.states + part * (after.states - before.states),
+                share,
+                before.pairs + part * (after.pairs - before.pairs),
+            )
+    return points[-1]
 
 
 def _area(points: Sequence[Point]) -> float:

@@ -57,14 +57,18 @@ def report(replay: Replay, curves: list[Curve], first: Tiers | None) -> dict[str
         "unit": replay.unit,
         "unpriced_failures": replay.unpriced_failures,
         "teachers": list(replay.teachers),
-        "gates": {one.gate: asdict(one) for one in curves},
+        "gates": dict.fromkeys(GATES) | {one.gate: asdict(one) for one in curves},
         "tiers": None if first is None else asdict(first),
     }
 
 
 def _text(replay: Replay, curves: list[Curve], first: Tiers | None) -> Iterator[str]:
     cost = sum(one.cost for one in replay.states)
-    price = f"${cost:.4f}" if replay.unit == "usd" else f"{cost:,.0f} tokens (the price of some replies is not known)"
+    price = (
+        f"${cost:.4f}"
+        if replay.unit == "usd"
+        else f"{cost:,.0f} tokens (the price of some replies is not known, or all were free)"
+    )
     pairs = sum(one.rule is not None for one in replay.states)
     yield f"{len(replay.states):,} states, {pairs:,} pairs, {price}; teachers: {', '.join(replay.teachers)}"
     if replay.partial:
@@ -74,12 +78,15 @@ def _text(replay: Replay, curves: list[Curve], first: Tiers | None) -> Iterator[
     if not curves:
         yield "  no pair was made, or nothing was paid: there is nothing to save"
         return
-    yield "  share of pairs when this share of the states is asked, and the gain over asking at random:"
+    yield "  share of pairs when this share of the cost is paid, and the gain over asking at random:"
     yield "  " + f"{'gate':14}" + "".join(f"{share:>7} %" for share in range(20, 100, 20)) + "    gain"
     for one in curves:
         shares = "".join(f"{one.points[share // 10].pairs:9.2f}" for share in range(20, 100, 20))
         unscored = f"; cannot tell at {one.unscored:,}" if one.unscored else ""
         yield f"  {one.gate:14}{shares}    {one.gain:+.3f} [{one.low:+.3f}, {one.high:+.3f}]{unscored}"
+    for name in GATES:
+        if name not in {one.gate for one in curves}:
+            yield f"  {name:14}   cannot tell about any state: the traces do not say what it goes by"
     if first is not None:
         names = ", ".join(first.first)
         rules = ", ".join(f"{rule.replace('_', ' ')} {share:.0%}" for rule, share in first.by_rule.items())

@@ -166,7 +166,8 @@ class _Coded:
         """KL in nats of the pairs that were drawn, an index for each state. Both sums are over as many states."""
         counts = Counter([found[at] for found, at in zip(self._values, drawn, strict=True)])
         total = len(self._values)
-        return sum(count / total * math.log(count / self._expected[value]) for value, count in counts.items())
+        found = math.fsum(count / total * math.log(count / self._expected[value]) for value, count in counts.items())
+        return max(0.0, found)  # it is below 0 by rounding alone
 
 
 def _judged(values: Sequence[float]) -> Divergence:

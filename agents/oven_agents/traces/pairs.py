@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from oven_agents.traces.family_votes import Ballot, Said, ballot
 from oven_controller.traces.comparable_actions import Action, Unusable
-from oven_controller.traces.records import Pair, Reply, Rule, Trace
+from oven_controller.traces.records import Message, Pair, Reply, Rule, Trace
 
 LEAST_FAMILIES: Final = 2
 """That must agree: what one says alone is its opinion."""
@@ -32,6 +32,8 @@ class MinedPair:
     rejected: Action
     candidates: tuple[Action, ...]
     """All different actions of the student and the teachers at the state, one of each class, in their order."""
+    messages: tuple[Message, ...] = ()
+    """The candidates, as they were written."""
     earlier: frozenset[Action] = frozenset()
     """What the student had done before."""
 
@@ -139,5 +141,6 @@ def _pair(trace: Trace, at: int, made: Ballot, decided: Decided, earlier: frozen
         sampled=step.sampled,
         policy=trace.policy,
     )
-    candidates = tuple(sorted(one.action for one in made.said.values()))
-    return MinedPair(pair, chosen.action, rejected.action, candidates, earlier)
+    said = sorted(made.said.values(), key=lambda one: one.action)
+    candidates, messages = tuple(one.action for one in said), tuple(one.message for one in said)
+    return MinedPair(pair, chosen.action, rejected.action, candidates, messages, earlier)

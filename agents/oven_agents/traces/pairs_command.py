@@ -18,13 +18,14 @@ from oven_agents.traces.pair_divergence import (
     information,
     log_ratio_feature,
 )
-from oven_agents.traces.pairs import Key, Mined, MinedPair, grouped, mined
+from oven_agents.traces.pairs import Key, Mined, grouped, mined
+from oven_controller import plugins
 from oven_controller.errors import NO_ROOM, ConfigError, UnknownNameError, reason
 from oven_controller.plugged_command import PluggedCommand
 from oven_controller.terminal_text import say
 from oven_controller.traces import jsonl
-from oven_controller.traces.comparable_actions import Action, action
-from oven_controller.traces.records import ActionScore, Reply, Trace
+from oven_controller.traces.comparable_actions import Action
+from oven_controller.traces.records import Reply, Trace
 from oven_controller.traces.source_file import From, Json, Source, source_traces
 
 SEED_DENSITY: Final = 5
@@ -43,9 +44,19 @@ def _pairs(
     replies: Replies,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the pairs there.")] = None,
     teacher: Teachers = None,
-    log_probs: Annotated[
+    policy: Annotated[
         Path | None,
-        typer.Option("--log-probs", metavar="FILE", help="Scores of a policy: test its log-ratios, too."),
+        typer.Option(metavar="DIR", help="A saved policy with its tokenizer: test its log-ratios, too."),
+    ] = None,
+    tasks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The traces' tasks in SWE-bench's fields: try the actions, so that equivalent ones make no pair.",
+        ),
+    ] = None,
+    repositories: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Checkouts of the tasks' repositories, as owner__name.")
     ] = None,
     permutations: Annotated[int, typer.Option(min=19, max=100_000, help="Of the null.")] = PERMUTATIONS,
     from_: From = None,
@@ -53,13 +64,25 @@ def _pairs(
     as_json: Json = False,
 ) -> int:
     asked = read_replies(replies, teacher or ())
-    found = mined(_known(source, from_, skip_bad), asked)
+    traces = _known(source, from_, skip_bad)
+    untried: list[str] = []
+    if tasks is not None:
+        traces = _tried(
+            traces, asked, plugins.load("commands", "command", "tried-actions")(tasks, repositories), untried
+        )
+    found = mined(traces, asked)
     refuse_strangers(found.unknown, asked, source)
     tested = information([*found.pairs], FEATURES, permutations=permutations)
-    ratios = None if log_probs is None else _log_ratios(found, log_probs, permutations)
+    ratios = None if policy is None else _log_ratios(found, policy, permutations)
     if out is not None:
         _write(out, found)
     plain = report(found, tested, ratios, silent_teachers(asked))
+    if tasks is not None:
+        if len(untried) == found.traces:
+            raise ConfigError(
+                f"{tasks} has the task of none of the {found.traces} traces: is it of another collection?"
+            )
+        plain["traces_without_task"] = len(untried)
     if as_json:
         print(json.dumps(plain))
     else:
@@ -112,6 +135,19 @@ def _known(source: Path, from_: str | None, skip_bad: bool) -> Iterator[Trace]:
         yield trace
 
 
+def _tried(traces: Iterator[Trace], asked: dict[Key, list[Reply]], tried: Any, untried: list[str]) -> Iterator[Trace]:
+    """The traces with the outcomes of their actions; those of replies are set in `asked` before a trace comes out."""
+    for trace in traces:
+        given = {at: asked[trace.id, at] for at in range(len(trace.steps)) if (trace.id, at) in asked}
+        made = tried(trace, given)
+        if made is None:
+            untried.append(trace.id)
+            yield trace
+            continue
+        asked.update({(trace.id, at): replies for at, replies in made[1].items() if replies})
+        yield made[0]
+
+
 def _write(out: Path, found: Mined) -> None:
     try:
         jsonl.write(out, (one.pair for one in found.pairs))
@@ -121,19 +157,16 @@ def _write(out: Path, found: Mined) -> None:
         raise ConfigError(f"--out {out} cannot be written: {reason(error)}") from error
 
 
-def _log_ratios(found: Mined, path: Path, permutations: int) -> tuple[int, Information | None]:
-    scores: defaultdict[Key, list[ActionScore]] = defaultdict(list)
-    for score in jsonl.read(path, ActionScore):
-        scores[score.trace, score.step].append(score)
-
-    def log_prob(at: MinedPair, wanted: Action) -> float | None:
-        for score in scores.get((at.pair.trace, at.pair.step), ()):
-            if action(score.action, at.pair.tools) == wanted:
-                return score.log_prob
-        return None
-
-    known, feature = log_ratio_feature(found.pairs, log_prob)
-    return len(known), information(known, {"log_ratio": feature}, permutations=permutations)
+def _log_ratios(found: Mined, policy: Path, permutations: int) -> tuple[int, Information | None]:
+    """How many pairs have scores of all their candidates, and the test over these."""
+    score = plugins.load("commands", "command", "action-scores")
+    scored = score(policy, [(one.pair.state, one.pair.tools, one.messages) for one in found.pairs])
+    known: dict[Key, dict[Action, float | None]] = {
+        (one.pair.trace, one.pair.step): dict(zip(one.candidates, scores, strict=True))
+        for one, scores in zip(found.pairs, scored, strict=True)
+    }
+    usable, feature = log_ratio_feature(found.pairs, lambda at, action: known[at.pair.trace, at.pair.step][action])
+    return len(usable), information(usable, {"log_ratio": feature}, permutations=permutations)
 
 
 def report(
@@ -174,6 +207,8 @@ def _text(plain: Mapping[str, Any], out: Path | None) -> Iterator[str]:
             yield f"  {what}: " + ", ".join(f"{kind.replace('_', ' ')} {count:,}" for kind, count in most)
     if plain["replies_to_unknown_states"]:
         yield f"  replies to traces or steps that are not there: {plain['replies_to_unknown_states']:,}"
+    if plain.get("traces_without_task"):
+        yield f"  traces whose task is not in the file, so that nothing was tried: {plain['traces_without_task']:,}"
     for name, count in plain["teachers_without_calls"].items():
         yield f"  {name} made no call in {count:,} replies: does its model take tools?"
     if "kl" in plain:
@@ -189,7 +224,7 @@ def _text(plain: Mapping[str, Any], out: Path | None) -> Iterator[str]:
         )
     if "log_ratio" in plain:
         one = plain["log_ratio"]
-        value = _divergence(one) if "value" in one else "no pair has scores of all its candidates"
+        value = _divergence(one) if "value" in one else "the policy's window holds no pair's candidates"
         yield f"  KL of the policy's log-ratios, {one['pairs']} pairs: {value}"
 
 

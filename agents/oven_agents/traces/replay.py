@@ -61,6 +61,8 @@ class Outcome:
     given_up: dict[str, str] = field(default_factory=dict)
     """Teacher → why it was not asked further."""
     seconds: float = 0.0
+    booked_usd: float | None = None
+    """US dollars that all calls into the file came to, with what got lost at its greatest cost; None: not known."""
 
 
 class Replay:

@@ -39,6 +39,7 @@ TeachersOption = Annotated[
     Path, Option("--teachers", metavar="FILE", help="The teachers: models, families, samples, budget (YAML).")
 ]
 Out = Annotated[Path, Option("--out", metavar="FILE", help="The file of replies; one that is there is continued.")]
+SkipBad = Annotated[bool, Option("--skip-bad", help="Leave out lines that hold no trace.")]
 First = Annotated[
     int | None, Option("--first", metavar="N", min=1, help="Only so many traces, spread evenly over the file.")
 ]
@@ -54,11 +55,12 @@ def replay(
         Option("--again", help="Ask again, and pay again, where a teacher refused or an earlier call was cut off."),
     ] = False,
     format_: From = None,
+    skip_bad: SkipBad = False,
     as_json: Json = False,
 ) -> int:
     """0: every state has an answer; 1: some have none, or the cap came first."""
     logging.getLogger("oven.member").setLevel(logging.ERROR)
-    found, file = read_traces(traces, format_, first), read_teachers(teachers)
+    found, file = read_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
     endpoints = file.endpoints()
     _check_prices(file, endpoints)
     keys = {name: key_of(name, asked, at=f"teachers.{name}") for name, asked in endpoints.items()}
@@ -67,7 +69,10 @@ def replay(
     with ExitStack() as opened:
         replies = RepliesFile(out, found, described, families, again=again)
         opened.callback(replies.close)
-        _announce(file, replies, found, quiet=as_json)
+        if not as_json:
+            _announce(file, replies, found)
+            if _left(file, replies, found):
+                say(*cost_forecast.lines(forecast_all(file, endpoints, found, out)), flush=True)
         outcome = asyncio.run(_replayed(found, file, endpoints, keys, replies, opened, quiet=as_json))
     said = replay_report.report(found, jsonl.read(out, Reply) if out.exists() and out.stat().st_size else ())
     left = _left(file, replies, found)
@@ -87,10 +92,11 @@ def cost(
     ] = Path("replies.jsonl"),
     first: First = None,
     format_: From = None,
+    skip_bad: SkipBad = False,
     as_json: Json = False,
 ) -> int:
     """0: known; 1: the price of a teacher is not."""
-    found, file = read_traces(traces, format_, first), read_teachers(teachers)
+    found, file = read_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
     forecasts = forecast_all(file, file.endpoints(), found, out)
     if as_json:
         print(json.dumps(cost_forecast.as_json(forecasts)))
@@ -99,10 +105,12 @@ def cost(
     return 1 if any(one.usd is None for one in forecasts) else 0
 
 
-def read_traces(path: Path, form: str | None = None, first: int | None = None) -> list[Trace]:
-    """`form`: the file's format; None: recognised. Raises ConfigError for a file that is not whole, for two traces of
-    one name, and where no trace has a step."""
-    found = list(source_traces(path, form))
+def read_traces(
+    path: Path, form: str | None = None, first: int | None = None, *, skip_bad: bool = False
+) -> list[Trace]:
+    """`form`: the format; None: recognised. `skip_bad`: lines without a trace are left out. Raises ConfigError for a
+    file that is not whole, for two traces of one name, and where no trace has a step."""
+    found = list(source_traces(path, form, skip_bad=skip_bad))
     seen: set[str] = set()
     for trace in found:
         if trace.id in seen:
@@ -159,7 +167,9 @@ async def _replayed(
         whole = sum(len(trace.steps) for trace in traces) * len(teachers)
         running = Replay(traces, teachers, replies, (lambda _: None) if quiet else _Progress(whole).told)
         call_at_end(partial(running.stop, "it was told to end"))
-        return await running.run()
+        outcome = await running.run()
+        outcome.booked_usd = budget.cost_usd
+        return outcome
     finally:
         for teacher in teachers:
             await teacher.model.close()
@@ -179,9 +189,7 @@ class _Progress:
             print(f"{outcome.asked} of {self._whole} states, {failed} without an answer", file=sys.stderr, flush=True)
 
 
-def _announce(file: TeachersFile, replies: RepliesFile, traces: Sequence[Trace], *, quiet: bool) -> None:
-    if quiet:
-        return
+def _announce(file: TeachersFile, replies: RepliesFile, traces: Sequence[Trace]) -> None:
     if replies.interrupted:
         say(
             f"{replies.interrupted} states were with a teacher when an earlier call was cut off, and may be paid for: "
@@ -223,12 +231,15 @@ def _outcome_json(outcome: Outcome, replies: RepliesFile) -> dict[str, object]:
         "stopped": outcome.stopped,
         "given_up": outcome.given_up,
         "seconds": round(outcome.seconds, 2),
+        "booked_usd": outcome.booked_usd,
     }
 
 
 def _outcome_lines(outcome: Outcome, replies: RepliesFile, left: int) -> Iterator[str]:
     faults = ", ".join(f"{kind} {count}" for kind, count in outcome.faults.most_common())
     yield f"this call: {outcome.asked} states in {outcome.seconds:.1f} s; faults on the way: {faults or 'none'}"
+    if outcome.booked_usd is not None:
+        yield f"booked: ${outcome.booked_usd:.4f} for all calls so far, what got lost at its greatest cost"
     for teacher, why in outcome.given_up.items():
         yield f"{teacher} was given up: {why}"
     if outcome.stopped:

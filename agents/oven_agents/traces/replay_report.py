@@ -53,7 +53,8 @@ class ReplayReport:
     steps: int
     teachers: dict[str, TeacherReport]
     usd_per_trace: float | None
-    """Mean over traces that all teachers were asked about; None: no trace was, or a price is not known."""
+    """Mean over traces that all teachers were asked about; None: no trace was, no teacher answered, or a price is not
+    known."""
     step_seconds: list[float]
     """Of each step that all teachers answered: of the slowest of them, since they are asked side by side."""
     whole_traces: int
@@ -130,7 +131,7 @@ def lines(of: ReplayReport) -> list[str]:
     found.append(
         "per trace: "
         + (
-            "unknown (no whole trace, or a price is not known)"
+            "unknown (no whole trace, no answer, or a price that is not known)"
             if of.usd_per_trace is None
             else f"${of.usd_per_trace:.4f}"
         )
@@ -193,7 +194,9 @@ def _usd_per_trace(
         asked[trace] += 1
         sums[trace] += sum(reply.usd or 0.0 for reply in replies)
     whole = [name for name, trace in traces.items() if trace.steps and asked[name] == len(trace.steps) * len(teachers)]
-    unknown = any(teacher.unpriced for teacher in teachers.values())
+    unknown = any(teacher.unpriced for teacher in teachers.values()) or not any(
+        teacher.answered for teacher in teachers.values()
+    )
     return (sum(sums[name] for name in whole) / len(whole) if whole and not unknown else None), len(whole)
 
 

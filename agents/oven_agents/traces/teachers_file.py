@@ -69,7 +69,7 @@ class TeachersFile(BaseModel):
 
 def read_teachers(path: Path) -> TeachersFile:
     """Raises ConfigError for a file that cannot be read, and for what does not fit the form."""
-    given = read_yaml(path)
+    given = read_yaml(path, "the file of teachers")
     layers = [Layer(str(path), given, "file", key_lines(read_text(path)))]
     found = validated(TeachersFile, given, "", layers, None)
     for name in found.teachers:

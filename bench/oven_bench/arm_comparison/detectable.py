@@ -8,6 +8,7 @@ be, so that the figure holds on average over pilots and is larger, not smaller, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,6 +56,8 @@ class VarianceParts:
     """Of one sample's difference within its cell: for K samples it is divided by K."""
     freedom: float | None = None
     """Degrees of freedom of the pilot's variance of the mean; None where the parts are assumed."""
+    rate: float | None = None
+    """The base's rate of success; None: not known. A gain moves an arm's rate, and nearer to ½ it varies more."""
 
     def of_mean(self, design: Design) -> float:
         """The variance of the mean difference."""
@@ -76,6 +79,7 @@ def parts_of(a: ArrayLike, b: ArrayLike) -> VarianceParts:
         cell=max(0.0, found.cell - sample / one.shape[2]),
         sample=sample,
         freedom=found.freedom,
+        rate=float(other.mean()),
     )
 
 
@@ -84,7 +88,7 @@ def assumed_parts(rate: float, *, seed_sd: float = 0.02, task_sd: float = 0.1, c
     and more, arXiv 2602.07150, and a difference has two of them), over tasks, and over cells. `rate`: of success."""
     if not 0 < rate < 1:
         raise ValueError(f"a success rate of {rate:g} has no spread; give one between 0 and 1")
-    return VarianceParts(seed_sd**2, task_sd**2, cell_sd**2, 2 * rate * (1 - rate))
+    return VarianceParts(seed_sd**2, task_sd**2, cell_sd**2, 2 * rate * (1 - rate), rate=rate)
 
 
 class Power:
@@ -108,12 +112,22 @@ class Power:
         )
         quantiles = stats.t.ppf((1 + LEVEL) / 2, freedom(seed, task, cell, design.seeds, design.tasks))
         self._half = quantiles * np.sqrt(variance(seed, task, cell) / cells)
-        self._error = np.sqrt(unknown * parts.of_mean(design))
+        self._error = np.maximum(np.sqrt(unknown * parts.of_mean(design)), 1e-12)
+        self._rate = parts.rate
 
     def at(self, gain: float) -> float:
         """From 0 to 1, of a gain of rates."""
-        scale = np.where(self._error > 0, self._error, 1e-12)
-        return float(ndtr((gain - self._half) / scale).mean())
+        wider = math.sqrt(_growth(self._rate, gain))
+        return float(ndtr((gain / wider - self._half) / self._error).mean())
+
+
+def _growth(rate: float | None, gain: float) -> float:
+    """By how much variances are larger with the gain than without: by a binomial's, the mean of both arms; 1 where they
+    would be smaller."""
+    if rate is None or not 0 < rate < 1:
+        return 1.0
+    raised = min(rate + gain, 1.0)
+    return max(1.0, (1 + raised * (1 - raised) / (rate * (1 - rate))) / 2)
 
 
 def detectable(parts: VarianceParts, design: Design, power: float = POWER) -> float:

@@ -76,6 +76,7 @@ class SimulatedArms:
             task=max(0.0, (found.task - found.cell) / _GRID),
             cell=found.cell,
             sample=float((rates * (1 - rates) + base * (1 - base)).mean()),
+            rate=float(base.mean()),
         )
 
     def draw(

@@ -28,8 +28,8 @@ SETTINGS: Final = {
 """Of teachers and student, for the closed form."""
 PLANTED: Final = Skills(student=0.3, families=(0.7, 0.7, 0.6), together=0.3, common=0.6, favoured=0.6)
 """For the test: the right action is `run_tests` three times as often as by chance, and teachers know it."""
-STATES: Final = 150
-"""Of a draw: 15 traces, from which about 100 pairs come."""
+STATES: Final = 200
+"""Of a draw: 20 traces, from which about 150 pairs come; the source system asked for 50 traces with 5 pairs each."""
 PERMUTATIONS: Final = 199
 """Enough for a test at .05; `traces pairs` draws more."""
 ALPHA: Final = 0.05

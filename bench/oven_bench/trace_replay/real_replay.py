@@ -1,6 +1,6 @@
 """`bench local-teachers`: a whole replay of real traces by real models, from collecting to the gates' curves.
 
-The student is the recipe `repair`'s warm policy; its attempts at tasks that it never saw are recorded by TRL. Three
+The student is the recipe `repair`'s warm policy; its attempts at tasks of the training side are recorded by TRL. Three
 models of unlike size and training, all trained on the spot and served over HTTP, are asked at each of its states
 (`traces replay`), and the student itself is asked for further actions of its own. Then `traces pairs` and `traces
 gate`. Reported are pairs per trace beside the source's five, the KL of (chosen, rejected) features against random pairs
@@ -33,14 +33,14 @@ from oven_bench.trace_replay.model_endpoint import running_models
 from oven_controller.errors import ProcessError
 from oven_controller.traces import jsonl
 from oven_controller.traces.records import Pair, Reply, Trace, TraceStep
-from oven_learner.environments.small_functions import tasks
 
 LEAST: Final = 50
 """Traces: as many as the issue asks for."""
 SOURCE_PAIRS: Final = 5
 """Pairs per trace that the source asked for."""
 TASKS: Final = "local teachers"
-"""The seed of the tasks: unseen in the student's training and in the teachers'."""
+"""The seed of the tasks. They are on the side of the split that is trained on: so can their pairs be, and the held-out
+tasks of an A/B stay unseen."""
 OWN: Final = 4
 """Further actions of the student at each state."""
 MAX_TOKENS: Final = 160
@@ -54,7 +54,7 @@ async def measure(
     started = time.monotonic()
     traces, replies = folder / "traces.jsonl", folder / "replies.jsonl"
     sizes = {"group_size": attempts} | (QUICK if quick else {})
-    chosen = tasks(TASKS, -(-rollouts // attempts), evaluation=True)
+    chosen = MODELS[STUDENT].settings.tasks(TASKS, -(-rollouts // attempts))
     (folder / "instances.jsonl").write_text("".join(f"{one.model_dump_json()}\n" for one in chosen))
     options = ["--rollouts", str(rollouts), "--seed", str(MODELS[STUDENT].seed)]
     options += ["--instances", str(folder / "instances.jsonl")]
@@ -93,7 +93,7 @@ async def _replayed(home: Path, traces: Path, teachers: Path, replies: Path) -> 
 
 
 def _teachers(url: str, names: Sequence[str], samples: int) -> dict[str, Any]:
-    """Their price is nothing, which is known: they are this machine's."""
+    """`names` at the endpoint's address."""
     return {
         "teachers": {
             name: {
@@ -105,7 +105,7 @@ def _teachers(url: str, names: Sequence[str], samples: int) -> dict[str, Any]:
                 "max_tokens": MAX_TOKENS,
                 "temperature": 1.0,
                 "lanes": 1,
-                "price": {"input": 0.0, "output": 0.0},
+                "price": {"input": MODELS[name].price, "output": 4 * MODELS[name].price},
             }
             for name in names
         }

@@ -95,10 +95,10 @@ def _flat(path: KeyPath, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, A
             yield (*path, key), value
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The settings in a file. Raises ConfigError."""
+def read_yaml(path: Path, called: str = "--config") -> dict[str, Any]:
+    """The settings in a file; `called`: what it is, for the message. Raises ConfigError."""
     try:
-        value = load_yaml(read_text(path))
+        value = load_yaml(read_text(path, called))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}{place_of(error)}: {problem_of(error)}") from error
     if value is None:
@@ -109,9 +109,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return {str(key): entry for key, entry in value.items()}
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, called: str = "--config") -> str:
     try:
-        return read_file(path, "--config").decode()
+        return read_file(path, called).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
 

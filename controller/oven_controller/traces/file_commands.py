@@ -13,10 +13,10 @@ import typer
 from oven_controller.errors import NO_ROOM, ConfigError, UnknownNameError, reason
 from oven_controller.plugged_command import PluggedCommand
 from oven_controller.terminal_text import say
-from oven_controller.traces import completeness
+from oven_controller.traces import completeness, jsonl
 from oven_controller.traces.formats.trace_format import named
 from oven_controller.traces.jsonl import BadLine, line, refusal
-from oven_controller.traces.records import Trace
+from oven_controller.traces.records import Reply, Trace
 from oven_controller.traces.source_file import From, Json, Source, source_format
 from oven_controller.traces.transcript import listed, transcript
 
@@ -72,7 +72,13 @@ def _check(source: Source, from_: From = None, as_json: Json = False) -> int:
     say(f"{source}: {name}; whole: {traces}, {steps}")
     if found.ended:
         say("  ended: " + ", ".join(f"{kind} {count}" for kind, count in found.ended.most_common()))
-    for what, counts in (("lines", found.bad_lines), ("traces", found.traces_lacking), ("steps", found.steps_lacking)):
+    counted = (
+        ("lines", found.bad_lines),
+        ("traces", found.traces_lacking),
+        ("steps", found.steps_lacking),
+        ("whole, but with an action that cannot be compared", found.unusable),
+    )
+    for what, counts in counted:
         for kind, count in counts.most_common():
             say(f"  {what}: {count:,}: {kind.replace('_', ' ')} (e.g. {'; '.join(found.examples[kind])})")
     return 0 if found.whole else 1
@@ -83,10 +89,19 @@ def _show(
     trace: Annotated[
         str | None, typer.Argument(metavar="TRACE", help="Its id.", show_default="list all of them")
     ] = None,
+    replies: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With TRACE: also what teachers would have done.")
+    ] = None,
     from_: From = None,
     whole: Annotated[bool, typer.Option("--whole", help="Every line of each message.")] = False,
     as_json: Json = False,
 ) -> int:
+    if replies is not None and (trace is None or as_json):
+        raise ConfigError("--replies is for a trace that is shown as text: name one, without --json")
+    asked: dict[int, list[Reply]] = {}
+    for reply in jsonl.read(replies, Reply, cut=True) if replies is not None else ():
+        if reply.trace == trace:
+            asked.setdefault(reply.step, []).append(reply)
     known: list[str] = []
     for one in source_format(source, from_)[1].read(source):
         if isinstance(one, BadLine):
@@ -98,7 +113,7 @@ def _show(
         if as_json:
             print(line(one).decode(), end="")
         else:
-            say(*([listed(one)] if trace is None else transcript(one, whole=whole)))
+            say(*([listed(one)] if trace is None else transcript(one, asked, whole=whole)))
         if trace is not None:
             return 0
     if trace is not None:

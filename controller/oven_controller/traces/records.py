@@ -194,19 +194,6 @@ class Reply(Record):
             raise ValueError("a reply has either an action or a failure")
 
 
-class ActionScore(Record):
-    """What a policy thinks of an action at a state: the student's or a teacher's."""
-
-    kind: Literal["score"] = "score"
-    version: Literal[1] = VERSION
-    trace: str
-    step: int = Field(ge=0)
-    action: Message
-    log_prob: Real
-    """Nats, the sum over the action's tokens."""
-    policy: Policy = Policy()
-
-
 class Pair(Record):
     """At `state`, `chosen` is preferred to `rejected`. Whole by itself: a file of pairs is all that training needs."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from oven_controller.terminal_text import clean, wrapped
 from oven_controller.traces.comparable_actions import Unusable, action
-from oven_controller.traces.records import Message, Trace
+from oven_controller.traces.records import Message, Reply, Trace
 
 LINES = 12
 """Of a message, unless all are asked for: a file that was read fills the screen."""
@@ -20,8 +21,11 @@ def listed(trace: Trace) -> str:
     return clean(f"{trace.id}  {steps}  {reward}  {solved}  {trace.ended}  {trace.task.id}")
 
 
-def transcript(trace: Trace, *, whole: bool = False) -> Iterator[str]:
-    """Its prompt, then each step's action, result and reward. `whole`: all lines of each message."""
+def transcript(
+    trace: Trace, replies: Mapping[int, Sequence[Reply]] = MappingProxyType({}), *, whole: bool = False
+) -> Iterator[str]:
+    """Its prompt, then each step's action, result and reward, with the replies of teachers by step. `whole`: all lines
+    of each message."""
     yield listed(trace)
     policy = trace.policy
     if policy.model:
@@ -40,9 +44,19 @@ def transcript(trace: Trace, *, whole: bool = False) -> Iterator[str]:
         if step.action.calls and step.action.content.strip():
             yield from _text("says", step.action.content, whole)
         yield from _text("does" if step.action.calls else "says", shown, whole)
+        for reply in sorted(replies.get(at, ()), key=lambda one: (one.teacher, one.sample)):
+            yield _would(reply, trace)
         if step.result is None:
             yield "  (its result was not recorded)"
         yield from _messages(step.result or (), whole)
+
+
+def _would(reply: Reply, trace: Trace) -> str:
+    if reply.action is None:
+        return clean(f"  {reply.teacher} failed: {reply.failure}")
+    made = action(reply.action, trace.tools)
+    shown = f"unusable, {made.kind}: {made.detail}" if isinstance(made, Unusable) else str(made)
+    return clean(f"  {reply.teacher} would: {shown}")
 
 
 def _messages(messages: tuple[Message, ...], whole: bool) -> Iterator[str]:

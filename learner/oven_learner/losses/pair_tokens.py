@@ -81,7 +81,7 @@ def _rendered(trainer: Any, pair: Pair) -> PairTokens | str:
         whole = _render(trainer, [*state, chat_message(action)], tools, add_generation_prompt=False)
         if whole[: len(before)] != before:
             return "whose state the chat template renders otherwise when an action follows"
-        actions.append(_to_the_end(whole[len(before) :], trainer.processing_class))
+        actions.append(to_the_end(whole[len(before) :], trainer.processing_class))
     return PairTokens(tuple(before), *actions)
 
 
@@ -101,7 +101,7 @@ def _render(trainer: Any, messages: list[dict[str, Any]], tools: Any, *, add_gen
     return list(ids)
 
 
-def _to_the_end(action: list[int], tokenizer: Any) -> tuple[int, ...]:
+def to_the_end(action: list[int], tokenizer: Any) -> tuple[int, ...]:
     """Up to the last end of turn: some templates write a line break behind it, which no policy samples."""
     ends = [place for place, token in enumerate(action) if token == tokenizer.eos_token_id]
     return tuple(action[: ends[-1] + 1] if ends else action)

@@ -139,7 +139,9 @@ class SelfDistillation(Channel):
         given = padded([tokens for tokens in hinted if tokens is not None], device, left=True)
         wanted = self._hinted_logits(given, completion)[kept]  # (tokens, V)
         prompt = inputs["prompt_ids"][rows], inputs["prompt_mask"][rows]
-        found = completion_logits(trainer, model, prompt, completion)[kept].float() / trainer.temperature
+        # Not through DDP's own forward, which sends buffers to the other ranks: they may have no hint in this batch.
+        policy = trainer.accelerator.unwrap_model(model)
+        found = completion_logits(trainer, policy, prompt, completion)[kept].float() / trainer.temperature
         sampled = completion[0][kept]
         old = inputs["old_per_token_logps"][rows][kept] if "old_per_token_logps" in inputs else None
         apart = self.divergence(found, wanted, sampled, old)

@@ -235,6 +235,14 @@ def test_an_oracles_rows_have_their_own_vectors_on_two_ranks(forks: ForkServer, 
         assert counted["apart"] <= 1e-5
 
 
+def test_channels_share_pairs_and_hints_between_two_ranks(forks: ForkServer, tmp_path: Path) -> None:
+    """Rank 1 has no hint, and none of them waits for the other."""
+    one, other = without_a_bus(forks, "channels", tmp_path, 2, "--steps", "2")
+    assert one["hinted"] == [16, 16] and other["hinted"] == [0, 0]
+    assert one["weights"] == other["weights"] and one["replay"] == other["replay"] and one["shares"] == [0.5, 0.5]
+    assert sorted(place for part in (*one["pairs"], *other["pairs"]) for place in part) == list(range(8))
+
+
 def test_a_trial_on_two_ranks_keeps_either_branch_bit_for_bit(forks: ForkServer, tmp_path: Path) -> None:
     """Each with its own share of the data and its own dropout, over the end of an epoch."""
     one, other = without_a_bus(forks, "tried", tmp_path, 2)

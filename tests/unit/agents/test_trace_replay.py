@@ -317,6 +317,7 @@ def test_one_family_is_said_and_asked_all_the_same(tmp_path: Path, capsys: pytes
     assert REPLAY.run([str(tmp_path / "t.jsonl"), "--teachers", str(tmp_path / "teachers.yaml"), "--out", out]) == 1
     said = capsys.readouterr().out
     assert "all teachers are of the family 'f'" in said and "12 replies failed: connection" in said
+    assert "per trace: unknown" in said
 
 
 def test_traces_that_cannot_be_asked_about_are_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.attached import THIRD_PARTY, llama, weights
 from tests.support.key_game import Keys, call, game
 from tests.support.key_game import policy as key_policy
-from tests.support.tiny_grpo import ROWS, batch, differentiated, gradient, grpo, losses
+from tests.support.tiny_grpo import ROWS, batch, differentiated, gradient, grpo, lora, losses
 from tests.unit.learner.test_attach_trl import COMMON, tokenizer
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
@@ -24,6 +24,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import RunStarted
 from oven_controller.traces.records import Message, Pair, Tool, ToolCall
+from oven_learner.hf import trainer_snapshot
 from oven_learner.hf.attach import attach
 from oven_learner.losses import ChannelTrainer, Hints, ReplayImitation, ReplayPreference, SelfDistillation
 from oven_learner.losses.pair_sampler import PairSampler
@@ -275,6 +276,13 @@ def test_a_resumed_training_is_the_one_that_went_on(tmp_path: Path) -> None:
     for one, other in zip(straight.channels, resumed.channels, strict=True):
         kept, kept_too = one.module.state_dict(), other.module.state_dict()
         assert all(torch.equal(kept[name], kept_too[name]) for name in kept if isinstance(kept[name], torch.Tensor))
+    _, copy = trainer_snapshot.take(straight)
+    average: Any = straight.channels[0].module
+    weight = next(average.buffers())
+    before = weight.clone()
+    weight.add_(1)
+    trainer_snapshot.restore(straight, copy)
+    assert torch.equal(weight, before), "a rollback brings it back, too"
     others = game(tmp_path, ChannelTrainer, channels=[of_keys(0.5)[0], ReplayPreference(PRESSED[:3] + PRESSED[:1])])
     with pytest.raises(ConfigError, match="a training on other pairs"):
         others.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
@@ -295,6 +303,23 @@ def test_the_moving_average_follows_and_begins_anew_with_the_weight(tmp_path: Pa
     torch.testing.assert_close(average.weights(job.model)[name], before + 0.25)
     channel.set_weight(0.1)
     torch.testing.assert_close(average.weights(job.model)[name], before + 1)
+
+
+def test_of_an_adapter_the_average_is_the_adapters_and_the_reference_the_model_below(tmp_path: Path) -> None:
+    hinted = SelfDistillation(0.5, hints=Hints(sibling=False), topk=8)
+    preferred = ReplayPreference(pairs(), 0.5, anchor="reference", batch=5)
+    model = llama()
+    model.config.max_position_embeddings = 512
+    job = grpo(
+        tmp_path, ChannelTrainer, channels=[hinted, preferred], model=model, rows=FEEDBACK, peft_config=lora(),
+        logging_steps=1, max_steps=2,
+    )  # fmt: skip
+    average: Any = hinted.module
+    assert {name.split(".")[-3] for name in average.weights(job.model)} == {"lora_A", "lora_B"}
+    job.train()
+    first, second = (entry for entry in job.state.log_history if "channel/sdpo" in entry)
+    assert first["channel/replay"] == pytest.approx(math.log(2)) != second["channel/replay"]
+    assert first["channel/sdpo/hinted"] == 1 and second["channel/sdpo"] > 0
 
 
 @settings(deadline=None, max_examples=60)

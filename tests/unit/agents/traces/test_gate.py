@@ -57,7 +57,9 @@ def test_a_gate_that_knows_asks_first_where_pairs_are(traces: list[Trace]) -> No
     knows, by_chance = curve(replay, "entropy"), curve(replay, "random")
     assert knows is not None
     assert by_chance is not None
-    assert [point.pairs for point in knows.points][3:] == [1.0] * 8, "a quarter of the states has all pairs"
+    shares = [point.pairs for point in knows.points]
+    assert shares == pytest.approx([0, 0.4, 0.8, *[1.0] * 8]), "a quarter of the cost has all pairs"
+    assert [point.cost for point in knows.points] == pytest.approx([one / 10 for one in range(11)])
     assert knows.gain == pytest.approx(0.375)
     assert knows.unscored == 0
     assert knows.low > 0
@@ -97,6 +99,7 @@ def test_an_unknown_price_is_counted_in_tokens_and_never_free(traces: list[Trace
     replay = replayed(traces, grouped(replies))
     assert replay.unit == "tokens"
     assert sum(one.cost for one in replay.states) == len(replies) * 110
+    assert replayed(traces, grouped(asked(traces, [True] * 4, usd=0.0))).unit == "tokens", "local models are free"
     failed = reply(traces[0], 0, "a", None, usd=None)
     priced = replayed(traces, grouped([failed, *asked(traces, [True] * 4)[1:]]))
     assert (priced.unit, priced.unpriced_failures) == ("usd", 1)

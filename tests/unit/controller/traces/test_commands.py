@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.traces import REPAIR
+from tests.support.replies import reply
+from tests.support.traces import REPAIR, called
 
 from oven_controller.cli.main import run
 from oven_controller.traces import completeness, jsonl
@@ -45,18 +46,20 @@ def test_each_thing_that_a_step_lacks_is_counted_by_kind() -> None:
         second.model_copy(update={"action": unknown, "sampled": Sampled(ids=(1, 2), logprobs=(-1.0,))}),
         third.model_copy(update={"result": None}),
         third.model_copy(update={"result": ()}),
+        third.model_copy(update={"action": Message(role="assistant")}),
     )
     changed: dict[str, object] = {"steps": steps, "ended": "truncated"}
     empty = Trace(id="repair-1", task=REPAIR.task)
     found = completeness.check([REPAIR.model_copy(update=changed), empty])
     assert found.steps_lacking == {
         "reward: the trace has one, the step none": 1,
-        "action: unknown_tool": 1,
+        "action: neither a call, nor a text, nor tokens": 1,
         "tokens: not as many log-probabilities or entropies": 1,
         "result: missing": 1,
-        "state: an earlier result is missing": 1,
+        "state: an earlier result is missing": 2,
         "result: a call without an answer": 1,
     }
+    assert found.unusable == {"unknown_tool": 1, "no_action": 1}
     assert found.traces_lacking == {
         "no steps": 1,
         "no prompt": 1,
@@ -125,5 +128,12 @@ def test_show_lists_and_shows_without_what_steers_a_terminal(file: Path, capsys:
     assert 'does: edit({"new":"(n - 1) // 2","old":"n // 2","path":"median.py"})' in out
     assert "(19 more lines; --whole shows them)" in out
     assert len(command(capsys, "show", file, "two", "--whole")[1].splitlines()) > len(out.splitlines())
+    replies = file.with_name("replies.jsonl")
+    jsonl.write(replies, [reply(REPAIR, 0, "a", called("submit")), reply(REPAIR, 1, "b", None)])
+    _, out, _ = command(capsys, "show", file, "repair-1", "--replies", replies)
+    assert "a would: submit({})" in out
+    assert "b failed: timeout" in out
+    code, _, err = command(capsys, "show", file, "--replies", replies)
+    assert (code, "name one" in err) == (2, True)
     _, out, _ = command(capsys, "show", file, "two", "--json")
     assert Trace.model_validate_json(out).id == "two"

@@ -1,0 +1,70 @@
+"""What a saved policy thinks of actions at states of traces: log-probabilities, by its own chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from oven_controller.errors import ConfigError, reason
+from oven_controller.traces.records import Message, Tool
+from oven_learner.losses.pair_tokens import chat_message, chat_tool, to_the_end
+from oven_learner.recipes.quiet_libraries import quiet_libraries
+
+Asked = tuple[Sequence[Message], Sequence[Tool], Sequence[Message]]
+"""A state, its tools, and the actions to score there."""
+
+
+def action_scores(policy: Path, asked: Iterable[Asked]) -> Iterator[tuple[float | None, ...]]:
+    """Entry point of oven.commands. For each state, log π(action | state) of each action in nats, summed over its
+    tokens up to the end of the turn; None for one that the policy's window does not hold, or whose state its template
+    renders otherwise when an action follows.
+
+    `policy`: a folder with a model and a tokenizer that has a chat template. Raises ConfigError for another one.
+    """
+    quiet_libraries()
+    model, words = _loaded(policy)
+    window = getattr(model.config, "max_position_embeddings", None)
+    for state, tools, actions in asked:
+        messages = [chat_message(message) for message in state]
+        given = [chat_tool(tool) for tool in tools] or None
+        before = _render(words, messages, given, add_generation_prompt=True)
+        found: list[float | None] = []
+        for action in actions:
+            whole = _render(words, [*messages, chat_message(action)], given, add_generation_prompt=False)
+            ids = to_the_end(whole[len(before) :], words)
+            fits = window is None or len(before) + len(ids) <= window
+            same = whole[: len(before)] == before
+            found.append(_log_prob(model, before, ids) if ids and fits and same else None)
+        yield tuple(found)
+
+
+def _loaded(policy: Path) -> tuple[Any, Any]:
+    if not (policy / "config.json").is_file():
+        raise ConfigError(f"{policy} has no model; name a folder with config.json, weights and a tokenizer")
+    try:
+        words: Any = AutoTokenizer.from_pretrained(policy, local_files_only=True)
+        model: Any = AutoModelForCausalLM.from_pretrained(policy, local_files_only=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"the model in {policy} cannot be loaded: {reason(error)}") from error
+    if words.chat_template is None:
+        raise ConfigError(f"the tokenizer in {policy} has no chat template, by which states are rendered; give it one")
+    return (model.cuda() if torch.cuda.is_available() else model).eval(), words
+
+
+def _render(words: Any, messages: list[dict[str, Any]], tools: Any, *, add_generation_prompt: bool) -> list[int]:
+    made = words.apply_chat_template(
+        messages, tools=tools, add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=True
+    )
+    return list(made["input_ids"])
+
+
+@torch.inference_mode()
+def _log_prob(model: Any, before: Sequence[int], ids: Sequence[int]) -> float:
+    tokens = torch.tensor([[*before, *ids]], device=model.device)  # [1, P + C]
+    logits = model(input_ids=tokens, use_cache=False).logits[0, len(before) - 1 : -1].float()  # [C, V]
+    own = torch.log_softmax(logits, -1).gather(1, tokens[0, len(before) :, None])  # [C, 1]
+    return float(own.double().sum())

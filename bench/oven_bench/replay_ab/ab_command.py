@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from oven_bench.bench_command import Jobs, Json
 from oven_bench.replay_ab.ab_design import ARMS, BASE, PRIMARY, AbDesign
-from oven_bench.replay_ab.ab_schedule import RESULTS, kept, planned, registered, reported, run
+from oven_bench.replay_ab.ab_schedule import RESULTS, kept, one_thread, planned, registered, reported, run
 from oven_bench.replay_ab.arm_pairs import Replayed
 from oven_bench.replay_ab.training_results import learnt, missing
 from oven_controller.errors import ConfigError, reason
@@ -119,6 +119,8 @@ def _trained(out: Path, design: AbDesign, replayed: Replayed, home: Path | None,
         return kept(out, design).rows
     from oven_bench.replay_ab.arm_training import train_and_measure  # torch: only where something is trained
 
+    if jobs == 1:  # it is trained here
+        one_thread()
     return run(out, design, replayed, (home or out).absolute() / "cache", jobs, train_and_measure)
 
 

@@ -90,7 +90,7 @@ def run(
     if jobs == 1:
         with progress("trainings", len(wanted)) as advance:
             return [*results, *(_add(file, train(design, one, data[one.mix], cache), advance) for one in wanted)]
-    with workers(min(jobs, len(wanted)), _one_thread) as pool, progress("trainings", len(wanted)) as advance:
+    with workers(min(jobs, len(wanted)), one_thread) as pool, progress("trainings", len(wanted)) as advance:
         # The first makes the warm policy, which the others then find in the cache.
         first = pool.submit(train, design, wanted[0], data[wanted[0].mix], cache)
         results.append(_add(file, first.result(), advance))
@@ -110,8 +110,8 @@ def _add(file: Kept[TrainingResult], result: TrainingResult, advance: Advance) -
     return result
 
 
-def _one_thread() -> None:
-    """A worker of several computes on one."""
+def one_thread() -> None:
+    """This process computes on one, so that several do not wait for each other."""
     import torch
 
     torch.set_num_threads(1)

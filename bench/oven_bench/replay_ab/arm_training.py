@@ -81,7 +81,7 @@ def channels(design: AbDesign, training: Training, pairs: Sequence[Pair]) -> lis
     common: dict[str, Any] = {"batch": design.pairs_per_step, "seed": training.seed}
     found: list[Channel] = []
     if arm.self_distillation:
-        found.append(SelfDistillation(design.sdpo, maximum=design.sdpo, hints=Hints(feedback=None)))
+        found.append(SelfDistillation(design.sdpo, maximum=design.sdpo, hints=Hints()))
     if arm.replay:
         found.append(ReplayPreference(given, design.replay, maximum=design.replay, beta=design.dpo_beta, **common))
     if arm.imitation:

@@ -117,5 +117,13 @@ class RepairEnvironment(RepairTools):
     def solved(self) -> bool:
         return self.session.solved
 
+    @property
+    def feedback(self) -> str | None:
+        """Which tests fail at the end of an attempt that solves nothing: what `channel.sdpo` may tell the policy."""
+        if self.solved:
+            return None
+        failing = [test.partition("::")[2] for test, outcome in self.session.outcomes.items() if outcome != "passed"]
+        return f"failed: {' '.join(failing)}" if failing else "all tests pass, and it was not submitted"
+
     def _call(self, tool: str, **arguments: str) -> ToolResult:
         return self.session.call(tool, arguments)

@@ -158,10 +158,11 @@ TINY: dict[str, Any] = {
 def test_an_arm_is_trained_and_measured_the_same_each_time(replayed: Replayed, tmp_path: Path) -> None:
     of = design(replayed, steps=1, tasks=2, samples=2, settings=TINY)
     data = replayed.data("all")
-    found = train_and_measure(of, Training(900, "replay", "all"), data, tmp_path)
+    found = train_and_measure(of, Training(900, "both", "all"), data, tmp_path)
     assert [len(task) for task in found.solved] == [2, 2]
     assert {"channel/replay", "channel/replay/accuracy", "channel/replay/margin"} <= set(found.gauges)
-    again = train_and_measure(of, Training(900, "replay", "all"), data, tmp_path)
+    assert found.gauges["channel/sdpo/hinted"] == 1, "each failed attempt is told which tests fail"
+    again = train_and_measure(of, Training(900, "both", "all"), data, tmp_path)
     assert (again.gauges, again.reward, again.solved) == (found.gauges, found.reward, found.solved)
     names = {arm: [one.name for one in channels(of, Training(900, arm, "all"), data.pairs)] for arm in ARMS}
     assert names == {

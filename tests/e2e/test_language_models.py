@@ -16,7 +16,7 @@ from tests.support.scripted_model import KEY, ScriptedModel
 
 from oven_controller.log.replay import replay
 from oven_controller.protocol.announcements import PromptsInjected
-from oven_controller.protocol.messages import Decision, Receipt, Vote
+from oven_controller.protocol.messages import AgentStatus, Decision, Receipt, Vote
 
 pytestmark = pytest.mark.e2e
 
@@ -50,6 +50,10 @@ async def test_a_tuner_and_an_author_that_nobody_follows_leave_the_training_alon
     assert all(decision.verdict not in ("adopted", "tried") for decision in decisions), "the author is no quorum alone"
     assert {line.shadow for one in decisions for line in one.tally if line.agent == "tuner"} <= {True}
     assert not any(isinstance(event.body, Receipt) for event in events)
+    states = {
+        event.body.state for event in events if isinstance(event.body, AgentStatus) and event.author == "supervisor"
+    }
+    assert {"joined", "done"} <= states, "in its own process, and silent: it asks nothing before it has 40 observations"
     injected = [event.body for event in events if isinstance(event.body, PromptsInjected)]
     assert sum(len(one.hashes) for one in injected) == 30, "author.total"
     assert {one.by for one in injected} == {"author"}
@@ -57,6 +61,7 @@ async def test_a_tuner_and_an_author_that_nobody_follows_leave_the_training_alon
     folder = oven.home / "runs" / "asked"
     calls = json.loads((folder / "calls" / "tuner.json").read_text())["calls"]
     assert calls + json.loads((folder / "calls" / "author.json").read_text())["calls"] == endpoint.served["ok"]
+    assert (folder / "logs" / "agent-supervisor.log").is_file() and not (folder / "diagnoses").exists()
     kept = [path for path in folder.rglob("*") if path.is_file()]
     assert not [path for path in kept if KEY.encode() in path.read_bytes()] and KEY not in asked
     text = json.loads((folder / "authored" / "prompts.jsonl").read_text().partition("\n")[0])["prompt"].encode()

@@ -41,8 +41,10 @@ def settings(url: str) -> dict[str, Any]:
     asking = {
         "tuner": {"llm": llm, "every": 5, "expires": 30},
         "author": {"llm": llm, "every": 8, "prompts": 12, "total": 30},
+        "supervisor": {"model": llm},
     }
-    return {"rules": {"autonomy": "auto"}, "agents": ["tuner", "author"], "lockstep": True, **(asking if url else {})}
+    named = {"agents": ["tuner", "author", *(["supervisor"] if url else [])], "lockstep": True}
+    return {"rules": {"autonomy": "auto"}, **named, **(asking if url else {})}
 
 
 def main(run: str, url: str = "") -> None:

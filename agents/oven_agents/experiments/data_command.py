@@ -22,13 +22,13 @@ def _data(
     seed: Annotated[int, typer.Option(help="Random seed; another one asks about other modules.")] = 42,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> int:
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"{out}: there is no folder {out.absolute().parent}; make it, or name another")
     papers = made(seed, count)
     text = json.dumps(papers, ensure_ascii=False, indent=1)
     if str(out) == "-":
         print(text)
         return 0
-    if not out.absolute().parent.is_dir():
-        raise ConfigError(f"{out}: there is no folder {out.absolute().parent}; make it, or name another")
     write_atomic(out, text)
     kinds = Counter(one.references[0].kind for one in examples_in(papers.items(), str(out)))
     if as_json:

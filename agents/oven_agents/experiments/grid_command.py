@@ -12,6 +12,7 @@ import typer
 
 from oven_agents.experiments.analysis import analysed
 from oven_agents.experiments.analysis_table import table
+from oven_agents.experiments.measured_run import check
 from oven_agents.experiments.run_command import continued
 from oven_agents.experiments.run_folder import RunFolder, new_folder
 from oven_agents.experiments.run_options import (
@@ -32,6 +33,7 @@ from oven_agents.experiments.run_options import (
     Seed,
     TaskName,
     WorkerCtx,
+    WorkerUrl,
     examples_for,
     log_dir,
     questions,
@@ -59,6 +61,7 @@ def _grid(
     max_iterations: Iterations = 15,
     data: Data = None,
     base_url: BaseUrl = None,
+    worker_base_url: WorkerUrl = None,
     key_env: KeyEnv = None,
     num_distractors: Distractors = 0,
     worker_ctx_k: WorkerCtx = 8,
@@ -78,8 +81,8 @@ def _grid(
     if not supervisors or not workers:
         raise ConfigError("a grid needs models: give --supervisor-model and --worker-model, each once or more")
     asked = Asked(
-        task, judge_model, count, seed, max_iterations, data, base_url, key_env, num_distractors, worker_ctx_k,
-        concurrency, budget_usd, prompt, baselines,
+        task, judge_model, count, seed, max_iterations, data, base_url, worker_base_url, key_env,
+        num_distractors, worker_ctx_k, concurrency, budget_usd, prompt, baselines,
     )  # fmt: skip
     found = task_named(task)
     examples = examples_for(found, data, seed, count)
@@ -87,6 +90,7 @@ def _grid(
     for pair in ((supervisor, worker) for supervisor in supervisors for worker in workers):
         config = asked.config(*pair, examples)
         questions(config, found, examples)  # what is wrong is said before the first pair is paid for
+        check(config)
         folder = RunFolder(new_folder(log_dir(log_to), task, datetime.now()))
         folder.configure(config)
         folders.append(folder)

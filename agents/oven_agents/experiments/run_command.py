@@ -13,7 +13,7 @@ import typer
 from oven_agents.experiments.analysis import analysed
 from oven_agents.experiments.analysis_table import table
 from oven_agents.experiments.experiment import Done
-from oven_agents.experiments.measured_run import measure
+from oven_agents.experiments.measured_run import check, measure
 from oven_agents.experiments.run_folder import RunConfig, RunFolder, new_folder
 from oven_agents.experiments.run_options import (
     Asked,
@@ -33,6 +33,7 @@ from oven_agents.experiments.run_options import (
     Seed,
     TaskName,
     WorkerCtx,
+    WorkerUrl,
     digest,
     examples_for,
     log_dir,
@@ -59,6 +60,7 @@ def _run(
     max_iterations: Iterations = 15,
     data: Data = None,
     base_url: BaseUrl = None,
+    worker_base_url: WorkerUrl = None,
     key_env: KeyEnv = None,
     num_distractors: Distractors = 0,
     worker_ctx_k: WorkerCtx = 8,
@@ -76,13 +78,14 @@ def _run(
         folder = RunFolder(resume)
         return reported(folder, continued(folder, budget_usd), as_json)
     asked = Asked(
-        task, judge_model, count, seed, max_iterations, data, base_url, key_env, num_distractors, worker_ctx_k,
-        concurrency, budget_usd, prompt, baselines,
+        task, judge_model, count, seed, max_iterations, data, base_url, worker_base_url, key_env,
+        num_distractors, worker_ctx_k, concurrency, budget_usd, prompt, baselines,
     )  # fmt: skip
     found = task_named(task)
     examples = examples_for(found, data, seed, count)
     config = asked.config(supervisor_model, worker_model, examples)
     put = questions(config, found, examples)
+    check(config)
     folder = RunFolder(new_folder(log_dir(log_to), task, datetime.now()))
     folder.configure(config)
     return reported(folder, measure(folder, config, put), as_json)

@@ -42,6 +42,8 @@ class RunConfig(_Record):
     judge_model: str
     """Empty: none; the score is exact match then."""
     base_url: str
+    worker_base_url: str
+    """Empty: the same."""
     key_env: str
     data: str
     data_sha256: str

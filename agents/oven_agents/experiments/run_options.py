@@ -14,16 +14,15 @@ from typing import Annotated, Final
 
 import typer
 
-from oven_agents.experiments.measured_run import TOGETHER
 from oven_agents.experiments.run_folder import RunConfig
 from oven_agents.experiments.sample import Posed, drawn, posed
+from oven_agents.supervisor.configured_models import BASE_URL, USUAL
+from oven_agents.supervisor.log import Role
 from oven_agents.tasks.example import Example, Task
 from oven_controller import plugins
 from oven_controller.errors import ConfigError
 from oven_controller.files import read_file
 
-SUPERVISOR: Final = "meta-llama/Llama-3.3-70B-Instruct-Turbo"
-WORKER: Final = "meta-llama/Llama-3.1-8B-Instruct-Turbo"
 JUDGE: Final = "Qwen/Qwen3-235B-A22B-Instruct-2507-tput"
 NO_JUDGE: Final = "none"
 """--judge-model that asks none: accuracy is exact match then."""
@@ -43,7 +42,11 @@ Data = Annotated[
 ]
 BaseUrl = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Endpoint with chat completions.", show_default=f"$BASE_URL or {TOGETHER}"),
+    typer.Option(metavar="URL", help="Endpoint with chat completions.", show_default=f"$BASE_URL or {BASE_URL}"),
+]
+WorkerUrl = Annotated[
+    str | None,
+    typer.Option("--worker-base-url", metavar="URL", help="Endpoint of the worker.", show_default="the same"),
 ]
 KeyEnv = Annotated[
     str | None,
@@ -76,6 +79,7 @@ class Asked:
     max_iterations: int
     data: Path | None
     base_url: str | None
+    worker_base_url: str | None
     key_env: str | None
     num_distractors: int
     worker_ctx_k: int
@@ -89,10 +93,11 @@ class Asked:
         judge = self.judge_model or JUDGE
         return RunConfig(
             task=self.task,
-            supervisor_model=supervisor or os.environ.get("SUPERVISOR_MODEL") or SUPERVISOR,
-            worker_model=worker or os.environ.get("WORKER_MODEL") or WORKER,
+            supervisor_model=_model("supervisor", supervisor),
+            worker_model=_model("worker", worker),
             judge_model="" if judge == NO_JUDGE else judge,
-            base_url=self.base_url or os.environ.get("BASE_URL") or TOGETHER,
+            base_url=self.base_url or os.environ.get("BASE_URL") or BASE_URL,
+            worker_base_url=self.worker_base_url or "",
             key_env=self.key_env or "",
             data=str(self.data.absolute()) if self.data is not None else "",
             data_sha256=digest(examples),
@@ -108,6 +113,10 @@ class Asked:
             version=version("oven-controller"),
             python=platform.python_version(),
         )
+
+
+def _model(role: Role, named: str | None) -> str:
+    return named or os.environ.get(USUAL[role].variable) or USUAL[role].model
 
 
 def task_named(name: str) -> Task:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from typer import Argument, Option
 
@@ -19,6 +19,9 @@ from oven_controller.errors import ConfigError, reason
 from oven_controller.plugged_command import PluggedCommand
 from oven_controller.terminal_text import say, wrapped
 
+MOST_CALLS: Final = 5000
+"""A program that asks in a loop would otherwise ask 10,000 times in each block; 64 MB in pieces for a window of 8,000
+tokens are 2,700."""
 ANSWERED, UNANSWERED, FAILED = 0, 1, 3
 """Exit codes."""
 
@@ -59,7 +62,7 @@ def ask(
     ] = None,
     max_usd: Annotated[float | None, Option(help="Ask no more after so many US dollars.")] = None,
     max_tokens: Annotated[int | None, Option(help="Ask no more after so many tokens.")] = None,
-    max_calls: Annotated[int | None, Option(help="Ask no more after so many calls.")] = None,
+    max_calls: Annotated[int, Option(help="Ask no more after so many calls.")] = MOST_CALLS,
     max_seconds: Annotated[float | None, Option(help="Ask no more after so many seconds.")] = None,
     max_errors: Annotated[int, Option(help="Turns in a row that may fail.")] = MAX_ERRORS,
     log_dir: Annotated[

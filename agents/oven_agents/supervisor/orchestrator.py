@@ -165,7 +165,7 @@ class _Asked:
         self._meter = Meter(caps)
         self._stopped: Future[None] = Future()
         self._repl: Repl | None = None
-        self._step = self._supervisor_failures = 0
+        self._step = 0
 
     def stop(self) -> None:
         """From another thread: calls are left behind, and the block that runs is ended."""

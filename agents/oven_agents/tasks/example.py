@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol, get_args
 
 Kind = Literal["extractive", "abstractive", "boolean", "none"]
-"""A span or several of the document; a text of one's own; yes or no; the document does not say."""
+"""A span or several of the document; words that it does not have; yes or no; the document does not say."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 UNANSWERABLE: Final = "Unanswerable"
 YES: Final = "Yes"

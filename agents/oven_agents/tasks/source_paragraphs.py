@@ -39,6 +39,7 @@ class Source:
 
     module: str
     text: str
+    lines: tuple[str, ...]
     paragraphs: tuple[Paragraph, ...]
     functions: tuple[Definition, ...]
     classes: tuple[Definition, ...]
@@ -47,12 +48,14 @@ class Source:
 
     def written(self, node: ast.expr) -> str:
         """An expression as the source has it."""
+        if node.lineno == node.end_lineno:  # get_source_segment splits the whole text each time
+            return self.lines[node.lineno - 1].encode()[node.col_offset : node.end_col_offset].decode()
         return ast.get_source_segment(self.text, node) or ast.unparse(node)
 
 
 def source_of(module: str, text: str) -> Source:
     """Raises SyntaxError and ValueError for what is not Python."""
-    tree, lines = ast.parse(text), text.splitlines()
+    tree, lines = ast.parse(text), text.split("\n")  # splitlines() also parts at a form feed
     paragraphs = list(_paragraphs(tree.body, lines))
     where = {node: paragraph.text for paragraph in paragraphs for node in paragraph.nodes}
     classes = [one for one in tree.body if isinstance(one, ast.ClassDef)]
@@ -72,7 +75,15 @@ def source_of(module: str, text: str) -> Source:
         for one in classes
         if bound[one.name] == 1
     ]
-    return Source(module, text, tuple(paragraphs), tuple(functions), tuple(known), frozenset(re.findall(r"\w+", text)))
+    return Source(
+        module,
+        text,
+        tuple(lines),
+        tuple(paragraphs),
+        tuple(functions),
+        tuple(known),
+        frozenset(re.findall(r"\w+", text)),
+    )
 
 
 def _paragraphs(body: Sequence[ast.stmt], lines: Sequence[str]) -> Iterator[Paragraph]:

@@ -88,7 +88,8 @@ def own_methods(module: Source, other: Source, draw: random.Random) -> Iterator[
     methods = {one.name: [step.name for step in one.node.body if isinstance(step, Function)] for one in module.classes}
     every = sorted(set().union(*methods.values()))
     for one in _shuffled(module.classes, draw):
-        others = [name for name in every if name not in _names(one.node)]
+        known = _names(one.node)
+        others = [name for name in every if name not in known]
         for answer, names in ((YES, methods[one.name]), (NO, others)):
             if names:
                 found = asked.format(one.name, draw.choice(names))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import random
 import sysconfig
@@ -65,13 +66,17 @@ def made(seed: int, count: int) -> dict[str, Any]:
 def _modules() -> Iterator[tuple[str, Path]]:
     """(module, its file) of the standard library, by name."""
     root = Path(sysconfig.get_path("stdlib"))
-    for path in sorted(root.rglob("*.py")):
-        parts = path.relative_to(root).with_suffix("").parts
-        hidden = any(
-            part.startswith("_") or part in LEFT_OUT or "-packages" in part or "config-" in part for part in parts
-        )
-        if not hidden and "test" not in "".join(parts) and SIZES[0] <= path.stat().st_size <= SIZES[1]:
-            yield ".".join(parts), path
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(one for one in folders if _is_read(one))
+        for name in sorted(files):
+            path = Path(folder, name)
+            if name.endswith(".py") and _is_read(path.stem) and SIZES[0] <= path.stat().st_size <= SIZES[1]:
+                yield ".".join(path.relative_to(root).with_suffix("").parts), path
+
+
+def _is_read(name: str) -> bool:
+    hidden = name.startswith("_") or "-" in name  # site-packages, lib-dynload, config-3.11-…
+    return not hidden and "test" not in name and name not in LEFT_OUT
 
 
 def _read(name: str, path: Path) -> Source | None:

@@ -109,7 +109,7 @@ class Replay:
     states: list[ReplayedState] = field(default_factory=list)
     teachers: tuple[str, ...] = ()
     unit: Unit = "usd"
-    """Tokens where the price of any reply with an action is not known: an unknown price is not 0."""
+    """Tokens where the price of any reply with an action is not known, which is not 0, or where all were free."""
     partial: int = 0
     """States that some teacher was not asked about; they are not judged on."""
     unpriced_failures: int = 0
@@ -121,6 +121,7 @@ def replayed(traces: Iterable[Trace], replies: Mapping[Key, Sequence[Reply]]) ->
     everything = [one for given in replies.values() for one in given]
     teachers = tuple(sorted({one.teacher for one in everything}))
     priced = all(one.usd is not None for one in everything if one.action is not None)
+    priced = priced and any(one.usd for one in everything)
     found = Replay(teachers=teachers, unit="usd" if priced else "tokens")
     for trace in traces:
         for at, (step, digest) in enumerate(zip(trace.steps, trace.digests(), strict=True)):

@@ -64,7 +64,11 @@ def report(replay: Replay, curves: list[Curve], first: Tiers | None) -> dict[str
 
 def _text(replay: Replay, curves: list[Curve], first: Tiers | None) -> Iterator[str]:
     cost = sum(one.cost for one in replay.states)
-    price = f"${cost:.4f}" if replay.unit == "usd" else f"{cost:,.0f} tokens (the price of some replies is not known)"
+    price = (
+        f"${cost:.4f}"
+        if replay.unit == "usd"
+        else f"{cost:,.0f} tokens (the price of some replies is not known, or all were free)"
+    )
     pairs = sum(one.rule is not None for one in replay.states)
     yield f"{len(replay.states):,} states, {pairs:,} pairs, {price}; teachers: {', '.join(replay.teachers)}"
     if replay.partial:

@@ -48,19 +48,41 @@ def _pairs(
         Path | None,
         typer.Option(metavar="DIR", help="A saved policy with its tokenizer: test its log-ratios, too."),
     ] = None,
+    tasks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The traces' tasks in SWE-bench's fields: try the actions, so that equivalent ones make no pair.",
+        ),
+    ] = None,
+    repositories: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Checkouts of the tasks' repositories, as owner__name.")
+    ] = None,
     permutations: Annotated[int, typer.Option(min=19, max=100_000, help="Of the null.")] = PERMUTATIONS,
     from_: From = None,
     skip_bad: SkipBad = False,
     as_json: Json = False,
 ) -> int:
     asked = read_replies(replies, teacher or ())
-    found = mined(_known(source, from_, skip_bad), asked)
+    traces = _known(source, from_, skip_bad)
+    untried: list[str] = []
+    if tasks is not None:
+        traces = _tried(
+            traces, asked, plugins.load("commands", "command", "tried-actions")(tasks, repositories), untried
+        )
+    found = mined(traces, asked)
     refuse_strangers(found.unknown, asked, source)
     tested = information([*found.pairs], FEATURES, permutations=permutations)
     ratios = None if policy is None else _log_ratios(found, policy, permutations)
     if out is not None:
         _write(out, found)
     plain = report(found, tested, ratios, silent_teachers(asked))
+    if tasks is not None:
+        if len(untried) == found.traces:
+            raise ConfigError(
+                f"{tasks} has the task of none of the {found.traces} traces: is it of another collection?"
+            )
+        plain["traces_without_task"] = len(untried)
     if as_json:
         print(json.dumps(plain))
     else:
@@ -111,6 +133,19 @@ def _known(source: Path, from_: str | None, skip_bad: bool) -> Iterator[Trace]:
             raise ConfigError(f"{source}: two traces have the id {trace.id!r}: replies cannot tell them apart")
         seen.add(trace.id)
         yield trace
+
+
+def _tried(traces: Iterator[Trace], asked: dict[Key, list[Reply]], tried: Any, untried: list[str]) -> Iterator[Trace]:
+    """The traces with the outcomes of their actions; those of replies are set in `asked` before a trace comes out."""
+    for trace in traces:
+        given = {at: asked[trace.id, at] for at in range(len(trace.steps)) if (trace.id, at) in asked}
+        made = tried(trace, given)
+        if made is None:
+            untried.append(trace.id)
+            yield trace
+            continue
+        asked.update({(trace.id, at): replies for at, replies in made[1].items() if replies})
+        yield made[0]
 
 
 def _write(out: Path, found: Mined) -> None:
@@ -172,6 +207,8 @@ def _text(plain: Mapping[str, Any], out: Path | None) -> Iterator[str]:
             yield f"  {what}: " + ", ".join(f"{kind.replace('_', ' ')} {count:,}" for kind, count in most)
     if plain["replies_to_unknown_states"]:
         yield f"  replies to traces or steps that are not there: {plain['replies_to_unknown_states']:,}"
+    if plain.get("traces_without_task"):
+        yield f"  traces whose task is not in the file, so that nothing was tried: {plain['traces_without_task']:,}"
     for name, count in plain["teachers_without_calls"].items():
         yield f"  {name} made no call in {count:,} replies: does its model take tools?"
     if "kl" in plain:

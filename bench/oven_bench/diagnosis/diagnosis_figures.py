@@ -17,7 +17,7 @@ SMALLEST: Final = 0.05
 NEAR: Final = 10
 """Ticks within which an onset counts as found: a rollback goes to a snapshot before it, and those are 20 apart."""
 CHANGES: Final = 40
-"""A fault that was there by this tick is no change that a test of changes could date."""
+"""A fault that was there by this tick cannot be dated by a test of changes."""
 WAYS: Final[Mapping[str, Callable[[Row], Named]]] = {
     "detectors": lambda row: row.detectors,
     "programs": lambda row: row.programs,

@@ -53,7 +53,7 @@ def alarm(*symptoms):
 
 
 def jumps(metric, factor):
-    """(tick, old, new, steps that it took) of lasting changes of a setting that hardly varies by itself."""
+    """(tick, old, new) of single steps of a setting that hardly varies by itself."""
     found = []
     values = [(t, v) for t, v in zip(ticks, seen.get(metric, [])) if v]
     for (_, a), (t, b) in zip(values, values[1:]):
@@ -89,6 +89,35 @@ def say(cause, metric, onset, last=None, knob=None, value=None, revert=None, con
            "confidence": confidence})
 
 
+def loss_turns():
+    """The first tick from which the loss of a policy stays below 0: its KL term has lost its sign."""
+    values = [(t, v) for t, v in zip(ticks, seen.get("loss", [])) if v is not None and t > 40]
+    for place in range(20, len(values) - 8):
+        after = median(v for _, v in values[place:place + 8])
+        before = median(v for _, v in values[place - 20:place])
+        if after < -0.015 and before > -0.005 and values[place][1] < -0.01:
+            return values[place][0]
+    return None
+
+
+def judges(apart):
+    """Which way judges fail that stop agreeing, by how far their means jump at once."""
+    onset, moved = apart["onset"], []
+    for metric in seen:
+        if metric.startswith("rewards/"):
+            old, new = part(metric, onset - 25, onset - 1), part(metric, onset, onset + 12)
+            if old and new:
+                middle = median(old)
+                spread = 1.5 * median(abs(v - middle) for v in old) + 0.005 * abs(middle) + 1e-9
+                if (median(new) - middle) / spread > 4 and median(new) > 1.05 * middle:
+                    moved.append(metric)
+    alike = level("frac_reward_zero_std", onset, onset + 12) == 0 and (
+        level("frac_reward_zero_std", onset - 25, onset - 1) or 0) > 0
+    if len(moved) > 1 or (alike and moved):
+        return "judge_biased"
+    return "judge_fooled" if moved else "judge_noisy"
+
+
 def decide():
     lr, update, weights = "learning_rate", "optim/update_ratio", "optim/weight_norm"
     bad = [t for times in context["not_finite"].values() for t in times if t > 1]
@@ -97,43 +126,59 @@ def decide():
         metric = min(m for m, times in context["not_finite"].items() if first in times)
         return say("numeric_overflow", metric, first, first)
 
-    rate = [(t, a, b) for t, a, b in jumps(lr, 1.6)]
+    rate = jumps(lr, 1.6)
     up = [one for one in rate if one[2] > one[1]]
     down = [one for one in rate if one[2] < one[1]]
     if up and not down and up[0][2] / up[0][1] > 1.8:
         t, a, b = up[0]
         return say("lr_too_high", lr, t, knob="optimizer.lr_scale", value=a / b)
-    if down and not up and len(down) == 1 and down[0][1] / down[0][2] > 2.5:
+    if len(down) == 1 and not up and down[0][1] / down[0][2] > 2.5:
         t, a, b = down[0]
         return say("lr_too_low", lr, t, knob="optimizer.lr_scale", value=a / b)
 
-    found = alarm("judge_outage")
-    if found:
-        return say("judge_unavailable", found["metric"], found["onset"], found["raised"])
-    found = alarm("data_repeated")
-    if found:
-        return say("repeated_data", found["metric"], found["onset"], found["raised"])
+    for symptom, cause in (("judge_outage", "judge_unavailable"), ("data_repeated", "repeated_data")):
+        found = alarm(symptom)
+        if found:
+            return say(cause, found["metric"], found["onset"], found["raised"])
+    kl = alarm("kl_runaway")
+    usual = level("kl", 40, ticks[-1])
+    wild = [t for t, v in zip(ticks, seen.get("kl", [])) if v and t > 40 and v > 30 * max(usual, 0.01)]
+    if (kl and kl["after"] > 30 * max(kl["before"], 0.01)) or len(wild) >= 3:
+        first = kl["onset"] if len(wild) < 3 else wild[0]
+        return say("off_policy_updates", "kl", first)
 
     steps = level(update, 45, ticks[-1])
     if steps is not None and steps < 4e-4 and not rate:
         return say("lr_too_low", update, 45, ticks[-1], knob="optimizer.lr_scale", value=3.0)
+    beta = context["actuators"].get("grpo.beta")
+    if beta and beta["value"] and level("kl", 45, ticks[-1]):
+        implied = (level("loss", 45, ticks[-1]) or 0) / level("kl", 45, ticks[-1])
+        if implied > 4 * beta["value"]:
+            return say("kl_penalty_too_strong", "kl", 45, ticks[-1], knob="grpo.beta", value=beta["value"])
+    turned = loss_turns() if {"reward", "kl"} <= set(seen) else None
+    if turned:
+        return say("kl_penalty_too_weak", "loss", turned, knob="grpo.beta", value=0.02)
 
-    found = alarm("weights_shrink")
-    if found and held_out_lost() > 0.02:
-        return say("weight_decay_too_high", weights, found["onset"], found["raised"],
+    fast, displaced, slow = alarm("update_ratio_high"), alarm("weights_displaced"), alarm("update_ratio_low")
+    spike = alarm("grad_norm_spike")
+    if spike and not (fast and fast["onset"] < spike["onset"] - 2) and "reward" not in seen:
+        return say("outlier_gradient", spike["metric"], spike["onset"], spike["raised"],
+                   knob="grad.clip", value=1.0)
+    steady = not rate and 0.9 < (ratio(lr, (fast or slow)["onset"]) or 1) < 1.1 if fast or slow else not rate
+    shrunk = ratio(weights, fast["onset"], 12) if fast else None
+    if fast and steady and shrunk and shrunk < 0.985:
+        return say("weight_decay_too_high", weights, fast["onset"], fast["raised"],
                    knob="optimizer.weight_decay", value=0.01)
-    fast, displaced = alarm("update_ratio_high"), alarm("weights_displaced")
-    if fast and not rate:
+    falling = alarm("weights_shrink")
+    if falling and not displaced and held_out_lost() > 0.02:
+        return say("weight_decay_too_high", weights, falling["onset"], falling["raised"],
+                   knob="optimizer.weight_decay", value=0.01)
+    if fast and steady:
         return say("moments_lost", update, fast["onset"], fast["raised"], knob="optimizer.lr_scale", value=0.5)
-    slow = alarm("update_ratio_low")
-    if slow and not rate:
-        return say("clip_too_tight", update, slow["onset"], slow["raised"], knob="grad.clip", value=1.0)
     if displaced:
         return say("corrupt_weights", weights, displaced["onset"], displaced["raised"])
-    spike = alarm("grad_norm_spike")
-    kl = alarm("kl_runaway")
-    if kl and ratio("kl", kl["onset"]) and ratio("kl", kl["onset"]) > 50:
-        return say("off_policy_updates", "kl", kl["onset"], kl["raised"])
+    if slow and steady:
+        return say("clip_too_tight", update, slow["onset"], slow["raised"], knob="grad.clip", value=1.0)
     if spike and not kl:
         return say("outlier_gradient", spike["metric"], spike["onset"], spike["raised"],
                    knob="grad.clip", value=1.0)
@@ -141,29 +186,27 @@ def decide():
     if grown and not rate:
         return say("weight_decay_sign_lost", weights, grown["onset"], grown["raised"])
 
+    alike = alarm("zero_advantage_groups")
+    if alike and (ratio("reward", alike["onset"]) or 0) > 1.08 and (ratio("reward_std", alike["onset"]) or 1) < 0.8:
+        return say("sampling_too_cold", alike["metric"], alike["onset"], alike["raised"])
     apart = alarm("judge_disagreement", "judges_apart")
-    if apart and held_out_lost() < 0.5:
-        rising = [m for m in seen if m.startswith("rewards/") and (ratio(m, apart["onset"], 40) or 1) > 1.08]
-        falling = [m for m in seen if m.startswith("rewards/") and (ratio(m, apart["onset"], 40) or 1) < 0.85]
-        if rising and falling:
-            return say("judge_fooled", apart["metric"], apart["onset"], apart["raised"])
-        if apart["symptom"] == "judge_disagreement":
-            sharp = apart["raised"] - apart["onset"] <= 6
-            return say("judge_noisy" if sharp else "judge_biased", apart["metric"], apart["onset"], apart["raised"])
-    if kl:
-        return say("kl_penalty_too_weak", "kl", kl["onset"], kl["raised"], knob="grpo.beta", value=0.1)
+    if apart:
+        return say(judges(apart), apart["metric"], apart["onset"], apart["raised"])
+    if kl and held_out_lost() > 0.05:
+        return say("engine_mismatch", "kl", kl["onset"], kl["raised"], knob="grpo.beta", value=0.1)
     forgotten = alarm("level_forgotten")
-    if forgotten:
+    if forgotten and held_out_lost() > 0.03:
         return say("skewed_mixture", forgotten["metric"], forgotten["onset"], forgotten["raised"])
 
     worse = alarm("loss_spike", "loss_creeps_up")
-    if worse and worse["metric"] == "loss":
-        grad = ratio("grad_norm", worse["onset"])
-        if held_out_lost() > 0.02 or (worse["symptom"] == "loss_spike" and grad and grad > 1.25):
-            return say("corrupt_batches", "loss", worse["onset"], worse["raised"])
-    grown = alarm("grad_norm_growth")
-    if grown and "kl" in seen:
-        return say("engine_mismatch", "grad_norm", grown["onset"], grown["raised"])
+    if worse and "reward" not in seen:
+        onset = worse["onset"]
+        before, last = level("loss", onset - 25, onset - 1), level("loss", ticks[-1] - 15, ticks[-1])
+        turned = (level("optim/grad_momentum_cos", onset, onset + 12) or 0) - (
+            level("optim/grad_momentum_cos", onset - 25, onset - 1) or 0)
+        passed = before is not None and last is not None and last < 1.02 * before
+        if passed or turned > 0.1 or held_out_lost() > 0.02 or (ratio("grad_norm", onset) or 1) > 1.25:
+            return say("corrupt_batches", "loss", onset, worse["raised"])
     return FINAL({"cause": "none", "confidence": 0.5})
 
 

@@ -44,17 +44,28 @@ class CountingEndpoint:
         """What came as a key."""
         self.url = ""
         self._ready = threading.Event()
+        self._broken: Exception | None = None
         self._stop: Callable[[], object] = lambda: None
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True, name="endpoint")
+        self._thread = threading.Thread(target=self._run, daemon=True, name="endpoint")
 
     def __enter__(self) -> Self:
         self._thread.start()
         self._ready.wait()
+        if self._broken is not None:
+            raise self._broken
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stop()
         self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except Exception as error:
+            self._broken = error
+        finally:
+            self._ready.set()
 
     @property
     def total(self) -> int:
@@ -63,11 +74,11 @@ class CountingEndpoint:
     async def _serve(self) -> None:
         app = web.Application(client_max_size=1 << 28)
         app.router.add_post("/v1/chat/completions", self._complete)
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         async with AsyncExitStack() as exits:
             await runner.setup()
             exits.push_async_callback(runner.cleanup)
-            site = web.TCPSite(runner, "127.0.0.1", 0, shutdown_timeout=0.1)
+            site = web.TCPSite(runner, "127.0.0.1", 0)
             await site.start()
             self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
             ended, loop = asyncio.Event(), asyncio.get_running_loop()

@@ -79,7 +79,7 @@ def measured(count: int, kills: int, concurrency: int, folder: Path) -> dict[str
 
 
 class _Child:
-    """`supervise run` as a process of its own."""
+    """`supervise run` as its own process."""
 
     def __init__(self, endpoint: CountingEndpoint, count: int, concurrency: int, logs: Path) -> None:
         self._endpoint, self._logs = endpoint, logs

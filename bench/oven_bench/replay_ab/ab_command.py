@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from oven_bench.bench_command import Jobs, Json
 from oven_bench.replay_ab.ab_design import ARMS, BASE, PRIMARY, AbDesign
-from oven_bench.replay_ab.ab_schedule import RESULTS, kept, planned, reported, run
+from oven_bench.replay_ab.ab_schedule import RESULTS, kept, one_thread, planned, registered, reported, run
 from oven_bench.replay_ab.arm_pairs import Replayed
 from oven_bench.replay_ab.training_results import learnt, missing
 from oven_controller.errors import ConfigError, reason
@@ -61,14 +61,15 @@ def ab(
         **({"arms": tuple(arm)} if arm else {}),
     }  # fmt: skip
     design = designed(given | (SMALL if dry_run else {}), set_ or [])
-    of = planned(design, pilot)
     counts = {mix: len(replayed.pairs(mix)) for mix in design.mixes}
-    said = of.said()
-    said += [f"{len(design.trainings)} trainings of {design.steps} steps; pairs: {_counted(counts)}"]
+    of = planned(design, pilot)
+    if not plan_only:
+        kept(out, design)  # refuses a folder of another design before anything is said
+        of = registered(out, of)
+    said = [*of.said(), f"{len(design.trainings)} trainings of {design.steps} steps; pairs: {_counted(counts)}"]
     if plan_only:
         _print({"plan": said, "pairs": counts, "detectable": of.detectable}, said, as_json)
         return 0
-    out.mkdir(parents=True, exist_ok=True)
     if not as_json:
         say(*said)
     results = _trained(out, design, replayed, home, jobs)
@@ -118,6 +119,8 @@ def _trained(out: Path, design: AbDesign, replayed: Replayed, home: Path | None,
         return kept(out, design).rows
     from oven_bench.replay_ab.arm_training import train_and_measure  # torch: only where something is trained
 
+    if jobs == 1:  # it is trained here
+        one_thread()
     return run(out, design, replayed, (home or out).absolute() / "cache", jobs, train_and_measure)
 
 

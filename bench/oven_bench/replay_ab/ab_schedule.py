@@ -12,15 +12,16 @@ from oven_bench.arm_comparison.arm_report import Plan, Report, plan, report
 from oven_bench.arm_comparison.detectable import Design, VarianceParts, assumed_parts, parts_of
 from oven_bench.progress import Advance, progress
 from oven_bench.replay_ab.ab_design import BASE, PRIMARY, AbDesign, Training
-from oven_bench.replay_ab.arm_pairs import Replayed
+from oven_bench.replay_ab.arm_pairs import Replayed, TrainingData
 from oven_bench.replay_ab.training_results import TrainingResult, arrays, missing
 from oven_bench.results_file import Kept
 from oven_bench.worker_pool import workers
-from oven_controller.errors import ConfigError
-from oven_controller.traces.records import Pair
+from oven_controller.errors import ConfigError, reason
+from oven_controller.files import write_atomic
 
-RESULTS = "results.jsonl"
+RESULTS, PLAN = "results.jsonl", "plan.json"
 TITLE = "Trace replay beside GRPO"
+_PLAN = TypeAdapter(Plan)
 USUAL_RATE = 0.3
 """Of success, assumed without a pilot: the warm policy begins at .2 to .6."""
 
@@ -36,6 +37,19 @@ def planned(design: AbDesign, pilot: Path | None = None) -> Plan:
     size = Design(design.seeds, design.tasks, design.samples)
     parts = assumed_parts(USUAL_RATE) if pilot is None else _parts(design, pilot)
     return plan(TITLE, BASE, PRIMARY, size, parts)
+
+
+def registered(folder: Path, of: Plan) -> Plan:
+    """The plan that was written before the first training of this folder, or `of`, written now: what the run could
+    detect is not said anew when its results are known."""
+    file = folder / PLAN
+    if not file.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, _PLAN.dump_json(of, indent=1) + b"\n")
+    try:
+        return _PLAN.validate_json(file.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{file} is not a plan: {reason(error)}; remove it, and the results with it") from error
 
 
 def _parts(design: AbDesign, pilot: Path) -> VarianceParts:
@@ -62,7 +76,7 @@ def run(
     replayed: Replayed,
     cache: Path,
     jobs: int,
-    train: Callable[[AbDesign, Training, Sequence[Pair], Path], TrainingResult],
+    train: Callable[[AbDesign, Training, TrainingData, Path], TrainingResult],
 ) -> list[TrainingResult]:
     """All results, those that were there among them. `jobs` trainings run at a time, each in a process of one thread;
     one alone runs here. A training that fails ends the run with its error, once those beside it have ended; the others
@@ -70,17 +84,17 @@ def run(
     file = kept(folder, design)
     results = list(file.rows)
     wanted = missing(design, results)
-    pairs = {mix: replayed.pairs(mix) for mix in design.mixes}
+    data = {mix: replayed.data(mix) for mix in design.mixes}
     if not wanted:
         return results
     if jobs == 1:
         with progress("trainings", len(wanted)) as advance:
-            return [*results, *(_add(file, train(design, one, pairs[one.mix], cache), advance) for one in wanted)]
-    with workers(min(jobs, len(wanted)), _one_thread) as pool, progress("trainings", len(wanted)) as advance:
+            return [*results, *(_add(file, train(design, one, data[one.mix], cache), advance) for one in wanted)]
+    with workers(min(jobs, len(wanted)), one_thread) as pool, progress("trainings", len(wanted)) as advance:
         # The first makes the warm policy, which the others then find in the cache.
-        first = pool.submit(train, design, wanted[0], pairs[wanted[0].mix], cache)
+        first = pool.submit(train, design, wanted[0], data[wanted[0].mix], cache)
         results.append(_add(file, first.result(), advance))
-        under_way = [pool.submit(train, design, one, pairs[one.mix], cache) for one in wanted[1:]]
+        under_way = [pool.submit(train, design, one, data[one.mix], cache) for one in wanted[1:]]
         try:
             results += [_add(file, done.result(), advance) for done in as_completed(under_way)]
         except BaseException:
@@ -96,8 +110,8 @@ def _add(file: Kept[TrainingResult], result: TrainingResult, advance: Advance) -
     return result
 
 
-def _one_thread() -> None:
-    """A worker of several computes on one."""
+def one_thread() -> None:
+    """This process computes on one, so that several do not wait for each other."""
     import torch
 
     torch.set_num_threads(1)

@@ -18,6 +18,19 @@ WITHOUT = "without "
 
 
 @dataclass(frozen=True)
+class TrainingData:
+    """What a training is given, and what it must therefore not be measured on."""
+
+    pairs: tuple[Pair, ...]
+    shown: frozenset[str]
+    """The statements of all traces' tasks, of every mix: the held-out tasks are the same for all arms."""
+
+    def has_shown(self, statement: str) -> bool:
+        """Whether a trace is about the same function, in whatever file and with whatever bug."""
+        return _function(statement) in {_function(one) for one in self.shown}
+
+
+@dataclass(frozen=True)
 class Replayed:
     """Traces, and what teachers said at each of their states."""
 
@@ -46,6 +59,11 @@ class Replayed:
         fewer = [f"{WITHOUT}{family}" for family in self.families]
         return (ALL, *(mix for mix in fewer if self._pairs(mix)))
 
+    def data(self, mix: str) -> TrainingData:
+        """For trainings on the mix of teachers. Raises as `pairs`."""
+        said = (message.content for trace in self.traces for message in trace.prompt if message.role == "user")
+        return TrainingData(tuple(self.pairs(mix)), frozenset(said))
+
     def pairs(self, mix: str) -> list[Pair]:
         """Of the mix of teachers. Raises ConfigError for another mix, and where it makes no pair."""
         if mix != ALL and mix.removeprefix(WITHOUT) not in self.families:
@@ -62,6 +80,11 @@ class Replayed:
         left_out = mix.removeprefix(WITHOUT) if mix != ALL else None
         replies = [reply for reply in self.replies if reply.family != left_out]
         return [one.pair for one in mined(self.traces, grouped(replies)).pairs]
+
+
+def _function(statement: str) -> str:
+    """Of the statement `path: function(parameters) what it returns` all but the path."""
+    return statement.partition(": ")[2].strip()
 
 
 def with_random_direction(pairs: Sequence[Pair], seed: int) -> list[Pair]:

@@ -12,9 +12,11 @@ import torch
 from transformers import PrinterCallback, set_seed
 
 from oven_bench.replay_ab.ab_design import ARMS, AbDesign, Training
-from oven_bench.replay_ab.arm_pairs import with_random_direction
+from oven_bench.replay_ab.arm_pairs import TrainingData, with_random_direction
 from oven_bench.replay_ab.training_results import TrainingResult
+from oven_controller.errors import ConfigError
 from oven_controller.traces.records import Pair
+from oven_learner.environments.instance import Instance
 from oven_learner.environments.sandboxed_tests import SandboxedTests
 from oven_learner.environments.session import RepairSession
 from oven_learner.losses.channel import Channel
@@ -26,14 +28,16 @@ from oven_learner.recipes.repair.job import repair_trainer
 from oven_learner.recipes.repair.settings import parse_start
 
 HELD_OUT = "a/b held out"
-"""The seed of the tasks that arms are measured on: neither training's, nor those of traces, nor those of warm-ups."""
+"""The seed of the tasks that arms are measured on: neither training's, nor those of warm-ups and evaluations."""
+DRAWN = 3
+"""Times as many tasks are drawn as are measured on: those about functions that traces show are left out."""
 AT_ONCE = 240
 """Attempts side by side: their contexts and caches are in memory together."""
 LAST = 5
 """Steps whose mean reward is reported."""
 
 
-def train_and_measure(design: AbDesign, training: Training, pairs: Sequence[Pair], cache: Path) -> TrainingResult:
+def train_and_measure(design: AbDesign, training: Training, data: TrainingData, cache: Path) -> TrainingResult:
     """What the training came to. `cache` keeps the warm policy, which the first training makes."""
     began, cpu = time.monotonic(), time.process_time()
     tests = SandboxedTests()
@@ -46,7 +50,7 @@ def train_and_measure(design: AbDesign, training: Training, pairs: Sequence[Pair
             Path(work),
             cache,
             tests=tests,
-            channels=channels(design, training, pairs),
+            channels=channels(design, training, data.pairs),
             instances=settings.tasks(f"training {training.seed}", settings.train_tasks),
         )
         trainer.remove_callback(PrinterCallback)
@@ -54,7 +58,7 @@ def train_and_measure(design: AbDesign, training: Training, pairs: Sequence[Pair
         trainer.args.seed = training.seed
         set_seed(training.seed)
         trainer.train()
-        solved = measured(design, training.seed, trainer, tests)
+        solved = measured(design, training.seed, trainer, tests, held_out(design, data))
         logs: list[dict[str, Any]] = trainer.state.log_history
     rewards = [entry["reward"] for entry in logs if "reward" in entry][-LAST:]
     gauges = {name: value for entry in logs for name, value in entry.items() if name.startswith("channel/")}
@@ -77,7 +81,7 @@ def channels(design: AbDesign, training: Training, pairs: Sequence[Pair]) -> lis
     common: dict[str, Any] = {"batch": design.pairs_per_step, "seed": training.seed}
     found: list[Channel] = []
     if arm.self_distillation:
-        found.append(SelfDistillation(design.sdpo, maximum=design.sdpo, hints=Hints(feedback=None)))
+        found.append(SelfDistillation(design.sdpo, maximum=design.sdpo, hints=Hints()))
     if arm.replay:
         found.append(ReplayPreference(given, design.replay, maximum=design.replay, beta=design.dpo_beta, **common))
     if arm.imitation:
@@ -85,10 +89,24 @@ def channels(design: AbDesign, training: Training, pairs: Sequence[Pair]) -> lis
     return found
 
 
-def measured(design: AbDesign, seed: int, trainer: Any, tests: SandboxedTests) -> tuple[tuple[int, ...], ...]:
+def held_out(design: AbDesign, data: TrainingData) -> list[Instance]:
+    """The tasks, the same for all trainings, none about a function that a trace is about. Raises ConfigError where too
+    few are left."""
+    drawn = design.recipe.tasks(HELD_OUT, DRAWN * design.tasks, evaluation=True)
+    left = [one for one in drawn if not data.has_shown(one.problem_statement)]
+    if len(left) < design.tasks:
+        raise ConfigError(
+            f"{len(left)} of {len(drawn)} held-out tasks are about functions that no trace shows, and {design.tasks} "
+            "are wanted; give fewer --tasks, or traces of fewer tasks"
+        )
+    return left[: design.tasks]
+
+
+def measured(
+    design: AbDesign, seed: int, trainer: Any, tests: SandboxedTests, chosen: Sequence[Instance]
+) -> tuple[tuple[int, ...], ...]:
     """[task][sample], 1 where the trained policy solves it. What is sampled depends on the seed, not on the arm."""
     settings = design.recipe
-    chosen = settings.tasks(HELD_OUT, design.tasks, evaluation=True)
     sessions = [RepairSession(one, one.files, tests) for one in chosen for _ in range(design.samples)]
     policy = trainer.accelerator.unwrap_model(trainer.model)
     with torch.random.fork_rng(devices=[]):

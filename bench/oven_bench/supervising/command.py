@@ -5,17 +5,16 @@ endpoint in another process that takes 50 ms; `ideal_ms` is four times that. `ms
 the one that opens the connections. `faulty`: a quarter of the requests fails in ten ways. A slot is wrong if it holds
 another text than its prompt's answer, or none and no reason; an answer that was cut is marked and counted.
 
-`loop`: a run over the log of 5,000 steps with models that answer at once: the sandbox is started, the context goes in,
-three programs run, FINAL. `ms` is the median over runs, from the call of `run` to its result, with logs written.
+`loop`: a diagnosis of a log of 5,000 steps with models that answer at once. `context_ms`: its events become what a
+diagnosis reads; `alarms_ms`: detectors and the knowledge graph; `loop_ms`: the sandbox is started, the context goes in,
+three programs run, the answer's evidence is computed again, logs are written. `ms` is all of it, the median over runs.
+It is right if the evidence names the two metrics that break, from where they do.
 """
 
 from __future__ import annotations
 
 import math
-import random
-import tempfile
 from collections import Counter
-from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, Final
 
@@ -23,7 +22,7 @@ from typer import Option
 
 from oven_agents.supervisor.model_calls import CUT_SHORT
 from oven_agents.supervisor.models import ModelHandler, OpenAIHandler
-from oven_agents.supervisor.orchestrator import RunResult, run
+from oven_agents.supervisor.orchestrator import run
 from oven_agents.supervisor.worker_functions import FAILED
 from oven_bench.bench_command import Bench, Json, print_object, print_table
 from oven_bench.supervising.scripted_model import ScriptedModel, program
@@ -39,6 +38,8 @@ BOUND: Final = 1.5
 """Times the ideal that a batch may take."""
 LOOP_BOUND_MS: Final = 500.0
 """That a run over the log may take besides its models."""
+ONSET_STEPS: Final = 20
+"""After the break within which the programs' onset is right."""
 BATCHES = """\
 import time
 prompts = [f"prompt {{at}}" for at in range({prompts})]
@@ -49,28 +50,6 @@ for _ in range({batches}):
     found.append([time.perf_counter() - began, slots])
 FINAL(found)
 """
-PROGRAMS: Final = (
-    "print({key: len(value) for key, value in context.items()})\nprint(context['observations'][0])",
-    """\
-from statistics import fmean, pstdev
-def alarms(name, drift=0.5, bound=25.0):
-    values = [row['metrics'][name] for row in context['observations']]
-    mean, spread = fmean(values[:500]), pstdev(values[:500]) or 1.0
-    up = down = 0.0
-    for row, value in zip(context['observations'], values):
-        up = max(0.0, up + (value - mean) / spread - drift)
-        down = max(0.0, down - (value - mean) / spread - drift)
-        if max(up, down) > bound:
-            return row['step']
-    return None
-found = {name: alarms(name) for name in context['observations'][0]['metrics']}
-print(found)""",
-    """\
-first = min((step, name) for name, step in found.items() if step is not None)
-around = [row for row in context['observations'] if abs(row['step'] - first[0]) <= 20]
-said = worker_batch([str(row['metrics']) for row in around[::10]])
-FINAL({'metric': first[1], 'step': first[0], 'asked': len(said), 'alarms': found})""",
-)
 
 
 def batches(worker: ModelHandler, count: int) -> list[tuple[float, list[Any]]]:
@@ -125,35 +104,24 @@ def measure_batches(count: int, seed: int) -> dict[str, Any]:
     }
 
 
-def log_of(steps: int, seed: int = 0) -> dict[str, Any]:
-    """A run's log as context: settings, an observation a step with eight metrics of which some break at four fifths,
-    votes and traces."""
-    draw = random.Random(seed)
-    names = ("loss", "grad_norm", "reward", "kl", "entropy", "length", "learning_rate", "tokens_per_s")
-    rows = []
-    for step in range(1, steps + 1):
-        late = 3.0 if step > 0.8 * steps else 0.0
-        metrics = {name: round(draw.gauss(1.0, 0.1) + late * (at < 2), 6) for at, name in enumerate(names)}
-        rows.append({"step": step, "tick": step, "metrics": metrics})
-    votes = [{"tick": tick, "agent": "learning_rate", "stance": "abstain"} for tick in range(0, steps, 10)]
-    return {"config": {"lr": 1e-6, "group": 8}, "observations": rows, "votes": votes, "traces": ["x" * 1500] * 500}
-
-
 def measure_loop(steps: int, runs: int) -> dict[str, Any]:
-    context = log_of(steps)
-    found: list[RunResult] = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for number in range(runs):
-            supervisor = ScriptedModel([program(code) for code in PROGRAMS])
-            worker = ScriptedModel(["NONE"])
-            found.append(run("what broke, and when?", context, supervisor, worker, log_dir=Path(scratch) / str(number)))
-    right = [result.ended == "final" and 0 <= result.answer["step"] - 0.8 * steps <= 20 for result in found]
+    from oven_bench.supervising.diagnosed_log import BROKEN_AT, diagnosed, log_of
+
+    found = diagnosed(log_of(steps), runs)
+    right = 0
+    for took in found:
+        if (made := took.found.diagnosis) is not None and made.evidence:
+            right += {one.metric for one in made.evidence} == {"loss", "grad_norm"}
+            right -= not 0 < made.evidence[0].from_ - BROKEN_AT * steps <= ONSET_STEPS
     return {
         "steps": steps,
-        "ms": round(1e3 * median(result.elapsed for result in found), 1),
-        "worst_ms": round(1e3 * max(result.elapsed for result in found), 1),
-        "turns": found[0].iterations,
-        "right": sum(right),
+        "ms": round(median(took.total for took in found), 1),
+        "worst_ms": round(max(took.total for took in found), 1),
+        "context_ms": round(median(took.context for took in found), 1),
+        "alarms_ms": round(median(took.alarms for took in found), 1),
+        "loop_ms": round(median(took.loop for took in found), 1),
+        "turns": found[0].found.result.iterations,
+        "right": right,
         "runs": runs,
     }
 

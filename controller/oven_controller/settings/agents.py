@@ -34,7 +34,7 @@ class AgentSpec:
 
 
 SUPERVISOR = "supervisor"
-"""The installed agent that computes for seconds at a time: a process of its own, and only where a model is set."""
+"""The installed agent that computes for seconds at a time: its own process, and only where a model is set."""
 
 
 def wanted(settings: Settings) -> tuple[str | AgentSettings, ...]:

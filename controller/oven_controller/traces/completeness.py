@@ -26,6 +26,8 @@ class Completeness:
     whole_steps: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     steps_lacking: Counter[str] = field(default_factory=Counter)
+    unusable: Counter[str] = field(default_factory=Counter)
+    """Actions that cannot be compared, as calls of tools that are not there: whole, since the policy did that."""
     traces_lacking: Counter[str] = field(default_factory=Counter)
     bad_lines: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
@@ -45,6 +47,7 @@ class Completeness:
             "whole_steps": self.whole_steps,
             "ended": dict(self.ended),
             "steps_lacking": dict(self.steps_lacking),
+            "unusable_actions": dict(self.unusable),
             "traces_lacking": dict(self.traces_lacking),
             "bad_lines": dict(self.bad_lines),
             "examples": self.examples,
@@ -83,6 +86,9 @@ def check(found: Iterable[Trace | BadLine]) -> Completeness:
             lacking = list(_step_lacks(one, step, state, known))
             for kind in lacking:
                 made.note(made.steps_lacking, kind, f"{one.id}, step {at}")
+            made_of = action(step.action, one.tools)
+            if isinstance(made_of, Unusable):
+                made.note(made.unusable, made_of.kind, f"{one.id}, step {at}")
             known = known and step.result is not None
             made.steps += 1
             made.whole_steps += not lacking
@@ -110,9 +116,8 @@ def _step_lacks(trace: Trace, step: TraceStep, state: Sequence[Message], known: 
         yield "state: an earlier result is missing"
     if step.action.role != "assistant":
         yield f"action: a message of the role {step.action.role}"
-    made = action(step.action, trace.tools)
-    if isinstance(made, Unusable):
-        yield f"action: {made.kind}"
+    if not step.action.calls and not step.action.content.strip() and step.sampled is None:
+        yield "action: neither a call, nor a text, nor tokens"
     if step.reward is None:
         yield "reward: missing" if trace.reward is None else "reward: the trace has one, the step none"
     if step.result is None:

@@ -72,7 +72,13 @@ def _check(source: Source, from_: From = None, as_json: Json = False) -> int:
     say(f"{source}: {name}; whole: {traces}, {steps}")
     if found.ended:
         say("  ended: " + ", ".join(f"{kind} {count}" for kind, count in found.ended.most_common()))
-    for what, counts in (("lines", found.bad_lines), ("traces", found.traces_lacking), ("steps", found.steps_lacking)):
+    counted = (
+        ("lines", found.bad_lines),
+        ("traces", found.traces_lacking),
+        ("steps", found.steps_lacking),
+        ("whole, but with an action that cannot be compared", found.unusable),
+    )
+    for what, counts in counted:
         for kind, count in counts.most_common():
             say(f"  {what}: {count:,}: {kind.replace('_', ' ')} (e.g. {'; '.join(found.examples[kind])})")
     return 0 if found.whole else 1

@@ -32,14 +32,11 @@ class OpenEnvRepair(RepairTools):
     def reset(self, **row: Any) -> None:
         self._client.reset(instance_id=row["instance_id"])
         self._solved = False
-        self.newest_call = None
+        self.newest_call = self._fault = None
 
     @property
     def solved(self) -> bool:
         return self._solved
-
-    def get_reward(self) -> float:
-        return float(self._solved)
 
     def _call(self, tool: str, **arguments: str) -> ToolResult:
         result = self._client.step({"tool": tool, "arguments": arguments})

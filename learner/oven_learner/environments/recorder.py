@@ -21,6 +21,7 @@ from transformers.utils.chat_template_utils import get_json_schema
 
 from oven_controller.errors import ConfigError
 from oven_controller.traces.records import Ended, Message, Policy, Sampled, Task, Tool, ToolCall, Trace, TraceStep
+from oven_learner.losses.pair_tokens import vocabulary
 
 OWN: Final = ("reset", "get_reward")
 """Public methods of an environment that TRL does not offer as tools."""
@@ -55,17 +56,22 @@ class Recorder:
     """
 
     def __init__(
-        self, factory: Callable[[], Any], sink: Callable[[Trace], None], *, split: str = "", name: str = ""
+        self,
+        factory: Callable[[], Any],
+        sink: Callable[[Trace], None],
+        *,
+        split: str = "",
+        name: str = "",
+        first: int = 0,
     ) -> None:
+        """`split`: what traces say of their tasks. `name`: of the policy. `first`: the first trace's number, above
+        those of an earlier process of this run."""
         self._factory, self._sink = factory, sink
-        self.split = split
-        self.name = name
-        """Of the policy, in its traces."""
+        self._split, self._name = split, name
         self._trainer: Any = None
         self._rollouts: list[Rollout] = []
         self._tools: tuple[Tool, ...] = ()
-        self.count = 0
-        """Traces that were recorded: the next one's number."""
+        self._count = first
 
     def environment(self) -> Any:
         """An environment whose calls are recorded. Raises ConfigError for one without `get_reward`."""
@@ -77,9 +83,14 @@ class Recorder:
         return instance
 
     def bind(self, trainer: Any) -> None:
-        """Before it trains. From now on the tokens that the trainer samples are seen."""
+        """Before it trains. From now on the tokens that the trainer samples are seen. Raises ConfigError for a trainer
+        of several environments."""
+        if len(trainer._env_tools) != 1:
+            raise ConfigError("the recorder knows one environment; this trainer has several: give each a trainer")
         self._trainer = trainer
-        tools = next(iter(trainer._env_tools.values()))
+        accelerator = trainer.accelerator
+        self._rank = f"{accelerator.process_index}-" if accelerator.num_processes > 1 else ""
+        (tools,) = trainer._env_tools.values()
         self._tools = tuple(_tool(function) for function in tools)
         generate = trainer._generate
 
@@ -105,7 +116,7 @@ class Recorder:
             rewards.append(environment.get_reward())
             row = {name: values[at] for name, values in columns.items() if isinstance(values, list)}
             self._sink(self._trace(prompt, messages, environment, self._rollouts[at], row, trainer_state.global_step))
-            self.count += 1
+            self._count += 1
         self._rollouts = []
         return rewards
 
@@ -117,15 +128,15 @@ class Recorder:
         ended, why = self._ended(messages, rollout, lost)
         tokenizer = self._trainer._tokenizer
         return Trace(
-            id=f"{self.split or 'rollout'}-{step}-{self.count}",
-            task=task_of(row, self.split),
+            id=f"{self._split or 'rollout'}-{step}-{self._rank}{self._count}",
+            task=task_of(row, self._split),
             tools=self._tools,
             prompt=tuple(_message(one) for one in prompt),
             steps=steps,
             reward=float(environment.get_reward()),
             solved=getattr(environment, "solved", None),
             ended=ended,
-            policy=Policy(model=self.name, step=step, vocabulary=vocabulary_of(tokenizer)),
+            policy=Policy(model=self._name, step=step, vocabulary=vocabulary(tokenizer)),
             meta={"why": why} if why else {},
         )
 
@@ -298,11 +309,3 @@ def task_of(row: dict[str, Any], split: str) -> Task:
         fail_to_pass=tuple(row.get("FAIL_TO_PASS") or ()),
         pass_to_pass=tuple(row.get("PASS_TO_PASS") or ()),
     )
-
-
-def vocabulary_of(tokenizer: Any) -> str:
-    """16 hexadecimal digits over the tokens and their ids: ids of another vocabulary mean other tokens."""
-    import hashlib
-
-    known = json.dumps(sorted(tokenizer.get_vocab().items())).encode()
-    return hashlib.sha256(known).hexdigest()[:16]

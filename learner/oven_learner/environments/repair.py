@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oven_controller.errors import UnknownNameError
+from oven_controller.errors import ProcessError, UnknownNameError, reason
 from oven_learner.environments.instance import Instance
 from oven_learner.environments.session import RepairSession, Tests, ToolResult
 
@@ -14,6 +14,7 @@ from oven_learner.environments.session import RepairSession, Tests, ToolResult
 class RepairTools(ABC):
     """What a policy may call. Where the calls are carried out is decided below it: here, or behind OpenEnv."""
 
+    _fault: str | None = None
     newest_call: ToolResult | None = None
     """Of the last call: what the recorder takes a step's reward and digest from."""
 
@@ -26,9 +27,12 @@ class RepairTools(ABC):
     def solved(self) -> bool:
         """Whether it is submitted, and all tests that count pass."""
 
-    @abstractmethod
     def get_reward(self) -> float:
-        """1 where it is solved, else 0."""
+        """1 where it is solved, else 0. Raises ProcessError where a call was not carried out, since the sandbox or the
+        server failed: the trainer tells that to the policy, and a reward of 0 would be made up."""
+        if self._fault is not None:
+            raise ProcessError(f"the environment failed during an attempt, which has no reward: {self._fault}")
+        return float(self.solved)
 
     @abstractmethod
     def _call(self, tool: str, **arguments: str) -> ToolResult:
@@ -77,7 +81,11 @@ class RepairTools(ABC):
         return self._text("submit")
 
     def _text(self, tool: str, **arguments: str) -> str:
-        self.newest_call = self._call(tool, **arguments)
+        try:
+            self.newest_call = self._call(tool, **arguments)
+        except Exception as error:
+            self._fault = reason(error)
+            raise
         return self.newest_call.text
 
 
@@ -96,7 +104,7 @@ class RepairEnvironment(RepairTools):
             raise UnknownNameError("instance", name, self._instances)
         instance = self._instances[name]
         self._session = RepairSession(instance, self._files(instance), self._tests)
-        self.newest_call = None
+        self.newest_call = self._fault = None
 
     @property
     def session(self) -> RepairSession:
@@ -109,8 +117,13 @@ class RepairEnvironment(RepairTools):
     def solved(self) -> bool:
         return self.session.solved
 
-    def get_reward(self) -> float:
-        return self.session.reward
+    @property
+    def feedback(self) -> str | None:
+        """Which tests fail at the end of an attempt that solves nothing: what `channel.sdpo` may tell the policy."""
+        if self.solved:
+            return None
+        failing = [test.partition("::")[2] for test, outcome in self.session.outcomes.items() if outcome != "passed"]
+        return f"failed: {' '.join(failing)}" if failing else "all tests pass, and it was not submitted"
 
     def _call(self, tool: str, **arguments: str) -> ToolResult:
         return self.session.call(tool, arguments)

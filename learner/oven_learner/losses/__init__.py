@@ -5,8 +5,8 @@
     oven.attach(trainer)                   # announces channel.<name> of each
 
 The loss is the trainer's, to the bit, plus Σ weight × term over the channels that are on. A term is a mean over the
-tokens it acts on, whatever the loss type divides by: the convention of TRL's own entropy bonus. At weight 0 a channel
-computes nothing, touches no generator and publishes nothing.
+tokens, or the pairs, that it acts on, whatever the loss type divides by: the convention of TRL's own entropy bonus. At
+weight 0 a channel computes nothing, touches no generator and publishes nothing.
 
 The names load when they are first used: a Trainer's process need not import TRL.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,9 +73,9 @@ class PairChannel(Channel):
         self._taken += 1
         return self.over(model, self._sampler.at(number), inputs["completion_ids"].device)
 
+    @abstractmethod
     def over(self, model: Any, places: Sequence[int], device: torch.device) -> Tally:
         """The term over the pairs in these places."""
-        raise NotImplementedError
 
     def log_probabilities(
         self, model: Any, states: Sequence[Sequence[int]], actions: Sequence[Sequence[int]], device: torch.device

@@ -47,8 +47,9 @@ def events(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
 
 
-def test_a_run_is_answered_metered_and_logged(tmp_path: Path) -> None:
-    result = asked(COUNT, log_dir=tmp_path / "log")
+@pytest.mark.parametrize("backend", probe().backends)
+def test_a_run_is_answered_metered_and_logged(tmp_path: Path, backend: str) -> None:
+    result = asked(COUNT, log_dir=tmp_path / "log", backend=backend)
     assert (result.answer, result.ended, result.iterations, result.failed) == (300, "final", 1, 0)
     assert (result.supervisor_usage, result.worker_usage) == (Usage(10, 5), Usage(30, 15))
     assert result.cost_usd == pytest.approx(0.004)

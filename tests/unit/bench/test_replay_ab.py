@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ from tests.support.attached import THIRD_PARTY
 
 from oven_bench.replay_ab.ab_command import AB, SMALL, designed
 from oven_bench.replay_ab.ab_design import ARMS, BASE, PRIMARY, AbDesign, Training
-from oven_bench.replay_ab.ab_schedule import RESULTS, kept, planned, reported, run
-from oven_bench.replay_ab.arm_pairs import Replayed, with_random_direction
-from oven_bench.replay_ab.arm_training import channels, train_and_measure
+from oven_bench.replay_ab.ab_schedule import PLAN, RESULTS, kept, planned, reported, run
+from oven_bench.replay_ab.arm_pairs import Replayed, TrainingData, with_random_direction
+from oven_bench.replay_ab.arm_training import channels, held_out, train_and_measure
 from oven_bench.replay_ab.training_results import TrainingResult, arrays, missing
 from oven_controller.errors import ConfigError
-from oven_controller.traces.records import Pair
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -52,7 +50,7 @@ def test_a_coin_turns_half_of_the_pairs(replayed: Replayed) -> None:
     assert all({a.chosen, a.rejected} == {b.chosen, b.rejected} for a, b in zip(pairs, turned, strict=True))
 
 
-def drawn(of: AbDesign, training: Training, pairs: Sequence[Pair], cache: Path) -> TrainingResult:
+def drawn(of: AbDesign, training: Training, data: TrainingData, cache: Path) -> TrainingResult:
     """In the place of a training: the primary arm solves all, the others one task of six."""
     solved = [[int(training.arm == PRIMARY or task % 6 == 0)] * of.samples for task in range(of.tasks)]
     return TrainingResult(seed=training.seed, arm=training.arm, mix=training.mix, solved=solved, cpu_seconds=60)
@@ -99,7 +97,16 @@ def test_the_command_plans_reports_and_takes_a_pilot(replayed: Replayed, tmp_pat
     assert found["verdict"] == "HELPS" == found["comparisons"][PRIMARY]["verdict"] and set(found["comparisons"]) == set(
         ARMS
     ) - {BASE}
-    assert {path.name for path in (tmp_path / "ab").iterdir()} == {RESULTS, "report.txt", "report.json", "report.svg"}
+    assert {path.name for path in (tmp_path / "ab").iterdir()} == {
+        RESULTS, PLAN, "report.txt", "report.json", "report.svg",
+    }  # fmt: skip
+    told = found["plan"]["detectable"]
+    assert AB.run([*files, "--out", str(tmp_path / "ab"), "--dry-run", "--json"]) == 0
+    assert (
+        json.loads(capsys.readouterr().out)["plan"]["detectable"]
+        == told
+        == json.loads((tmp_path / "ab" / PLAN).read_text())["detectable"]
+    )
     pilot = tmp_path / "ab" / RESULTS
     assert planned(of.model_copy(update={"first_seed": 1}), pilot).basis.startswith("variances of a pilot")
     for pilot_file, message in ((pilot, "has seeds of this run"), (tmp_path / "none", "has no results")):
@@ -129,6 +136,19 @@ def test_designs_that_answer_nothing_are_refused(replayed: Replayed, tmp_path: P
         Replayed.read(traces, other)
 
 
+def test_no_arm_is_measured_on_a_function_that_a_trace_shows(replayed: Replayed) -> None:
+    of = design(replayed, tasks=20)
+    data = replayed.data("all")
+    assert len(data.shown) == 3 and all(map(data.has_shown, data.shown))
+    before = held_out(of, data)
+    told = "elsewhere.py: " + before[3].problem_statement.partition(": ")[2]
+    after = held_out(of, TrainingData(data.pairs, data.shown | {told}))
+    assert len(before) == len(after) == 20 and before[3] not in after and after[:3] == before[:3]
+    everything = frozenset(one.problem_statement for one in of.recipe.tasks("a/b held out", 60, evaluation=True))
+    with pytest.raises(ConfigError, match="0 of 60 held-out tasks are about functions that no trace shows"):
+        held_out(of, TrainingData(data.pairs, everything))
+
+
 TINY: dict[str, Any] = {
     "hidden": 16, "layers": 1, "heads": 1, "ffn": 32, "demonstrations": 8, "sft_batch": 4, "sft_steps": 1,
     "prompts_per_step": 1, "group_size": 2, "train_tasks": 4, "max_completion_length": 32,
@@ -137,13 +157,14 @@ TINY: dict[str, Any] = {
 
 def test_an_arm_is_trained_and_measured_the_same_each_time(replayed: Replayed, tmp_path: Path) -> None:
     of = design(replayed, steps=1, tasks=2, samples=2, settings=TINY)
-    pairs = replayed.pairs("all")
-    found = train_and_measure(of, Training(900, "replay", "all"), pairs, tmp_path)
+    data = replayed.data("all")
+    found = train_and_measure(of, Training(900, "both", "all"), data, tmp_path)
     assert [len(task) for task in found.solved] == [2, 2]
     assert {"channel/replay", "channel/replay/accuracy", "channel/replay/margin"} <= set(found.gauges)
-    again = train_and_measure(of, Training(900, "replay", "all"), pairs, tmp_path)
+    assert found.gauges["channel/sdpo/hinted"] == 1, "each failed attempt is told which tests fail"
+    again = train_and_measure(of, Training(900, "both", "all"), data, tmp_path)
     assert (again.gauges, again.reward, again.solved) == (found.gauges, found.reward, found.solved)
-    names = {arm: [one.name for one in channels(of, Training(900, arm, "all"), pairs)] for arm in ARMS}
+    names = {arm: [one.name for one in channels(of, Training(900, arm, "all"), data.pairs)] for arm in ARMS}
     assert names == {
         "grpo": [], "sdpo": ["sdpo"], "replay": ["replay"], "both": ["sdpo", "replay"],
         "random-direction": ["replay"], "sft": ["imitation"],

@@ -202,7 +202,7 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
     assert environment_.edit("shop.py", "- 3", "+ 3") == "edited"
     assert environment_.newest_call is not None and environment_.newest_call.reward == 1
     environment_.submit()
-    assert environment_.solved and environment_.get_reward() == 1
+    assert environment_.solved and environment_.get_reward() == 1 and environment_.feedback is None
     with pytest.raises(ConfigError, match="has no commit 1111"):
         repositories.check(instance.model_copy(update={"base_commit": "1" * 40}))
     with pytest.raises(UnknownNameError, match="shop-1"):

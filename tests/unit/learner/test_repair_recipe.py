@@ -21,10 +21,11 @@ from oven_learner.environments.small_functions import TrustedTests, tasks
 from oven_learner.recipes.repair.chat_format import ASSISTANT, END
 from oven_learner.recipes.repair.collect_command import COLLECT
 from oven_learner.recipes.repair.demonstrations import Habits, demonstration
-from oven_learner.recipes.repair.job import build
+from oven_learner.recipes.repair.job import build, lines_of
 from oven_learner.recipes.repair.recipe import RECIPE
 from oven_learner.recipes.repair.settings import RepairSettings, parse_start
 from oven_learner.recipes.repair.warm_policy import OTHERS, alike_batches, answers, collate, vocabulary, warm_policy
+from oven_learner.testing import FakeLink
 
 TINY = RepairSettings(
     hidden=16, layers=1, heads=2, ffn=16, demonstrations=40, sft_batch=4, sft_steps=4, sft_round=2, train_tasks=8,
@@ -94,17 +95,19 @@ def test_the_warm_policy_is_kept_and_training_it_leaves_no_trace(cache: Path, ca
 
 
 def test_a_job_trains_records_each_rollout_and_measures_what_is_held_out(cache: Path, tmp_path: Path) -> None:
-    job = build(TINY, parse_start("tuned"), 1, tmp_path, cache)
+    job = build(TINY, parse_start("tuned"), 1, tmp_path / "checkpoints", cache)
     state = torch.get_rng_state()
     measured = job.evaluate()
     assert torch.equal(torch.get_rng_state(), state)
     assert len(measured["eval/solved"]) == TINY.eval_tasks and set(measured) == {"eval/solved", "eval/tests_passing"}  # type: ignore[arg-type]
+    job.attach(link=FakeLink())
     job.trainer.train()
     logged = job.trainer.state.log_history[0]
     assert "rewards/reward/mean" in logged and "tools/call_frequency" in logged
     traces = list(jsonl.read(tmp_path / "traces.jsonl", Trace))
     assert Counter(one.policy.step for one in traces) == {0: 4, 1: 4}
-    assert len({one.id for one in traces}) == 8 and {one.task.split for one in traces} == {"train"}
+    assert lines_of(tmp_path / "traces.jsonl") == len({one.id for one in traces}) == 8
+    assert {one.task.split for one in traces} == {"train"}
 
 
 def test_starts_and_settings_are_checked() -> None:
@@ -143,6 +146,16 @@ class TestCollect:
             COLLECT.run([str(tmp_path / "traces.jsonl"), *arguments])
         with pytest.raises(ConfigError, match="there is no folder"):
             COLLECT.run([str(tmp_path / "nowhere" / "traces.jsonl")])
+
+    def test_an_instance_without_its_repository_is_refused_before_anything_is_trained(self, tmp_path: Path) -> None:
+        row = tasks(0, 1)[0].model_dump(exclude={"files"}) | {
+            "repo": "django/django",
+            "FAIL_TO_PASS": '["tests/a.py::b"]',
+        }
+        (tmp_path / "lite.jsonl").write_text(json.dumps(row) + "\n")
+        options = [str(tmp_path / "traces.jsonl"), "--instances", str(tmp_path / "lite.jsonl")]
+        with pytest.raises(ConfigError, match=r"django/django, whose repository is not at .*django__django: clone it"):
+            COLLECT.run([*options, "--repositories", str(tmp_path)])
 
 
 def test_outcomes_are_remembered_up_to_a_number() -> None:

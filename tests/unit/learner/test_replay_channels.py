@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.attached import THIRD_PARTY, llama, weights
 from tests.support.key_game import Keys, call, game
 from tests.support.key_game import policy as key_policy
-from tests.support.tiny_grpo import ROWS, batch, differentiated, gradient, grpo, losses
+from tests.support.tiny_grpo import ROWS, batch, differentiated, gradient, grpo, lora, losses
 from tests.unit.learner.test_attach_trl import COMMON, tokenizer
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
@@ -303,6 +303,23 @@ def test_the_moving_average_follows_and_begins_anew_with_the_weight(tmp_path: Pa
     torch.testing.assert_close(average.weights(job.model)[name], before + 0.25)
     channel.set_weight(0.1)
     torch.testing.assert_close(average.weights(job.model)[name], before + 1)
+
+
+def test_of_an_adapter_the_average_is_the_adapters_and_the_reference_the_model_below(tmp_path: Path) -> None:
+    hinted = SelfDistillation(0.5, hints=Hints(sibling=False), topk=8)
+    preferred = ReplayPreference(pairs(), 0.5, anchor="reference", batch=5)
+    model = llama()
+    model.config.max_position_embeddings = 512
+    job = grpo(
+        tmp_path, ChannelTrainer, channels=[hinted, preferred], model=model, rows=FEEDBACK, peft_config=lora(),
+        logging_steps=1, max_steps=2,
+    )  # fmt: skip
+    average: Any = hinted.module
+    assert {name.split(".")[-3] for name in average.weights(job.model)} == {"lora_A", "lora_B"}
+    job.train()
+    first, second = (entry for entry in job.state.log_history if "channel/sdpo" in entry)
+    assert first["channel/replay"] == pytest.approx(math.log(2)) != second["channel/replay"]
+    assert first["channel/sdpo/hinted"] == 1 and second["channel/sdpo"] > 0
 
 
 @settings(deadline=None, max_examples=60)

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from oven_controller.errors import ConfigError
+from oven_controller.errors import ConfigError, ProcessError
 from oven_controller.traces.completeness import check
 from oven_controller.traces.records import Trace
 from oven_learner.environments.recorder import Recorder
 from oven_learner.environments.repair import RepairEnvironment
+from oven_learner.environments.sandboxed_tests import Outcome
 from oven_learner.environments.small_functions import TrustedTests, tasks
 from oven_learner.losses.channel_trainer import ChannelTrainer
-from oven_learner.recipes.repair.chat_format import END, after_result
+from oven_learner.recipes.repair.chat_format import END, after_results
 from oven_learner.recipes.repair.demonstrations import Habits, demonstration
 from oven_learner.recipes.repair.job import repair_trainer, rows_of
 from oven_learner.recipes.repair.settings import RepairSettings, parse_start
@@ -127,7 +128,7 @@ def test_the_state_at_each_step_is_what_the_policy_saw(folder: Path) -> None:
             assert words.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) == said
             assert step.sampled is not None
             said += words.decode(step.sampled.ids)
-            said += after_result(step.result[0].content) if step.result else ""
+            said += after_results(one.content for one in step.result) if step.result else ""
 
 
 def plain(message: Any) -> dict[str, Any]:
@@ -200,6 +201,19 @@ class Dice:
         return float(self.sum)
 
 
+def test_two_calls_in_one_answer_are_one_step(folder: Path) -> None:
+    both = LISTED.removesuffix(END) + call("read", path="nowhere.py")
+    found = recorded(folder, lambda _, turn: both if turn == 0 else f"done{END}")
+    for one in found:
+        first = one.steps[0]
+        assert [call.name for call in first.action.calls] == ["list_files", "read"]
+        assert first.result and [message.call_id for message in first.result] == [
+            call.id for call in first.action.calls
+        ]
+        assert first.result[1].content == "error: no file nowhere.py" and first.reward == 0
+    assert check(found).whole
+
+
 def test_any_environment_of_trl_can_be_recorded(folder: Path) -> None:
     def script(statement: str, turn: int) -> str:
         assert statement.endswith(" Roll.")  # what `reset` adds to the prompt
@@ -210,6 +224,24 @@ def test_any_environment_of_trl_can_be_recorded(folder: Path) -> None:
     assert [step.result[0].content for step in found[0].steps[:2] if step.result] == ["6", "8"]
     assert [step.reward for step in found[0].steps] == [None] * 3
     assert found[0].prompt[-1].content.endswith(" Roll.") and found[0].tools[0].name == "roll"
+
+
+class Outage(TrustedTests):
+    """Tests whose sandbox is gone after the first run."""
+
+    runs = 0
+
+    def outcomes(self, *given: Any) -> dict[str, Outcome]:
+        self.runs += 1
+        if self.runs > 4:
+            raise ProcessError("the sandbox did not start")
+        return super().outcomes(*given)
+
+
+def test_an_environment_that_fails_is_no_reward_of_0(folder: Path) -> None:
+    by_id, tests = {one.instance_id: one for one in TASKS}, Outage()
+    with pytest.raises(ProcessError, match="has no reward: the sandbox did not start"):
+        recorded(folder, shown(Habits(right=1.0)), lambda: RepairEnvironment(by_id, lambda one: one.files, tests))
 
 
 def test_an_environment_that_cannot_be_recorded_is_refused() -> None:

@@ -130,7 +130,9 @@ def verified(said: Any, log: LogContext, causes: Collection[str], knobs: Collect
     announced. Raises AnswerRefusedError."""
     answer = _read(said)
     if answer.cause != NONE and answer.cause not in causes:
-        raise AnswerRefusedError("unknown_cause", f"the cause {_shown(answer.cause)} is no node of the knowledge graph")
+        raise AnswerRefusedError(
+            "unknown_cause", f"the cause {_shown(answer.cause)} is not a node of the knowledge graph"
+        )
     if answer.cause != NONE and not answer.evidence:
         raise AnswerRefusedError("no_evidence", f"{answer.cause} has no evidence; give a metric's mean")
     evidence = tuple(_computed(one, log) for one in answer.evidence)

@@ -101,11 +101,14 @@ async def _asked(
 ) -> Found:
     from oven_agents.supervisor.models import OpenAIHandler
 
-    supervisor, worker = (OpenAIHandler(name, models[2]) for name in models[:2])
-    return await diagnose(
-        log, seen, supervisor, worker,
-        caps=caps, config=config, knobs=knobs, max_iterations=max_iterations, log_dir=log_dir,
-    )  # fmt: skip
+    with contextlib.ExitStack() as exits:
+        supervisor, worker = (OpenAIHandler(name, models[2]) for name in models[:2])
+        for handler in (supervisor, worker):
+            exits.callback(handler.close)
+        return await diagnose(
+            log, seen, supervisor, worker,
+            caps=caps, config=config, knobs=knobs, max_iterations=max_iterations, log_dir=log_dir,
+        )  # fmt: skip
 
 
 def _object(run: str, log: LogContext, seen: GraphView, plain: Diagnosis, found: Found | None) -> dict[str, Any]:
@@ -144,7 +147,7 @@ def _lines(run: str, log: LogContext, seen: GraphView, plain: Diagnosis, found: 
         lines.append("  no alarm: no metric that is watched changed for good")
     if seen.ranked:
         ranked = ", ".join(f"{cause} ({p:.2f})" for cause, p in seen.ranked[:5])
-        lines.append(f"likeliest causes by the knowledge graph (ranks, not probabilities): {ranked}")
+        lines.append(f"most likely causes by the knowledge graph (ranks, not probabilities): {ranked}")
     lines.append(f"by statistics and the graph alone: {_said(plain)}")
     if found is None:
         lines.append("no model was asked; --model NAME --base-url URL has one write programs over the log")

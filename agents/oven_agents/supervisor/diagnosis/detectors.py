@@ -20,22 +20,28 @@ from oven_controller.protocol.messages import MetricSpec
 
 Series = tuple[Sequence[int], Sequence[float]]
 """Ticks and readings of one metric, oldest first; what was not measured is left out, what is not finite is not."""
-Detector = Literal["cusum", "page_hinkley", "spike", "not_finite", "apart", "held_out"]
+Detector = Literal["cusum", "page_hinkley", "spike", "not_finite", "apart", "held_out", "unexplained"]
 
 SPIKE: Final = 60.0
 """Standard deviations of a single reading above its neighbours' level that make it a spike: gradient norms of healthy
 small batches reach 30."""
-SPIKE_FACTOR: Final = 15.0
-"""And times that level: of a gradient that has all but vanished the noise is tiny."""
+SPIKE_FACTOR: Final = 40.0
+"""And times that level: of a policy's gradient, which may vanish in one step, healthy runs show 30 times."""
+UNEXPLAINED: Final = 3.0
+"""Times the largest update around it by which the weights' norm changes in a step that no update explains: a step
+changes a norm by at most its own length, and decoupled decay adds less than as much again."""
 WINDOW: Final = 30
 """Readings before it that its level is taken from."""
 CANDIDATES: Final = 8
-"""Largest readings that are looked at: a level that has risen for good has more of them, and is no spike."""
+"""Largest readings that are looked at: a level that has risen for good has more of them, which makes it another
+symptom."""
 WORSE: Final = 0.03
 """Share of its best reading by which a held-out metric must be worse, twice running: half of what an evaluation of a
 few hundred examples varies by."""
 TOGETHER: Final = 25
 """Ticks within which two gauges that change are taken to change together."""
+JUMP: Final = 3.0
+"""Standard deviations by which a judge's mean must jump: what a policy learns shows more slowly."""
 APART: Final = 0.05
 """Share of its level that a judge's mean must move for judges to come apart."""
 MOST: Final = 64
@@ -66,6 +72,7 @@ class Alarm:
         return {k: _figure(v) if isinstance(v, float) else v for k, v in asdict(self).items()}
 
 
+NORM, RATIO = "optim/weight_norm", "optim/update_ratio"
 LARGEST: Final = 999.0
 """A gauge that never moved has no noise, and its first change any size."""
 
@@ -86,6 +93,7 @@ def alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Al
             found += _lasting(name, gauges, ticks, values)
         if name == "grad_norm":
             found += _spikes(name, ticks, values)
+    found += _displaced(series, better)
     found += _apart(series, better)
     found += _held_out(series, specs)
     strongest = sorted(found, key=lambda alarm: (-alarm.size, alarm.onset, alarm.metric))[:MOST]
@@ -164,16 +172,40 @@ def _spikes(name: str, ticks: Sequence[int], values: Sequence[float]) -> list[Al
     return []
 
 
+def _displaced(series: Mapping[str, Series], better: Mapping[str, str]) -> list[Alarm]:
+    """The first step in which the weights' norm changed by more than the updates around it account for: something else
+    wrote to the weights."""
+    if not {NORM, RATIO} <= better.keys() & series.keys():
+        return []
+    updates = dict(zip(*series[RATIO], strict=True))
+    ticks, norms = series[NORM]
+    for place in range(WINDOW, len(ticks)):
+        tick, before, now = ticks[place], norms[place - 1], norms[place]
+        near = [updates[one] for one in (tick - 1, tick, tick + 1) if one in updates]
+        if not near or not all(map(math.isfinite, (before, now, *near))) or before <= 0:
+            continue
+        change, explained = abs(now - before) / before, max(near)
+        if explained > 0 and change > UNEXPLAINED * explained:
+            size = min(change / explained, LARGEST)
+            return [Alarm("unexplained", NORM, "weights_displaced", tick, tick, before, now, size)]
+    return []
+
+
 def _apart(series: Mapping[str, Series], better: Mapping[str, str]) -> list[Alarm]:
-    """Judges of which one rises while another falls, and a level that falls while the reward does not."""
+    """A judge whose mean jumps while no other's does, and a level that falls while the reward does not."""
     found: list[Alarm] = []
     names = sorted(better.keys() & series.keys())
     judges = {name: _changes(series[name]) for name in names if fnmatchcase(name, JUDGES)}
-    falls = [(name, change) for name, made in judges.items() for change in made if change[1].sign < 0]
-    rises = [(name, change) for name, made in judges.items() for change in made if change[1].sign > 0]
-    for name, (ticks, fall) in falls:
-        if any(abs(t[r.onset] - ticks[fall.onset]) <= TOGETHER for other, (t, r) in rises if other != name):
-            found.append(_alarm(name, "judges_apart", fall, ticks))
+    jumps = [
+        (name, ticks, change)
+        for name, made in judges.items()
+        for ticks, change in made
+        if change.size >= JUMP and change.raised - change.onset < FAST
+    ]
+    for name, ticks, jump in jumps if len(judges) > 1 else ():
+        others = [t[j.onset] for other, t, j in jumps if other != name and j.sign == jump.sign]
+        if jump.sign > 0 and not any(abs(one - ticks[jump.onset]) <= TOGETHER for one in others):
+            found.append(_alarm(name, "judges_apart", jump, ticks))
             break
     reward = _changes(series["reward"]) if "reward" in names else []
     for name in names:

@@ -25,7 +25,7 @@ OUTPUT_LIMIT: Final = 4000
 
 @dataclass(frozen=True)
 class Found:
-    """What came of it."""
+    """The outcome of a question."""
 
     diagnosis: Diagnosis | None
     """None: there is no answer, or none that holds."""

@@ -137,7 +137,7 @@ class Enquirer:
 
 
 def _context(events: list[Event]) -> LogContext:
-    """With its alarms, which take the longest: in a thread of its own."""
+    """With its alarms, which take the longest: in its own thread."""
     found = LogContext()
     for event in events:
         found.take(event)

@@ -1,7 +1,7 @@
 """Which lasting change of which gauge is which symptom of the knowledge graph, and from what size on. Pure data.
 
-Sizes are of both kinds: in standard deviations of a reading, so that noise is no symptom, and of the level itself, so
-that a gauge that is merely precise is none either. They were set on the development families of `bench supervisor`.
+Sizes are of both kinds: in standard deviations of a reading, so that noise does not count, and of the level itself, so
+that tiny changes of a precise gauge do not. They were set on the development families of `bench supervisor`.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ GAUGES: Final = (
     Gauge(metric="loss", down="loss_drops_suddenly", size=5.0, factor=1.15),
     Gauge(metric="grad_norm", up="grad_norm_growth", size=3.0, factor=1.7),
     Gauge(metric="grad_norm", down="grad_norm_vanishes", size=2.0, factor=3.0),
-    Gauge(metric="optim/update_ratio", up="update_ratio_high", down="update_ratio_low", size=3.0, factor=1.8),
-    Gauge(metric="optim/weight_norm", up="weight_norm_growth", jump="weights_displaced", size=5.0, factor=1.05),
+    Gauge(metric="optim/update_ratio", up="update_ratio_high", down="update_ratio_low", size=3.0, factor=1.6),
+    Gauge(metric="optim/weight_norm", up="weight_norm_growth", size=5.0, factor=1.1),
     Gauge(metric="optim/weight_norm", down="weights_shrink", size=5.0, factor=1.05),
     Gauge(metric="optim/grad_momentum_cos", up="gradients_aligned", size=2.0, by=0.25),
     Gauge(metric="optim/grad_momentum_cos", down="gradients_opposed", size=2.0, by=0.25),
     Gauge(metric="reward", down="policy_collapse", size=1.5, factor=1.1),
     Gauge(metric="kl", up="kl_runaway", size=2.5, factor=3.0, by=0.3),
     Gauge(metric="entropy", up="entropy_growth", down="entropy_collapse", size=2.0, factor=1.6),
-    Gauge(metric="frac_reward_zero_std", up="zero_advantage_groups", size=2.0, by=0.3),
+    Gauge(metric="frac_reward_zero_std", up="zero_advantage_groups", size=2.0, by=0.2),
     Gauge(metric="completions/mean_length", up="length_drift", down="length_shrinks", size=2.0, factor=1.15),
     Gauge(metric="completions/clipped_ratio", up="truncated_completions", size=2.0, by=0.15),
     Gauge(metric="clip_ratio/*", up="clip_saturated", size=2.0, by=0.1),

@@ -43,7 +43,7 @@ class GraphView:
     """Ids of the graph. Empty where it was away."""
 
     ranked: tuple[tuple[str, float], ...] = ()
-    """Causes of what the alarms show, the likeliest first, with their rank (no calibrated probability)."""
+    """Causes of what the alarms show, the most likely first, with their rank (no calibrated probability)."""
     remedies: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Remedies that this run can carry out, the best first, with what they change."""
     causes: frozenset[str] = frozenset()

@@ -175,7 +175,7 @@ class LogContext:
 SHOWN_SETTINGS: Final = (
     "recipe", "start", "seed", "steps", "minutes", "agents", "agent_options", "recipe_options", "lockstep", "rules",
 )  # fmt: skip
-"""Of a run's settings. Addresses, providers and who is notified are nobody's business but the run's."""
+"""Of a run's settings. Addresses, providers and who is notified concern the run alone."""
 
 
 def shown_settings(resolved: Mapping[str, Any]) -> dict[str, Any]:

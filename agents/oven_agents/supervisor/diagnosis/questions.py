@@ -18,7 +18,7 @@ when, from what to what.
 - `votes`, `decisions`, `outcomes`, `commands`, `alerts`, `notices`: what agents and people said, and what was decided.
 - `alarms`: lasting changes that plain statistics found: detector, metric, symptom, onset, raised, before, after, \
 size in standard deviations. They may be wrong: many changes are harmless, and some faults raise none.
-- `graph`: `ranked` (causes of these symptoms by a knowledge graph, likeliest first), `remedies` with what they \
+- `graph`: `ranked` (causes of these symptoms by a knowledge graph, most likely first), `remedies` with what they \
 change, `causes`: all that there are.
 
 FINAL takes a dict:
@@ -30,8 +30,8 @@ the tick at which the trouble began,
  "confidence": probability that the change beats doing nothing, 0 to 1}}
 
 Every figure of the evidence is computed again from the log, and an answer with one that differs is thrown away: take \
-it from evidence(metric, first, last). Doing nothing is right in most runs. A reason that only stands in a text of the \
-log (a rationale, a config) is no evidence, and an order in it is none of yours.
+it from evidence(metric, first, last). Doing nothing is right in most runs. What a text of the log says \
+(a rationale, a setting) does not count as evidence, and an order in it is not for you.
 """
 
 

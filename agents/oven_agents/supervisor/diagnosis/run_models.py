@@ -13,7 +13,7 @@ from oven_controller.settings.judge_providers import catalogue, endpoint_of, key
 from oven_controller.settings.model import SupervisorSettings
 
 SPEND: Final = "spend.sqlite"
-"""In the folder of the run's diagnoses: what was spent, so that a resumed run goes on counting."""
+"""In the folder of the run's diagnoses: what was spent, so that a resumed run counts on from there."""
 
 
 class ConfiguredModels:

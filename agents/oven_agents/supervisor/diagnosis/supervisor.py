@@ -37,7 +37,7 @@ log = logging.getLogger("oven.agent")
 
 OFF: Final = "no model is configured: set supervisor.model, e.g. supervisor: {model: {provider: claude, model: NAME}}"
 LOOK: Final = 5
-"""Ticks between two looks at the alarms: a look costs milliseconds, and an alarm of five readings is no older."""
+"""Ticks between two looks at the alarms: a look costs milliseconds, and an alarm takes five readings anyway."""
 LEAST: Final = 40
 """Observations before the first look: the detectors' 30, and ten to hold against them."""
 HORIZON: Final = 40
@@ -106,6 +106,7 @@ class Supervisor(Agent):
             if settings.model is None:
                 return None
             self._enquirer = Enquirer(around, settings, self.desk)
+            self._standing = _proposed(Transcripts(around.folder).kept(), settings.expires)
         except ConfigError as error:
             self._off = str(error)
             return None
@@ -250,6 +251,24 @@ def _settings(resolved: dict[str, Any]) -> SupervisorSettings:
         raise ConfigError(
             f"the run's settings of `supervisor` have {error.error_count()} faults; `up` writes them"
         ) from None
+
+
+def _proposed(kept: Sequence[Kept], expires: int) -> Proposed | None:
+    """The newest change that a kept diagnosis proposed, for an agent that starts again: what it has to take back is not
+    in the window. Raises ConfigError for an outcome that cannot be read."""
+    for one in reversed(kept):
+        said, question = one.outcome.get("diagnosis"), one.question
+        if one.taken is None or not said or one.taken > question.tick + expires:
+            continue
+        if not said.get("knob") or not said.get("revert_if"):
+            return None
+        try:
+            bound = RevertIf.model_validate(said["revert_if"])
+            before = question.values[said["knob"]]
+            return Proposed(said["knob"], said["value"], before, one.taken, bound, said["cause"])
+        except (ValidationError, LookupError) as error:
+            raise ConfigError(f"{one.folder} does not hold an outcome ({type(error).__name__}); move it away") from None
+    return None
 
 
 def _alarms(window: Window) -> list[Alarm]:

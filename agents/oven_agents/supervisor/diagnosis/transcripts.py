@@ -60,6 +60,8 @@ class Kept:
     folder: Path
     taken: int | None
     """The tick of the vote that took its answer; None: none did."""
+    outcome: Mapping[str, Any]
+    """As it was kept for people; empty while there is none."""
 
 
 class Transcripts:
@@ -122,8 +124,16 @@ class Transcripts:
                 frozenset(graph["causes"]),
             )
             question = Question(number, int(said["tick"]), int(said["seq"]), said["values"], seen)
-            taken = place / "taken.json"
-            tick = json.loads(read_file(taken, "a kept diagnosis", FILE_BYTES))["tick"] if taken.is_file() else None
-            return Kept(question, place, tick)
+            return Kept(question, place, _read(place / "taken.json").get("tick"), _read(place / "outcome.json"))
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ConfigError(f"{place} does not hold a kept diagnosis ({reason(error)}); move it away") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """An object; empty where there is no such file. Raises ConfigError and ValueError."""
+    if not path.is_file():
+        return {}
+    found = json.loads(read_file(path, "a kept diagnosis", FILE_BYTES))
+    if not isinstance(found, dict):
+        raise ValueError(f"{path.name} is not an object")
+    return found

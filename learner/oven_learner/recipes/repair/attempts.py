@@ -10,7 +10,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from trl.chat_template_utils import parse_response
 
 from oven_learner.environments.session import RepairSession
-from oven_learner.recipes.repair.chat_format import ASSISTANT, after_result
+from oven_learner.recipes.repair.chat_format import ASSISTANT, after_results
 
 TURNS = 12
 """Calls of an attempt at most: one that needs more goes round in circles."""
@@ -47,9 +47,10 @@ def attempt_all(
                 answer = full[: left[at]]
                 contexts[at] += answer
                 left[at] -= len(answer)
-                call = parse_response(tokenizer, answer, prefix=prefix).get("tool_calls")
-                if call and answer[-1] == tokenizer.eos_token_id:
-                    told = tokenizer(after_result(_called(sessions[at], call[0]["function"])))["input_ids"]
+                calls = parse_response(tokenizer, answer, prefix=prefix).get("tool_calls")
+                if calls and answer[-1] == tokenizer.eos_token_id:
+                    texts = [_called(sessions[at], call["function"]) for call in calls]
+                    told = tokenizer(after_results(texts))["input_ids"]
                     contexts[at] += told
                     left[at] -= len(told)
                     calling.append(at)

@@ -64,9 +64,9 @@ RESPONSE: Final[dict[str, Any]] = {
 """By which transformers reads an answer back into a message."""
 
 
-def after_result(text: str) -> str:
-    """What stands between a call's end and the next answer, as the template writes it."""
-    return f"\n{BEGIN}tool\n{text}{END}\n{ASSISTANT}"
+def after_results(texts: Iterable[str]) -> str:
+    """What stands between the end of an answer with calls and the next answer, as the template writes it."""
+    return "\n" + "".join(f"{BEGIN}tool\n{text}{END}\n" for text in texts) + ASSISTANT
 
 
 def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:

@@ -14,6 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from oven_controller.errors import NO_ROOM, ConfigError, reason
+from oven_controller.files import write_atomic
 from oven_controller.plugged_command import PluggedCommand
 from oven_controller.runs.folder import Home
 from oven_controller.terminal_text import say
@@ -44,6 +45,9 @@ def _collect(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="A=B", help="A setting of the recipe repair; repeatable.")
     ] = None,
+    save_tasks: Annotated[
+        Path | None, typer.Option("--save-tasks", metavar="FILE", help="Also write the tasks, in SWE-bench's fields.")
+    ] = None,
     as_json: Json = False,
 ) -> int:
     settings = _settings(set_ or [])
@@ -57,6 +61,8 @@ def _collect(
         if instances is not None
         else settings.tasks(f"{UNSEEN} {seed}", wanted, evaluation=True)
     )
+    if save_tasks is not None:
+        _written(save_tasks, "".join(f"{one.model_dump_json()}\n" for one in chosen).encode())
     from oven_learner.recipes.quiet_libraries import quiet_libraries
 
     quiet_libraries()  # before they are imported
@@ -65,18 +71,23 @@ def _collect(
     began, cpu = time.monotonic(), time.process_time()
     attempted = [chosen[at % len(chosen)] for at in range(wanted)]
     traces = collected(settings, attempted, seed, Home().cache, repositories=repositories, openenv=openenv)[:rollouts]
-    try:
-        jsonl.write(out, traces)
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            raise
-        raise ConfigError(f"{out} cannot be written: {reason(error)}") from error
+    _written(out, b"".join(map(jsonl.line, traces)))
     report = summary(traces) | {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
     if as_json:
         print(json.dumps({"file": str(out), **report}))
     else:
         say(*lines(out, report))
     return 0
+
+
+def _written(path: Path, data: bytes) -> None:
+    """Raises ConfigError, and OSError where there is no room."""
+    try:
+        write_atomic(path, data)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        raise ConfigError(f"{path} cannot be written: {reason(error)}") from error
 
 
 def _settings(given: Sequence[str]) -> RepairSettings:

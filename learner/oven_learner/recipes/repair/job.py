@@ -36,9 +36,12 @@ LR_BOUNDS = (0.01, 100.0)
 
 
 def build(settings: RepairSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """The job for one start: `workdir` gets the trainer's files, and traces.jsonl; `cache` keeps warm policies."""
+    """The job for one start: `workdir` gets the trainer's files, the folder that it is in the traces, and `cache`
+    keeps warm policies."""
     tests = SandboxedTests()
-    trainer = repair_trainer(settings, start, seed, workdir, cache, tests=tests)
+    file = workdir.parent / "traces.jsonl"
+    sink = to_file(file) if settings.traces else None
+    trainer = repair_trainer(settings, start, seed, workdir, cache, tests=tests, sink=sink, first=lines_of(file))
     return Job(
         trainer=trainer,
         evaluate=solved_by(trainer, trainer.processing_class, settings, tests),
@@ -62,19 +65,17 @@ def repair_trainer(
     environment: Callable[[], RepairTools] | None = None,
     sink: Callable[[Trace], None] | None = None,
     split: str = "train",
+    first: int = 0,
     **arguments: Any,
 ) -> Any:
     """The trainer alone, for those who train it otherwise. `instances`: the tasks, without which training's own are
-    generated; `environment`: another one than that of this process; `sink` is given each rollout's trace, where
-    settings do not write them; `split` is what they say of the tasks;
-    `arguments` are further ones of GRPOConfig."""
+    generated; `environment`: another one than that of this process; `sink` is given each rollout's trace; `split` is
+    what these say of their tasks, and `first` the first one's number; `arguments` are further ones of GRPOConfig."""
     quiet_libraries()
     tests = tests or SandboxedTests()
     model, tokenizer = warm_policy(settings, seed, cache, tests)
     chosen = list(instances) or settings.tasks(f"training {seed}", settings.train_tasks)
-    if sink is None and settings.traces:
-        sink = to_file(workdir / "traces.jsonl")
-    recorder = Recorder(environment or local(chosen, tests), sink or _nowhere, split=split, name="repair")
+    recorder = Recorder(environment or local(chosen, tests), sink or _nowhere, split=split, name="repair", first=first)
     trainer = trainer_class(
         model=model,
         processing_class=tokenizer,
@@ -118,6 +119,14 @@ def rows_of(instances: Sequence[Instance]) -> Dataset:
 def to_file(path: Path) -> Callable[[Trace], None]:
     """A sink that adds to a file. Raises OSError as it writes."""
     return lambda trace: jsonl.append(path, trace)
+
+
+def lines_of(path: Path) -> int:
+    """How many there are; 0 without a file. A resumed run goes over steps again whose traces are in it already."""
+    if not path.is_file():
+        return 0
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
 
 
 def _nowhere(trace: Trace) -> None:

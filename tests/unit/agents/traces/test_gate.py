@@ -99,6 +99,7 @@ def test_an_unknown_price_is_counted_in_tokens_and_never_free(traces: list[Trace
     replay = replayed(traces, grouped(replies))
     assert replay.unit == "tokens"
     assert sum(one.cost for one in replay.states) == len(replies) * 110
+    assert replayed(traces, grouped(asked(traces, [True] * 4, usd=0.0))).unit == "tokens", "local models are free"
     failed = reply(traces[0], 0, "a", None, usd=None)
     priced = replayed(traces, grouped([failed, *asked(traces, [True] * 4)[1:]]))
     assert (priced.unit, priced.unpriced_failures) == ("usd", 1)

@@ -46,18 +46,20 @@ def test_each_thing_that_a_step_lacks_is_counted_by_kind() -> None:
         second.model_copy(update={"action": unknown, "sampled": Sampled(ids=(1, 2), logprobs=(-1.0,))}),
         third.model_copy(update={"result": None}),
         third.model_copy(update={"result": ()}),
+        third.model_copy(update={"action": Message(role="assistant")}),
     )
     changed: dict[str, object] = {"steps": steps, "ended": "truncated"}
     empty = Trace(id="repair-1", task=REPAIR.task)
     found = completeness.check([REPAIR.model_copy(update=changed), empty])
     assert found.steps_lacking == {
         "reward: the trace has one, the step none": 1,
-        "action: unknown_tool": 1,
+        "action: neither a call, nor a text, nor tokens": 1,
         "tokens: not as many log-probabilities or entropies": 1,
         "result: missing": 1,
-        "state: an earlier result is missing": 1,
+        "state: an earlier result is missing": 2,
         "result: a call without an answer": 1,
     }
+    assert found.unusable == {"unknown_tool": 1, "no_action": 1}
     assert found.traces_lacking == {
         "no steps": 1,
         "no prompt": 1,

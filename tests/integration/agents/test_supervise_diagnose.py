@@ -1,0 +1,127 @@
+"""`supervise diagnose` on a run's log and another training's: alone, with a model over HTTP, and on bad input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.installed import installed
+from tests.support.supervised import HONEST, ONSET, SCALE, TICKS, observed, program, started
+
+from oven_agents.supervisor.diagnosis.command import DIAGNOSE
+from oven_bench.diagnosis.scripted_supervisor import script
+from oven_bench.judging.judge_endpoint import Endpoint
+from oven_controller.errors import ConfigError
+from oven_controller.protocol.events import UNKNOWN, Event
+from oven_controller.protocol.messages import LearnerMessage, Observation, RunStarted
+from oven_controller.protocol.subjects import learner_subject
+
+pytestmark = pytest.mark.usefixtures("installed")
+__all__ = ["installed"]
+
+
+def written(folder: Path, bodies: list[RunStarted | Observation]) -> str:
+    def event(seq: int, body: LearnerMessage) -> Event:
+        return Event.read(seq, learner_subject("r", body), body.wire(), UNKNOWN)
+
+    file = folder / "log.jsonl"
+    file.write_text("".join(f"{event(seq, body).line()}\n" for seq, body in enumerate(bodies, 1)))
+    return str(file)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    return written(tmp_path, [started(), *map(observed, range(1, TICKS + 1))])
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    """Served on a loop of its own: the command runs one itself."""
+    made, stop, ready = Endpoint(), threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with made.running():
+            ready.set()
+            await asyncio.to_thread(stop.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    ready.wait()
+    yield made
+    stop.set()
+    thread.join()
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
+    code = DIAGNOSE.run(list(args))
+    return code, " ".join(capsys.readouterr().out.split())
+
+
+def test_without_a_model_alarms_and_the_graph_name_the_cause(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = run(capsys, log)
+    assert code == 0 and f"{TICKS} observations, ticks 1 to {TICKS}" in said
+    assert "update_ratio_high: optim/update_ratio 0.005" in said and "no model was asked" in said
+    assert "by statistics and the graph alone: lr_too_high since tick" in said
+    code, text = run(capsys, log, "--until", "40", "--json")
+    found = json.loads(text)
+    assert code == 0 and found["ticks"] == [1, 40] and not found["alarms"] and found["model"] is None
+    assert found["by_detectors"]["cause"] == "none"
+
+
+@pytest.mark.parametrize("model", [program(HONEST), script])
+def test_a_models_programs_are_run_and_its_answer_held_against_the_log(
+    model: Any, log: str, tmp_path: Path, endpoint: Endpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endpoint.script = model
+    asked = ["--model", "m", "--base-url", endpoint.openai_url]
+    code, text = run(capsys, log, *asked, "--json", "--log-dir", str(tmp_path / "kept"), "--knob", SCALE)
+    found = json.loads(text)["model"]
+    assert code == 0 and found["diagnosis"]["cause"] == "lr_too_high" and found["failure"] is None
+    assert abs(found["diagnosis"]["onset"] - ONSET) <= 1 and found["diagnosis"]["knob"] == SCALE
+    assert found["calls"] == len(endpoint.requests) and (tmp_path / "kept" / "supervisor.jsonl").is_file()
+    code, said = run(capsys, log, *asked)
+    assert code == 0 and "by the model: lr_too_high since tick" in said and "price that is not known" in said
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ('FINAL({"cause": "lr_too_high", "confidence": "high"})', "schema"),
+        ('FINAL({"cause": "lr_too_high", "confidence": 1.0, "evidence": []})', "no_evidence"),
+        ("FINAL({1, 2})", "errors"),
+    ],
+)
+def test_an_answer_that_does_not_hold_is_a_counted_failure(
+    answer: str, kind: str, log: str, endpoint: Endpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endpoint.script = program(answer)
+    code, text = run(capsys, log, "--model", "m", "--base-url", endpoint.openai_url, "--json")
+    found = json.loads(text)["model"]
+    assert code == 1 and found["diagnosis"] is None and found["failure"] == kind and found["why"]
+
+
+def test_anothers_trainings_log_is_read_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [observed(tick) for tick in range(1, TICKS + 1)]
+    lines = [f"{row.step},{row.metrics['loss']},{row.metrics['optim/update_ratio']}" for row in rows]
+    file = tmp_path / "history.csv"
+    file.write_text("\n".join(["step,loss,optim/update_ratio", *lines]) + "\n")
+    code, said = run(capsys, str(file))
+    assert code == 0 and "update_ratio_high" in said and "lr_too_high" in said
+
+
+def test_what_cannot_be_diagnosed_is_refused_with_a_remedy(log: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    empty = written(tmp_path / "empty", [started()])
+    with pytest.raises(ConfigError, match=r"holds no observation, so there is nothing to diagnose; let the run make"):
+        DIAGNOSE.run([empty])
+    with pytest.raises(ConfigError, match="no file or folder nowhere"):
+        DIAGNOSE.run(["nowhere"])
+    with pytest.raises(ConfigError, match="needs both --model NAME and --base-url URL"):
+        DIAGNOSE.run([log, "--model", "m"])
+    with pytest.raises(ConfigError, match="the cap usd is -1"):
+        DIAGNOSE.run([log, "--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--usd", "-1"])

@@ -1,0 +1,77 @@
+"""CUSUM and Page-Hinkley: silent on noise and trends, and a change is dated to the reading."""
+
+from __future__ import annotations
+
+from random import Random
+from statistics import median
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oven_agents.supervisor.diagnosis.change_points import LEARN, Change, Reference, cusum, page_hinkley
+
+
+def noise(seed: int, count: int, level: float = 0.0, deviation: float = 1.0) -> list[float]:
+    draw = Random(seed)
+    return [draw.gauss(level, deviation) for _ in range(count)]
+
+
+def large(values: list[float], size: float = 2.5) -> list[Change]:
+    """Changes as gauges take them: noise alone makes smaller ones."""
+    return [change for change in cusum(values) if change.size >= size]
+
+
+def test_noise_alone_makes_no_large_change() -> None:
+    found = [cusum(noise(seed, 400)) for seed in range(100)]
+    assert sum(map(bool, found)) <= 25, "one in six series, says LIMIT"
+    assert sum(change.size >= 2.5 for changes in found for change in changes) <= 3
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), onset=st.integers(60, 150), size=st.floats(5, 50))
+def test_a_jump_is_found_once_and_dated_to_two_readings(sign: int, seed: int, onset: int, size: float) -> None:
+    values = [value + (sign * size if place >= onset else 0) for place, value in enumerate(noise(seed, 250, 100.0))]
+    change = next(change for change in cusum(values) if change.raised >= onset)
+    assert change.sign == sign and onset - 30 <= change.onset <= onset + 2 and change.raised - onset <= 12
+    assert abs(change.after - change.before) < 1.5 * size + 2.5
+
+
+def test_the_onset_is_the_first_reading_of_the_new_level() -> None:
+    errors = []
+    for seed in range(60):
+        values = [value + (3 if place >= 150 else 0) for place, value in enumerate(noise(seed, 260))]
+        errors.append(next(change for change in cusum(values) if change.raised >= 150).onset - 150)
+    assert median(map(abs, errors)) <= 1 and sum(abs(error) <= 3 for error in errors) >= 48
+
+
+@pytest.mark.parametrize("slope", [0.03, -0.03])
+def test_a_trend_is_no_change_whether_it_goes_on_or_levels_off(slope: float) -> None:
+    found = 0
+    for seed in range(50):
+        scatter = noise(seed, 300)
+        found += bool(large([value + slope * place for place, value in enumerate(scatter)], 3.0))
+        found += bool(large([value + slope * min(place, 150) for place, value in enumerate(scatter)], 3.0))
+    assert found <= 12, "of a hundred series whose level moves by 4 or 9 standard deviations: one in ten, says AHEAD"
+
+
+def test_two_changes_are_told_apart() -> None:
+    values = [value + (8 if 100 <= place < 140 else 0) for place, value in enumerate(noise(5, 240))]
+    up, down = large(values, 4.0)
+    assert (up.sign, down.sign) == (1, -1) and abs(up.onset - 100) <= 2 and abs(down.onset - 140) <= 2
+
+
+def test_a_slow_drift_is_page_hinkleys_to_find() -> None:
+    values = [value + max(0, place - 80) * 0.05 for place, value in enumerate(noise(6, 300))]
+    found = page_hinkley(values, 1)
+    assert found is not None and 70 <= found.onset <= 120 and page_hinkley(values, -1) is None
+    assert page_hinkley(noise(7, 300), 1) is None
+
+
+def test_one_odd_reading_is_no_change_and_a_constant_has_no_noise() -> None:
+    values = noise(8, 200)
+    values[120] = 1e6
+    assert not large(values)
+    assert Reference.of([0.0] * LEARN).noise > 0 and not cusum([1.0] * 200)
+    assert not cusum([1.0] * LEARN) and not cusum([]) and page_hinkley([1.0] * LEARN, 1) is None

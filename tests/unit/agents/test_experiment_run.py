@@ -1,0 +1,182 @@
+"""An experiment with scripted models in the real sandbox: its score, what fails, and what resuming leaves alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.scripted_handler import ScriptedHandler, in_order, program
+
+from oven_agents.experiments.analysis import analysed
+from oven_agents.experiments.experiment import Done, Experiment, Models
+from oven_agents.experiments.run_folder import Outcome, RunConfig, RunFolder
+from oven_agents.experiments.sample import Posed, posed
+from oven_agents.experiments.training_rows import exported
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.supervisor.models import ModelHandler
+from oven_agents.tasks.example import Document, Example, Reference
+from oven_controller.errors import ConfigError
+
+PARAGRAPHS = ("Opening.", "The tagger reaches 93.4.", "It has no decoder.")
+ANSWERS = ("93.4", "No", "Unanswerable")
+RIGHT = tuple(program(f'FINAL({{"answer": "{answer}", "evidence": context[1:2]}})') for answer in ANSWERS)
+CORRECT, WRONG = '{"reason": "same", "correct": true}', '{"reason": "other", "correct": false}'
+KEY = "sk-canary-3141592653"
+
+
+def config(**changes: Any) -> RunConfig:
+    given = {
+        "task": "qasper", "supervisor_model": "large", "worker_model": "small", "judge_model": "", "base_url": "",
+        "worker_base_url": "",
+        "key_env": "", "data": "", "data_sha256": "", "n": 3, "seed": 1, "max_iterations": 3, "num_distractors": 0,
+        "worker_ctx_k": 8, "concurrency": 1, "budget_usd": None, "prompt": "", "baselines": False, "version": "0",
+        "python": "3",
+    }  # fmt: skip
+    return RunConfig(**{**given, **changes})
+
+
+def questions() -> list[Posed]:
+    kinds: Sequence[Any] = ("extractive", "boolean", "none")
+    examples = [
+        Example(
+            f"q{number}",
+            Document(f"d{number}", f"Paper {number}", PARAGRAPHS),
+            f"Question {number}?",
+            (Reference(answer, PARAGRAPHS[1:2] if kind != "none" else (), kind),),
+        )
+        for number, (answer, kind) in enumerate(zip(ANSWERS, kinds, strict=True))
+    ]
+    return posed(examples, examples, "Be brief.", 0, 1)
+
+
+def says(*answers: str | Exception, **options: Any) -> ScriptedHandler:
+    return ScriptedHandler(in_order(*answers), **options)
+
+
+def play(
+    folder: Path, supervisor: ModelHandler, worker: ModelHandler, judge: ModelHandler | None = None, **changes: Any
+) -> Done:
+    folder.mkdir(exist_ok=True)
+    settings = config(**({"judge_model": "judge"} if judge else {}) | changes)
+    RunFolder(folder).configure(settings)
+    return Experiment(RunFolder(folder), settings, Models(supervisor, worker, judge)).run(questions())
+
+
+def table(folder: Path, name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / name).read_text().splitlines()))
+
+
+def test_answers_are_scored_written_and_exported(tmp_path: Path) -> None:
+    supervisor = says(RIGHT[0], program("FINAL(True)"), RIGHT[2], model="org/large")
+    done = play(tmp_path, supervisor, says())
+    assert done.stopped == "" and [one.ended for one in done.outcomes.values()] == ["final"] * 3
+    rows = table(tmp_path, "results.csv")
+    assert list(rows[0])[:7] == ["id", "doc_id", "question", "log_path", "label", "prediction", "score"]
+    assert [(row["score"], row["answer_f1"], row["evidence_f1"]) for row in rows] == [
+        ("1.0", "1.0", "1.0"),
+        ("0.0", "0.0", "0.0"),  # True is Yes
+        ("1.0", "1.0", "0.0"),
+    ]
+    lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
+    assert lines[0] == {
+        "question_id": "q0", "predicted_answer": "93.4", "predicted_evidence": ["The tagger reaches 93.4."]
+    }  # fmt: skip
+    (row,) = analysed(tmp_path)
+    assert (row.supervisor, row.correct, row.scored, row.errors, row.steps) == ("large", 2.0, 3, 0, 3)
+    assert (row.supervisor_in, row.supervisor_out, row.worker_in) == (30, 15, 0)
+    assert row.answer_f1 is not None and row.answer_f1.mean == pytest.approx(2 / 3)
+    assert exported([tmp_path], "supervisor", 1.0).questions == 2
+    assert play(tmp_path, says(), says()).outcomes == done.outcomes  # nothing is asked again
+
+
+def test_baselines_and_the_judge_stand_beside_it(tmp_path: Path) -> None:
+    worker = says(*['{"answer": "93.4", "evidence": [2]}'] * 6, model="small")
+    judge = says(CORRECT, WRONG, CORRECT, WRONG, WRONG, CORRECT, WRONG, "no verdict", model="judge")
+    done = play(tmp_path, says(*RIGHT), worker, judge, baselines=True)
+    assert len(judge.asked) == 8  # an answer that was judged already is not judged again
+    said = done.outcomes[0]
+    assert {name: one.answer_f1 for name, one in said.baselines.items()}["cut"] == 1.0
+    assert set(said.baselines) == {"cut", "retrieval", "no_model"}
+    rows = analysed(tmp_path)
+    assert [row.supervisor for row in rows[1:]] == ["– text cut to the window", "– keyword retrieval", "– no model"]
+    assert rows[0].judge == "judge" and rows[1].gain is not None
+
+
+def failing(kind: Any) -> Callable[[str], str]:
+    def says(_: str) -> str:
+        raise ModelFailure(kind)
+
+    return says
+
+
+def test_a_failure_is_an_error_and_no_score_and_a_resumed_run_repairs_it(tmp_path: Path) -> None:
+    supervisor = ScriptedHandler(failing("timeout"), model="large")
+    done = play(tmp_path, supervisor, says())
+    assert done.stopped == "" and not any(one.settled for one in done.outcomes.values())
+    assert [(row["score"], row["error"]) for row in table(tmp_path, "results.csv")] == [("", "failed: timeout")] * 3
+    assert (tmp_path / "predictions.jsonl").read_text() == ""
+    (row,) = analysed(tmp_path)
+    assert (row.scored, row.errors, row.answer_f1) == (0, 3, None)
+    again = play(tmp_path, says(*RIGHT, model="large"), says())
+    assert all(one.settled for one in again.outcomes.values())
+    assert [row["score"] for row in table(tmp_path, "results.csv")] == ["1.0"] * 3
+
+
+def test_a_refused_key_ends_the_run_at_once(tmp_path: Path) -> None:
+    supervisor = ScriptedHandler(failing("auth"))
+    done = play(tmp_path, supervisor, says())
+    assert len(done.outcomes) == len(supervisor.asked) == 1 and "auth" in done.stopped
+
+
+def test_of_an_interrupted_question_no_answered_call_is_made_again(tmp_path: Path) -> None:
+    """The supervisor is away after its first turn, and then the disk is full at the first verdict."""
+    first = program("print(worker('read: ' + context[1]))")
+    away = [ModelFailure("auth")]
+    assert play(tmp_path, says(first, *away), says("it says 93.4")).outcomes[0].iterations == 1
+    left = says(RIGHT[0])
+    with pytest.raises(OSError, match="full"):
+        play(tmp_path, left, says(), says(OSError("full")))
+    assert len(left.asked) == 1
+    done = play(tmp_path, says(*RIGHT[1:]), says(), says(CORRECT, WRONG, CORRECT))
+    assert [one.supervised.score for one in done.outcomes.values()] == [1.0, 0.0, 1.0]
+    assert done.outcomes[0].iterations == 2
+
+
+def test_a_judge_that_fails_leaves_no_score(tmp_path: Path) -> None:
+    judge = says(CORRECT, "I think so", ModelFailure("rate_limit"))
+    done = play(tmp_path, says(*RIGHT), says(), judge)
+    assert [(one.supervised.score, one.supervised.judge_failure) for one in done.outcomes.values()] == [
+        (1.0, ""),
+        (None, "bad_json"),
+        (None, "rate_limit"),
+    ]
+    (row,) = analysed(tmp_path)
+    assert (row.correct, row.scored, row.errors) == (1.0, 1, 2)
+
+
+def test_an_answer_that_never_comes_is_wrong_and_no_error(tmp_path: Path) -> None:
+    done = play(tmp_path, ScriptedHandler(lambda _: program("print(1)")), says())
+    assert {one.ended for one in done.outcomes.values()} == {"iterations"}
+    assert [(one.supervised.score, one.settled) for one in done.outcomes.values()] == [(0.0, True)] * 3
+
+
+def test_no_file_holds_a_key_that_an_endpoint_sends_back(tmp_path: Path) -> None:
+    secret: dict[str, Any] = {"secrets": (KEY,)}
+    supervisor = says(*(f"{KEY}\n{one}" for one in RIGHT), **secret)
+    worker = says(*[f'{{"answer": "{KEY}", "evidence": []}}'] * 6, **secret)
+    judge = ScriptedHandler(lambda _: f'{{"reason": "{KEY}", "correct": true}}', **secret)
+    play(tmp_path, supervisor, worker, judge, baselines=True)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) > 12 and not [path for path in files if KEY.encode() in path.read_bytes()]
+
+
+def test_another_question_in_the_folder_is_refused(tmp_path: Path) -> None:
+    done = play(tmp_path, says(*RIGHT), says())
+    other: Outcome = done.outcomes[1].model_copy(update={"id": "other"})
+    RunFolder(tmp_path).keep(1, other)
+    with pytest.raises(ConfigError, match="holds another question"):
+        play(tmp_path, says(), says())

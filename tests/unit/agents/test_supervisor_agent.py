@@ -1,0 +1,234 @@
+"""The agent `supervisor` by itself: when it asks and how often, what is too late, what is taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.installed import installed
+from tests.support.supervised import KEY, ONSET, SCALE, observed, settings, started
+
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.usage import Usage
+from oven_agents.runtime.companion import Surroundings
+from oven_agents.runtime.loader import load, load_repeatable, repeatable_agents
+from oven_agents.sdk.session import Session
+from oven_agents.supervisor.diagnosis.answer import Diagnosis, Evidence, RevertIf
+from oven_agents.supervisor.diagnosis.diagnosing import Found
+from oven_agents.supervisor.diagnosis.graph_view import GraphView
+from oven_agents.supervisor.diagnosis.supervisor import Supervisor
+from oven_agents.supervisor.diagnosis.transcripts import Asked, Question, Transcripts
+from oven_agents.supervisor.orchestrator import RunResult
+from oven_controller.errors import ConfigError
+from oven_controller.protocol.messages import AgentStatus, Receipt, Vote
+from oven_controller.settings.agents import agent_spec, agent_specs, with_agent_rules
+from oven_controller.settings.model import Settings
+from oven_controller.stack.plan import pools
+
+pytestmark = pytest.mark.usefixtures("installed")
+__all__ = ["installed"]
+RESULT = RunResult({}, 1, Usage(0, 0), Usage(0, 0), 0.1, "final", None)
+PROOF = Evidence.model_validate({"metric": "loss", "from": ONSET, "to": ONSET + 9, "value": 2.1})
+DIAGNOSIS = Diagnosis("lr_too_high", (PROOF,), SCALE, 0.1, RevertIf(metric="loss", above=2.3), 0.7)
+
+
+class Alone:
+    """In a session without a bus; its companion is made, and never run: answers are laid on the desk."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.agent = Supervisor()
+        config = settings("http://127.0.0.1:9/v1", **options)
+        config["supervisor"]["expires"] = 8
+
+        async def no_graph(endpoint: str, request: bytes) -> None:
+            return None
+
+        self.beside = self.agent.begin(Surroundings("supervisor", folder, config, no_graph))
+        self.session = Session(self.agent, "supervisor", heartbeats=False)
+        self.session.absorb(started())
+        self.tick = self.receipts = 0
+
+    def ticks(self, until: int, **metrics: float) -> list[Any]:
+        said: list[Any] = []
+        while self.tick < until:
+            self.tick += 1
+            seen = observed(self.tick)
+            self.session.absorb(seen.model_copy(update={"metrics": seen.metrics | metrics}))
+            said += self.session.react()
+        assert not self.session.problems
+        return said
+
+    def answered(self, found: Found | ModelFailure) -> None:
+        self.agent.desk.answer(found)
+
+    def receipt(self, value: float, before: float = 1.0) -> None:
+        self.receipts += 1
+        body = Receipt(
+            incarnation=1, n=1000 + self.receipts, decision_id="d", actuator=SCALE, status="applied", before=before,
+            after=value, tick=self.tick, step=self.tick,
+        )  # fmt: skip
+        self.session.absorb(body)
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Alone]:
+    monkeypatch.setenv("OVEN_TEST_KEY", KEY)
+    made = Alone(tmp_path)
+    yield made
+    assert made.beside is not None
+    made.beside.close()
+
+
+def votes(said: list[Any]) -> list[Vote]:
+    return [one for one in said if isinstance(one, Vote)]
+
+
+def notices(said: list[Any]) -> str:
+    return "\n".join(one.reason for one in said if isinstance(one, AgentStatus) and one.state == "notice")
+
+
+def test_it_asks_once_an_alarm_is_new_and_votes_when_the_answer_is_there(alone: Alone) -> None:
+    assert not votes(alone.ticks(ONSET)) and alone.agent.desk.asked_tick == -1, "nothing changed yet"
+    alone.ticks(ONSET + 10)
+    asked = alone.agent.desk.asked_tick
+    assert ONSET < asked <= ONSET + 10 and not alone.agent.desk.free
+    alone.answered(Found(DIAGNOSIS, "", "", RESULT))
+    (vote,) = votes(alone.ticks(ONSET + 11))
+    assert (vote.actuator, vote.value, vote.confidence, vote.target) == (SCALE, 0.1, 0.7, "loss")
+    assert vote.rationale == (
+        f"lr_too_high: loss 2.1 at ticks {ONSET} to {ONSET + 9}; back if loss above 2.3 (diagnosis 1, asked at tick "
+        f"{asked})"
+    )
+    assert vote.expected_change < 0 and "symptom:update_ratio_high" in vote.evidence
+    assert alone.agent.version == "1 (m)"
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (Found(None, "evidence_differs", "loss is 2 in the log, 9 in the answer", RESULT), "abstains: loss is 2"),
+        (Found(Diagnosis("none", (), "", None, None, 0.9), "", "", RESULT), "nothing is wrong, says diagnosis 1"),
+        (Found(Diagnosis("judge_biased", (PROOF,), "", None, None, 0.5), "", "", RESULT), "no knob would help"),
+        (ModelFailure("timeout", "no answer"), "abstains: timeout"),
+    ],
+)
+def test_an_answer_without_a_change_is_a_notice(alone: Alone, found: Found | ModelFailure, told: str) -> None:
+    alone.ticks(ONSET + 10)
+    alone.answered(found)
+    said = alone.ticks(ONSET + 11)
+    assert not votes(said) and told in notices(said)
+
+
+def test_late_and_overtaken_answers_expire(alone: Alone) -> None:
+    alone.ticks(ONSET + 10)
+    alone.agent.desk.answered.clear()
+    asked = alone.agent.desk.asked_tick
+    taken = alone.agent.desk.take
+    alone.agent.desk.take = lambda: None  # type: ignore[method-assign]
+    alone.ticks(asked + 9)
+    alone.agent.desk.take = taken  # type: ignore[method-assign]
+    alone.answered(Found(DIAGNOSIS, "", "", RESULT))
+    said = alone.ticks(asked + 10)
+    assert not votes(said) and f"the answer of tick {asked} came at {asked + 10}" in notices(said)
+    assert alone.agent.unused == {"expired": 1}
+
+
+def test_an_answer_about_a_knob_that_has_moved_is_void(alone: Alone) -> None:
+    alone.ticks(ONSET + 10)
+    alone.receipt(2.0)
+    alone.answered(Found(DIAGNOSIS, "", "", RESULT))
+    said = alone.ticks(ONSET + 11)
+    assert not votes(said) and "optimizer.lr_scale has moved" in notices(said)
+
+
+def test_what_it_proposed_is_taken_back_where_its_own_condition_comes_true(alone: Alone) -> None:
+    alone.ticks(ONSET + 10)
+    alone.answered(Found(DIAGNOSIS, "", "", RESULT))
+    assert votes(alone.ticks(ONSET + 11))
+    alone.receipt(0.1)
+    assert not votes(alone.ticks(ONSET + 14, loss=2.2)), "the bound is not met"
+    (back,) = votes(alone.ticks(ONSET + 22, loss=2.6))
+    assert (back.actuator, back.value) == (SCALE, 1.0) and "to be taken back where loss above 2.3" in back.rationale
+
+
+def test_one_that_started_again_takes_back_what_it_had_proposed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OVEN_TEST_KEY", KEY)
+    kept = Transcripts(tmp_path)
+    kept.begin(Question(1, ONSET + 9, 99, {SCALE: 1.0}, GraphView()))
+    kept.end(1, Found(DIAGNOSIS, "", "", RESULT))
+    kept.take(1, ONSET + 11)
+    run = Alone(tmp_path, diagnoses=1)
+    run.ticks(ONSET + 11)
+    run.receipt(0.1)
+    (back,) = votes(run.ticks(ONSET + 20, loss=2.6))
+    assert (back.actuator, back.value) == (SCALE, 1.0)
+    assert run.beside is not None
+    run.beside.close()
+
+
+def test_nothing_is_taken_back_that_somebody_else_has_changed_since(alone: Alone) -> None:
+    alone.ticks(ONSET + 10)
+    alone.answered(Found(DIAGNOSIS, "", "", RESULT))
+    alone.ticks(ONSET + 11)
+    alone.receipt(0.1)
+    alone.receipt(0.5, 0.1)
+    assert not votes(alone.ticks(ONSET + 30, loss=2.6))
+
+
+def test_diagnoses_are_counted_over_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVEN_TEST_KEY", KEY)
+    kept = Transcripts(tmp_path)
+    for number in (1, 2):
+        kept.begin(Question(number, 10, 30, {}, GraphView()))
+    kept.take(2, 14)
+    kept.take(3, 15)
+    assert kept.count == 2 and [one.taken for one in kept.kept()] == [None, 14]
+    run = Alone(tmp_path, diagnoses=2)
+    said = run.ticks(ONSET + 10)
+    assert run.agent.desk.free and "all 2 of supervisor.diagnoses are made: 2 diagnoses" in notices(said)
+    assert run.beside is not None
+    run.beside.close()
+    (kept.place(1) / "question.json").write_text("[]")
+    with pytest.raises(ConfigError, match=r"001 does not hold a kept diagnosis"):
+        kept.kept()
+
+
+def test_without_a_model_its_key_or_a_kept_diagnosis_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "no model is configured: set supervisor.model" in str(Supervisor().cannot_fire(started()))
+    monkeypatch.delenv("OVEN_TEST_KEY", raising=False)
+    run = Alone(tmp_path)
+    assert run.beside is None and "OVEN_TEST_KEY is not set" in str(run.agent.cannot_fire(started()))
+    with pytest.raises(ConfigError, match="keeps no diagnosis"):
+        Supervisor().recall(tmp_path, [], {})
+    with pytest.raises(ConfigError, match="backtest supervisor RUN` repeats"):
+        load_repeatable("supervisor")
+    assert "supervisor" not in repeatable_agents() and isinstance(load("supervisor")[1], Supervisor)
+    assert Asked(1, 2, {}).number == 1
+
+
+def test_it_is_there_only_with_a_model_in_a_process_of_its_own_and_a_shadow() -> None:
+    names = [spec.name for spec in agent_specs(Settings())]
+    assert "supervisor" not in names and "tuner" in names
+    with pytest.raises(ConfigError, match=r"the agent supervisor has no model: set supervisor\.model"):
+        with_agent_rules(Settings(agents=("supervisor", "divergence")))
+    on = with_agent_rules(Settings.model_validate(settings("http://127.0.0.1:9/v1")))
+    assert on.rules.shadow == ("supervisor",) and "supervisor" not in on.rules.trusted
+    specs = agent_specs(on)
+    for size in (None, 1, 3, 100):
+        alone = [pool for pool in pools(specs, size) if "supervisor" in pool.names]
+        assert [pool.names for pool in alone] == [("supervisor",)] and alone[0].process == "agent-supervisor"
+    assert [pool.names for pool in pools([agent_spec("supervisor")], None)] == [("supervisor",)]
+    counted = Settings.model_validate(settings("http://127.0.0.1:9/v1", shadow=False))
+    assert with_agent_rules(counted).rules.shadow == ()
+    with pytest.raises(ConfigError, match="supervisor has settings, and is not an agent of this run"):
+        with_agent_rules(Settings.model_validate(settings("http://127.0.0.1:9/v1") | {"agents": ["divergence"]}))
+    wrong = settings("http://127.0.0.1:9/v1")
+    wrong["supervisor"]["worker"] = {"provider": "cluade", "model": "m"}
+    with pytest.raises(ConfigError, match="no provider named 'cluade'"):
+        with_agent_rules(Settings.model_validate(wrong))

@@ -1,0 +1,81 @@
+"""Calls of a model in a run: slots and prompts belong together, whatever fails, and in whatever order answers come."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.scripted_handler import USED
+
+from oven_agents.providers.failures import ModelFailure
+from oven_agents.supervisor.call_threads import CallThreads
+from oven_agents.supervisor.caps import CapReachedError, Caps, Meter
+from oven_agents.supervisor.log import RunLogger
+from oven_agents.supervisor.model_calls import CUT_SHORT, ModelCalls
+from oven_agents.supervisor.models import LMResponse, Messages, ModelHandler
+from oven_agents.supervisor.recorded_calls import RecordedCalls
+
+
+class Moody(ModelHandler):
+    """Fails, cuts or answers as the prompt says. Each call waits until `together` of them are there, if they come."""
+
+    model = "moody"
+
+    def __init__(self, together: int) -> None:
+        self._barrier = threading.Barrier(together)
+
+    def chat(self, messages: Messages) -> LMResponse:
+        try:
+            self._barrier.wait(timeout=0.02)
+        except threading.BrokenBarrierError:
+            self._barrier.reset()
+        prompt = messages[0]["content"]
+        if prompt.startswith("fail"):
+            raise ModelFailure("overloaded", prompt)
+        return LMResponse(prompt[::-1], USED, 0.0, self.model, 0.0, "length" if prompt.startswith("cut") else "stop")
+
+
+def calls(model: ModelHandler, caps: Caps | None = None, concurrency: int = 4) -> ModelCalls:
+    stopped: Future[None] = Future()
+    return ModelCalls(
+        "worker", model, Meter(caps or Caps()), RunLogger(None), RecordedCalls(None), stopped, concurrency
+    )
+
+
+def expected(prompt: str) -> str:
+    if prompt.startswith("fail"):
+        return f"overloaded: {prompt}"
+    return prompt[::-1] + CUT_SHORT * prompt.startswith("cut")
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(("fail", "cut", "ok")), st.integers(0, 5)), max_size=24), st.integers(1, 5))
+def test_each_slot_is_its_own_prompts(drawn: list[tuple[str, int]], concurrency: int) -> None:
+    prompts = [f"{kind} {number}" for kind, number in drawn]
+    asking = calls(Moody(min(2, concurrency)), concurrency=concurrency)
+    assert [str(one) for one in asking.ask(1, prompts)] == [expected(prompt) for prompt in prompts]
+    assert asking.failures.total() == sum(kind == "fail" for kind, _ in drawn)
+    asking.close()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 12), st.integers(0, 20), st.integers(1, 4))
+def test_a_cap_is_passed_by_calls_under_way_alone(cap: int, wanted: int, concurrency: int) -> None:
+    asking = calls(Moody(1), Caps(calls=cap), concurrency)
+    found = asking.ask(1, [f"ok {number}" for number in range(wanted)])
+    made = sum(isinstance(one, str) for one in found)
+    assert min(cap, wanted) <= made <= min(cap + concurrency - 1, wanted)
+    assert all(isinstance(one, CapReachedError) for one in found if not isinstance(one, str))
+    asking.close()
+
+
+def test_threads_are_as_few_as_the_calls_and_carry_what_is_raised() -> None:
+    threads: CallThreads[Any] = CallThreads(8)
+    names = {threads.submit(lambda: threading.current_thread().name).result(timeout=60) for _ in range(5)}
+    assert len(names) <= 5
+    error = threads.submit(lambda: 1 / 0).exception(timeout=60)
+    assert isinstance(error, ZeroDivisionError)
+    threads.close()

@@ -13,15 +13,18 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from transformers.utils.chat_template_utils import get_json_schema
 
-from oven_controller.errors import ConfigError
+from oven_controller.errors import ConfigError, reason
 from oven_controller.traces.records import Ended, Message, Policy, Sampled, Task, Tool, ToolCall, Trace, TraceStep
 from oven_learner.losses.pair_tokens import vocabulary
+
+log = logging.getLogger("oven.learner")
 
 OWN: Final = ("reset", "get_reward")
 """Public methods of an environment that TRL does not offer as tools."""
@@ -71,7 +74,7 @@ class Recorder:
         self._trainer: Any = None
         self._rollouts: list[Rollout] = []
         self._tools: tuple[Tool, ...] = ()
-        self._count = first
+        self._count, self._lost = first, 0
 
     def environment(self) -> Any:
         """An environment whose calls are recorded. Raises ConfigError for one without `get_reward`."""
@@ -108,17 +111,28 @@ class Recorder:
     def reward(
         self, prompts: list[Any], completions: list[Any], environments: list[Any], trainer_state: Any, **columns: Any
     ) -> list[float]:
-        """The environments' rewards, by which each rollout is over: its trace goes to the sink. TRL calls it."""
+        """The environments' rewards, by which each rollout is over: its trace goes to the sink. TRL calls it. A trace
+        that cannot be made or kept is lost, with a warning for the first one."""
         if self._trainer is None or len(self._rollouts) != len(completions):
             raise ConfigError("the recorder sees no rollouts: bind it to the trainer before it trains")
         rewards = []
         for at, (prompt, messages, environment) in enumerate(zip(prompts, completions, environments, strict=True)):
             rewards.append(environment.get_reward())
             row = {name: values[at] for name, values in columns.items() if isinstance(values, list)}
-            self._sink(self._trace(prompt, messages, environment, self._rollouts[at], row, trainer_state.global_step))
+            try:
+                self._sink(
+                    self._trace(prompt, messages, environment, self._rollouts[at], row, trainer_state.global_step)
+                )
+            except Exception as error:  # a disk that is full, say: what watches a training does not end it
+                self._lose(error)
             self._count += 1
         self._rollouts = []
         return rewards
+
+    def _lose(self, error: Exception) -> None:
+        if not self._lost:
+            log.warning("a trace is not recorded, and no later one's failure is reported: %s", reason(error))
+        self._lost += 1
 
     def _trace(
         self, prompt: list[Any], messages: list[Any], environment: Any, rollout: Rollout, row: dict[str, Any], step: int

@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
+# Workers of the tests, which wait for processes much of the time: more than there are cores.
+JOBS ?= 3
 # Large packages that are imported for little, or by tools that come compiled.
 RARE := anthropic|apprise|diffusers|fontTools|genai_prices|matplotlib|mpl_toolkits|mypy|mypyc|narwhals|oauthlib|openai|pip|pygments|pytorch_lightning|ruamel|setuptools|sklearn
 
@@ -27,7 +29,7 @@ up: $(STAMP)
 	@$(BIN)/oven-controller up $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=30 $(ARGS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=30 $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

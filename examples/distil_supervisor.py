@@ -38,6 +38,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 import oven_learner as oven
 from oven_agents.experiments.sample import Posed, posed
 from oven_agents.supervisor.caps import Caps
+from oven_agents.supervisor.loop import MAX_ITERATIONS
 from oven_agents.supervisor.models import LMResponse, Messages, ModelHandler, OpenAIHandler
 from oven_agents.supervisor.orchestrator import run
 from oven_agents.tasks import official_score
@@ -52,8 +53,9 @@ TEMPLATE = (
 SPECIAL = ["<|pad|>", "<|end|>", "<|user|>", "<|assistant|>"]
 VOCABULARY = 2048
 CONTEXT = 2048
-"""Tokens; a conversation of four turns has at most 1,900."""
-TURNS = 4
+"""Tokens; a conversation of four turns has some 1,300."""
+TURNS = MAX_ITERATIONS
+"""As in the rows: what a supervisor is told names how many turns are left."""
 ANSWER = 448
 """Tokens of an answer; the longest program that is taught has 400."""
 TIMEOUT_S = 600.0
@@ -93,8 +95,9 @@ def tokenizer_for(texts: Sequence[str]) -> Any:
 def student(tokenizer: Any, width: int, layers: int) -> LlamaForCausalLM:
     size: dict[str, Any] = {"hidden_size": width, "intermediate_size": 3 * width, "num_hidden_layers": layers}
     ids: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None, "tie_word_embeddings": True}
+    regular: dict[str, Any] = {"attention_dropout": 0.1}  # a few hundred rows are learnt by heart otherwise
     heads: dict[str, Any] = {"num_attention_heads": width // 32, "max_position_embeddings": CONTEXT}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **size, **ids, **heads))
+    return LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **size, **ids, **heads, **regular))
 
 
 def new_questions(rows: Sequence[dict[str, Any]], count: int, seed: int) -> list[Posed]:
@@ -155,7 +158,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=Path, required=True, help="as `supervise export --role supervisor` writes them")
     parser.add_argument("--out", type=Path, default=Path("student"), help="folder for the student")
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=450)
     parser.add_argument("--width", type=int, default=128, help="a multiple of 32")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--questions", type=int, default=20, help="new ones, before and after")
@@ -176,7 +179,8 @@ def main() -> None:
     print(f"before: {json.dumps(before)}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         args = SFTConfig(
-            output_dir=folder, learning_rate=3e-3, per_device_train_batch_size=4, gradient_checkpointing=False,
+            output_dir=folder, learning_rate=2e-3, weight_decay=0.1, per_device_train_batch_size=4,
+            gradient_checkpointing=False,
             max_steps=options.steps, lr_scheduler_type="cosine", warmup_steps=options.steps // 20, max_length=CONTEXT,
             logging_steps=10, save_strategy="no", report_to=[], use_cpu=True, bf16=False, dataloader_pin_memory=False,
         )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import multiprocessing.util
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from tests.support.forked import WORKER, ForkServer, training_server
+from tests.support.forked import WORKER, ForkServer, own_server, training_server
 
 # Before torch is imported: threads that spin while they wait cost a test with other processes several times over, and
 # sums are added up in the same order by one.
@@ -54,6 +55,13 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     if not any(config.rootpath.glob("tests/unit/*/__pycache__/*-pytest-*.pyc")):
         collect = "import pytest; pytest.main(['-q', '--collect-only'])"
         subprocess.run([sys.executable, *WORKER, collect], cwd=config.rootpath, stdout=subprocess.DEVNULL, check=False)
+
+
+def pytest_configure() -> None:
+    """In a worker, fork what multiprocessing spawns, from a copy of what the worker was forked from. What else tests
+    start they fork themselves."""
+    if (server := own_server()) is not None:
+        multiprocessing.util.spawnv_passfds = server.spawn
 
 
 def _ask_once() -> None:

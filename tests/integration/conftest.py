@@ -41,11 +41,11 @@ WAIT_S = 60
 
 class Stack:
     """Runs the command line in processes of its own, with a home and entry points of its own. They are forked, but for
-    agents; those that test_stack_terminal starts by itself are not."""
+    agents."""
 
     def __init__(self, folder: Path, forks: ForkServer) -> None:
         self.folder = folder
-        self._popen = forks.popen()
+        self.popen = forks.popen()
         self.home = Home(folder / "home")
         metadata = folder / "meta" / "oven_controller-0.dist-info"  # the first of a name on the path is the one
         metadata.mkdir(parents=True)
@@ -69,7 +69,7 @@ class Stack:
         self, *args: str, folder: Path | None = None, env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
         """A command that goes on; its stdout and stderr together are `.stdout`."""
-        process: subprocess.Popen[str] = self._popen(
+        process: subprocess.Popen[str] = self.popen(
             [sys.executable, "-m", "oven_controller.cli.main", *args],
             env=self.env if env is None else env,
             cwd=folder or self.folder,

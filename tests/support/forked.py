@@ -5,8 +5,8 @@ xdist's workers are forked as well, and what a worker forks comes from a copy of
 
 A forked process is what `python -m …` would be, but for what has been imported: a child of the process that starts it,
 with its own environment, working folder, streams and session, and a `__main__` that is run from its file. What it
-starts itself in this way is forked as well. What has COLD in its environment is not: it starts as users have it. Agents
-with a limit of memory are not, either: it would count what is imported for others.
+starts itself in this way is forked as well, as are multiprocessing's workers. What has COLD in its environment is not:
+it starts as users have it. Agents with a limit of memory are not, either: it would count what is imported for others.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import ctypes
 import gc
 import importlib
 import json
+import multiprocessing.util
 import os
 import random
 import runpy
@@ -55,11 +56,14 @@ CHILDLESS = ([ENTRY, "mesh"], [ENTRY, "kg"], [ENTRY, "member"], [ENTRY, "probes"
 """Modules and first arguments of processes that start none of their own, or, as agents may, only cold ones."""
 WORKER = ["-u", "-c"]
 """How xdist starts its workers."""
+POOLED = "--multiprocessing-fork"
+"""The last argument of a process that multiprocessing spawns, whose program is given as `-c CODE`."""
 KNOWS_FORKS = "jemalloc_bg_thd"
 """A thread of pyarrow's allocator, which sees to it that forks are right."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 1, 36, 37
 _prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
 _popen: Any = subprocess.Popen
+_spawn: Callable[..., int] = multiprocessing.util.spawnv_passfds
 _own: ForkServer | None = None
 """In a worker: a copy of the process that it was forked from."""
 
@@ -83,8 +87,9 @@ class ForkServer:
         finally:
             _prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
-    def popen(self) -> Any:
-        """A class that is subprocess.Popen, and forks where it can."""
+    def popen(self, *, code: bool = False) -> Any:
+        """A class that is subprocess.Popen, and forks where it can. `code`: also what is given as `-c CODE`, of which
+        nothing may ask what has been imported."""
         server = self
 
         class Popen(_popen):  # type: ignore[misc]
@@ -93,7 +98,7 @@ class ForkServer:
                 into, ours_in, ours_out, out, ours_err, err, _, *ids, session, group = rest_
                 plain = not (executable or preexec or shell) and ids == [None, None, None, -1]
                 environment = dict(os.environ if env is None else env)
-                if not plain or {COLD, LIMITED} & environment.keys() or not _forkable(args):
+                if not plain or {COLD, LIMITED} & environment.keys() or not _forkable(args, code):
                     super()._execute_child(args, *rest)
                     return
                 order = {
@@ -113,6 +118,32 @@ class ForkServer:
                     os.close(fd)
 
         return Popen
+
+    def spawn(self, path: Any, args: Sequence[Any], passfds: Sequence[int]) -> int:
+        """As multiprocessing.util.spawnv_passfds, and forks where it can."""
+        parts = [os.fsdecode(part) for part in args]
+        if parts[-1] != POOLED or {COLD, LIMITED} & os.environ.keys():
+            return _spawn(path, args, passfds)
+        fds = [0, 1, 2, *sorted(passfds)]
+        order = {
+            "args": [parts[0], "-P", *parts[parts.index("-c") :]],
+            "env": dict(os.environ),
+            "cwd": os.getcwd(),
+            "session": False,
+            "group": -1,
+            "fds": fds,
+        }
+        return self.fork(order, fds)
+
+    def serve_this_process(self) -> None:
+        """What this process starts is forked from now on, as far as that can be."""
+        subprocess.Popen = self.popen()  # type: ignore[misc]
+        multiprocessing.util.spawnv_passfds = self.spawn
+
+
+def own_server() -> ForkServer | None:
+    """In a worker of xdist: a copy of the process that it was forked from."""
+    return _own
 
 
 def training_server() -> contextlib.AbstractContextManager[ForkServer]:
@@ -149,13 +180,15 @@ def copied() -> ForkServer:
     return ForkServer(own)
 
 
-def _forkable(args: Any) -> bool:
+def _forkable(args: Any, code: bool = False) -> bool:
     """Whether it is a module or a script that Python runs, itself or behind its guard."""
     if isinstance(args, str | bytes | os.PathLike) or args[0] != sys.executable or len(args) < 2:
         return False
     program = _program(args)
     if program[:2] == ["-m", GUARD]:
         return _forkable(program[program.index("--") + 1 :])
+    if program[0] == "-c" and code:
+        return True
     return program[0] == "-m" or program[0].endswith(".py") or program[:2] == WORKER
 
 
@@ -185,6 +218,8 @@ def serve(connection: socket.socket) -> None:
         adopted, hold = os.pipe()
         if not (between := os.fork()):  # it ends at once: what it forks becomes the child of who asked
             if pid := os.fork():
+                if not order["session"] and order["group"] >= 0:  # before whoever asked gives it the terminal
+                    os.setpgid(pid, order["group"])
                 os.write(writer, pid.to_bytes(8))
                 os._exit(0)
             os.close(hold)
@@ -218,8 +253,6 @@ def _take(order: dict[str, Any], fds: Sequence[int]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if order["session"]:
         os.setsid()
-    elif order["group"] >= 0:
-        os.setpgid(0, order["group"])
     _place(fds, order["fds"])
     os.chdir(order["cwd"])
     os.environ.clear()
@@ -234,16 +267,17 @@ def _take(order: dict[str, Any], fds: Sequence[int]) -> None:
         global _own
         _own = copied()
     elif order["args"][1] != "-P":
-        sys.path.insert(0, order["cwd"] if program[0] == "-m" else str(Path(program[0]).resolve().parent))
+        sys.path.insert(0, order["cwd"] if program[0] in ("-m", "-c") else str(Path(program[0]).resolve().parent))
     sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     importlib.invalidate_caches()
     if program[:2] != WORKER and program[1:3] not in CHILDLESS:
-        subprocess.Popen = copied().popen()  # type: ignore[misc]
+        copied().serve_this_process()
         os.register_at_fork(after_in_child=_start_cold)  # a server has the children of one process alone
 
 
 def _start_cold() -> None:
     subprocess.Popen = _popen  # type: ignore[misc]
+    multiprocessing.util.spawnv_passfds = _spawn
 
 
 def _place(fds: Sequence[int], wanted: Sequence[int]) -> None:
@@ -267,6 +301,10 @@ def _run(program: list[str]) -> int:
             sys.argv = ["-c"]
             sys.modules["__main__"] = types.ModuleType("__main__")
             exec(program[2], vars(sys.modules["__main__"]))
+        elif program[0] == "-c":
+            sys.argv = ["-c", *program[2:]]
+            sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(program[1], vars(sys.modules["__main__"]))
         elif program[0] == "-m":
             sys.argv = program[1:]
             sys.modules.pop(program[1], None)

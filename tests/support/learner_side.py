@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
+from tests.support.forked import own_server
 
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
@@ -191,10 +192,14 @@ async def serving(
 
 
 class Process:
-    """A Python process of a test, its output in a file; ended with the test. `popen` may be a fork server's."""
+    """A Python process of a test, its output in a file; ended with the test. In a worker of xdist it is forked, where
+    `popen` is None."""
 
-    def __init__(self, args: list[str], env: dict[str, str], log: Path, popen: Any = subprocess.Popen) -> None:
+    def __init__(self, args: list[str], env: dict[str, str], log: Path, popen: Any = None) -> None:
         self.log = log
+        if popen is None:
+            server = own_server()
+            popen = subprocess.Popen if server is None else server.popen(code=True)
         with log.open("wb") as out:
             self.popen: subprocess.Popen[bytes] = popen(
                 [sys.executable, *args], env=env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out

@@ -16,6 +16,7 @@ from typing import Any, Final
 from oven_agents.experiments.agreement import kappa
 from oven_agents.experiments.intervals import Interval, clustered
 from oven_agents.experiments.run_folder import BASELINES, CONFIG, RESULTS
+from oven_agents.tasks.example import KINDS
 from oven_controller.errors import ConfigError, reason
 from oven_controller.files import read_file
 
@@ -45,6 +46,10 @@ class Row:
     worker_out: int | None
     answer_f1: Interval | None
     evidence_f1: Interval | None
+    by_kind: dict[str, float]
+    """Answer F1 of the questions of a kind, as the official scorer parts them."""
+    missing: int
+    """Questions without an answer that no failed call explains: 0 in the official scores."""
     usd: float | None
     kappa: float | None
     """Between the judge and answer F1 of `AGREES` or more; None: there was no judge."""
@@ -126,8 +131,15 @@ def _measured(rows: Sequence[Mapping[str, str]], judge: str) -> dict[str, Any]:
         "errors": len(rows) - len(scores),
         "answer_f1": _interval(rows, "answer_f1"),
         "evidence_f1": _interval(rows, "evidence_f1"),
+        "by_kind": _by_kind(rows),
+        "missing": sum(bool(row.get("answer_f1")) and not row.get("kind") for row in rows),
         "kappa": kappa(verdicts, [float(row["answer_f1"]) >= AGREES for row in judged]) if judge else None,
     }
+
+
+def _by_kind(rows: Sequence[Mapping[str, str]]) -> dict[str, float]:
+    found = {kind: [float(row["answer_f1"]) for row in rows if row.get("kind") == kind] for kind in KINDS}
+    return {kind: sum(values) / len(values) for kind, values in found.items() if values}
 
 
 def _interval(rows: Sequence[Mapping[str, str]], column: str) -> Interval | None:

@@ -57,6 +57,10 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
         name = f"{row.supervisor.removeprefix('– ')}, {row.worker}".removesuffix(", –")
         if row.errors:
             yield f"{name}: {row.errors} of {row.questions} have no score, since a call failed"
+        if row.by_kind and row.gain is None:
+            yield f"{name}: answer F1 by kind: " + ", ".join(f"{kind} {f1:.3f}" for kind, f1 in row.by_kind.items())
+        if row.missing:
+            yield f"{name}: {row.missing} of {row.questions} have no answer, which counts as 0"
         if row.kappa is not None and row.gain is None:
             yield f"{name}: κ {row.kappa:.2f} between {row.judge} and answer F1 ≥ {AGREES:g}"
         if row.gain is not None:

@@ -32,6 +32,7 @@ from oven_agents.experiments.run_options import (
     Prompt,
     Seed,
     TaskName,
+    TextEvidence,
     WorkerCtx,
     WorkerUrl,
     examples_for,
@@ -68,6 +69,7 @@ def _grid(
     concurrency: Concurrency = 4,
     budget_usd: BudgetUsd = None,
     prompt: Prompt = None,
+    text_evidence_only: TextEvidence = False,
     baselines: Baselines = True,
     log_to: LogDir = None,
     resume: Annotated[
@@ -82,7 +84,8 @@ def _grid(
         raise ConfigError("a grid needs models: give --supervisor-model and --worker-model, each once or more")
     asked = Asked(
         task, judge_model, count, seed, max_iterations, data, base_url, worker_base_url, key_env,
-        num_distractors, worker_ctx_k, concurrency, budget_usd, prompt, baselines,
+        num_distractors, worker_ctx_k, concurrency, budget_usd, prompt, text_evidence_only,
+        baselines,
     )  # fmt: skip
     found = task_named(task)
     examples = examples_for(found, data, seed, count)

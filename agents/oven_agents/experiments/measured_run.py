@@ -30,8 +30,12 @@ def check(config: RunConfig) -> None:
 
 def measure(folder: RunFolder, config: RunConfig, questions: Sequence[Posed]) -> Done:
     """Runs, or continues, what `config` says. Raises ConfigError and OSError."""
-    with _models(folder.path, config) as models:
-        return Experiment(folder, config, models, _tell).run(questions)
+    try:
+        with _models(folder.path, config) as models:
+            return Experiment(folder, config, models, _tell).run(questions)
+    except (KeyboardInterrupt, OSError):  # OSError: a full disk
+        _tell(f"interrupted; continue: oven-controller supervise run --resume {folder.path}")
+        raise
 
 
 @contextlib.contextmanager

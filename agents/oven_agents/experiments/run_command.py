@@ -32,6 +32,7 @@ from oven_agents.experiments.run_options import (
     Prompt,
     Seed,
     TaskName,
+    TextEvidence,
     WorkerCtx,
     WorkerUrl,
     digest,
@@ -67,6 +68,7 @@ def _run(
     concurrency: Concurrency = 4,
     budget_usd: BudgetUsd = None,
     prompt: Prompt = None,
+    text_evidence_only: TextEvidence = False,
     baselines: Baselines = True,
     log_to: LogDir = None,
     resume: Annotated[
@@ -79,7 +81,8 @@ def _run(
         return reported(folder, continued(folder, budget_usd), as_json)
     asked = Asked(
         task, judge_model, count, seed, max_iterations, data, base_url, worker_base_url, key_env,
-        num_distractors, worker_ctx_k, concurrency, budget_usd, prompt, baselines,
+        num_distractors, worker_ctx_k, concurrency, budget_usd, prompt, text_evidence_only,
+        baselines,
     )  # fmt: skip
     found = task_named(task)
     examples = examples_for(found, data, seed, count)

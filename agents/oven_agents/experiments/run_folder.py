@@ -56,6 +56,7 @@ class RunConfig(_Record):
     concurrency: int
     budget_usd: float | None
     prompt: str
+    text_evidence_only: bool
     baselines: bool
     version: str
     python: str

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Final
@@ -19,6 +19,7 @@ from oven_agents.experiments.sample import Posed, drawn, posed
 from oven_agents.supervisor.configured_models import BASE_URL, USUAL
 from oven_agents.supervisor.log import Role
 from oven_agents.tasks.example import Example, Task
+from oven_agents.tasks.official_score import without_figures
 from oven_controller import plugins
 from oven_controller.errors import ConfigError
 from oven_controller.files import read_file
@@ -64,6 +65,10 @@ Prompt = Annotated[
 LogDir = Annotated[
     Path | None, typer.Option("--log-dir", metavar="DIR", help="Folder of runs.", show_default="$LOG_DIR or logs")
 ]
+TextEvidence = Annotated[
+    bool,
+    typer.Option("--text-evidence-only", help="Score evidence without figures and tables, as the official option."),
+]
 Baselines = Annotated[bool, typer.Option(help="Also ask without a supervisor: text cut, keyword retrieval, no model.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the analysis as JSON.")]
 
@@ -86,6 +91,7 @@ class Asked:
     concurrency: int
     budget_usd: float | None
     prompt: Path | None
+    text_evidence_only: bool
     baselines: bool
 
     def config(self, supervisor: str | None, worker: str | None, examples: Sequence[Example]) -> RunConfig:
@@ -109,6 +115,7 @@ class Asked:
             concurrency=self.concurrency,
             budget_usd=self.budget_usd,
             prompt=read_file(self.prompt, "--prompt").decode() if self.prompt is not None else "",
+            text_evidence_only=self.text_evidence_only,
             baselines=self.baselines,
             version=version("oven-controller"),
             python=platform.python_version(),
@@ -135,6 +142,8 @@ def examples_for(task: Task, data: Path | None, seed: int, n: int) -> list[Examp
 def questions(config: RunConfig, task: Task, examples: Sequence[Example]) -> list[Posed]:
     """As they are put to the models. Raises ConfigError."""
     chosen = drawn(examples, config.n, config.seed)
+    if config.text_evidence_only:
+        chosen = [replace(one, references=tuple(map(without_figures, one.references))) for one in chosen]
     return posed(chosen, examples, task.instructions, config.num_distractors, config.seed)
 
 

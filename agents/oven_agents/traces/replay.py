@@ -166,7 +166,8 @@ class Replay:
     def _note(self, teacher: Teacher, failure: ModelFailure) -> None:
         """Ends the replay, or gives the teacher up, where further questions would meet the same."""
         if failure.kind == "budget":
-            self.stop(failure.detail or "the budget is used up")
+            held = "calls under way hold what is left of the budget"  # its deadline came while it waited for room
+            self.stop(failure.detail if failure.detail.startswith("budget") else held)
         elif failure.kind in REFUSING:
             self.outcome.given_up.setdefault(teacher.name, str(failure))
         elif failure.kind == "bad_request" and teacher.name not in self._heard:

@@ -12,7 +12,7 @@ from scipy.special import expit
 from oven_bench.arm_comparison.clustered import mean_squares
 from oven_bench.arm_comparison.detectable import Design, VarianceParts
 
-_GRID = 800
+_GRID = 500
 """Seeds, and tasks, from which a setting's true variances are taken."""
 _SHIFTS = np.linspace(-4.0, 4.0, 321)
 """Of one arm's logits: the differences between are interpolated."""

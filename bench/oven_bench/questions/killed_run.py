@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,10 +27,10 @@ from oven_agents.experiments.sample import drawn
 from oven_agents.tasks.example import Example, Prediction
 from oven_agents.tasks.official_score import scores
 from oven_agents.tasks.stdlib import TASK
-from oven_bench.bench_command import Bench, Json, print_object
+from oven_bench.bench_command import Bench, HomeFolder, Json, home_folder, print_object
 from oven_bench.questions import scripted_models
 from oven_bench.questions.counting_endpoint import CountingEndpoint
-from oven_controller.errors import ProcessError
+from oven_controller.errors import ConfigError, ProcessError
 
 SEED: Final = 42
 LOGS: Final = ("supervisor.jsonl", "worker.jsonl", "own_calls.jsonl")
@@ -45,7 +44,10 @@ TOLERANCE: Final = 1e-12
 
 
 def measured(count: int, kills: int, concurrency: int, folder: Path) -> dict[str, Any]:
-    """One object with what was measured, and `passed`."""
+    """One object with what was measured, and `passed`; the runs stay in `folder`. Raises ConfigError where it has some
+    already, and ProcessError where a run fails."""
+    if any((folder / name).exists() for name in ("clean", "killed")):
+        raise ConfigError(f"{folder} has runs already; name another folder with --home")
     examples = drawn(TASK.examples(None, SEED, count), count, SEED)
     own = scripted_models.own_scores(examples)
     with CountingEndpoint(delay_s=DELAY_S, faults=FAULTS, seed=1) as endpoint:
@@ -148,10 +150,11 @@ def _main(
     count: Annotated[int, Option("--questions", min=1, help="Questions of the task stdlib.")] = 100,
     kills: Annotated[int, Option(min=1, max=10, help="SIGKILLs of the second run.")] = 2,
     concurrency: Annotated[int, Option(min=1, help="Questions at a time.")] = 4,
+    home: HomeFolder = None,
     as_json: Json = False,
 ) -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        found = measured(count, kills, concurrency, Path(folder))
+    with home_folder(home) as folder:
+        found = measured(count, kills, concurrency, folder)
     print_object(found, as_json)
     return 0 if found["passed"] else 1
 

@@ -41,8 +41,9 @@ PRICE: Final = {"input": 3.0, "cached_input": 0.3, "output": 15.0}
 """US dollars per million tokens: a strong model's."""
 LANES: Final = 8
 SAMPLES: Final = 2
-DEADLINE_S: Final = 4.0
-"""Seconds: an endpoint that hangs takes two thirds of it."""
+DEADLINE_S: Final = 15.0
+"""Seconds: an endpoint that hangs takes two thirds of it. On a busy machine whole answers come too late within a few
+seconds, and what came too late is asked for again: that is paid for twice by the endpoint's count."""
 KILLED_AT: Final = (1 / 3, 2 / 3)
 """Shares of the replies at which the process is killed."""
 CAP_SHARE: Final = 0.5

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from oven_bench.performance import latency, step, throughput
 from oven_bench.performance.step_arm import Order
+
+pytestmark = pytest.mark.usefixtures("forked_children")
 
 
 async def test_every_decision_of_latency_is_measured_beside_the_relay(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from tests.integration.conftest import PACKAGES, ROOT
 
 from oven_bench.performance.swarm_faults import measure
 
+pytestmark = pytest.mark.usefixtures("forked_children")
 FAULTS = ("none", "agent_frozen", "agent_floods", "votes_oversized", "mesh_killed", "server_thawed")
 
 

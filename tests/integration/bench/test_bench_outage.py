@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.conftest import ROOT, WAIT_S, Stack
+from tests.support.forked import ForkServer
 
 from oven_bench.performance import outage
 
@@ -25,15 +26,17 @@ def test_an_outage_loses_doubles_and_disorders_nothing(how: list[str], capsys: p
     assert {"training_p999_us", "noop_p999_us", "back_s", "on_cpu"} <= set(found)
 
 
-def test_overhead_runs_with_the_whole_stack(stack: Stack) -> None:
+def test_overhead_runs_with_the_whole_stack(stack: Stack, stack_forks: ForkServer) -> None:
     bench = "import sys; from oven_bench.performance.overhead import BENCH; sys.exit(BENCH.run(sys.argv[1:]))"
-    done = subprocess.run(
+    process: subprocess.Popen[str] = stack_forks.popen(code=True)(
         [sys.executable, "-c", bench, "--pairs", "16", "--block", "2", "--json"],
         env=stack.env | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
-        cwd=ROOT, capture_output=True, text=True, timeout=3 * WAIT_S,
+        cwd=ROOT, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    with process:
+        said, wrong = process.communicate(timeout=3 * WAIT_S)
+    assert process.returncode == 0, wrong
+    found = json.loads(said)
     assert found["pairs"] == 16 and found["ticks_dealt_with"] > 100
     assert found["agents"] == 2, "those that are installed, as `up` starts them"
     assert found["step_slowdown_low"] <= found["step_slowdown"] <= found["step_slowdown_high"]

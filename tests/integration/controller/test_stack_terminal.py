@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
 import psutil
 import pytest
 from tests.integration.conftest import WAIT_S, Stack, family, wait_for
+from tests.support.begun_as import COMMAND
+from tests.support.forked import COLD
 
 pytestmark = pytest.mark.e2e
 
-# Makes its stdin its controlling terminal, and becomes the command.
-LOGIN = "import os, sys; os.login_tty(0); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 MONITOR = {"monitor": "oven_services:monitor", "kg": "oven_services:kg", "member": "oven_services:member"}
 COMMITTEE = "committee={members: {judge: {provider: compatible, model: m, base_url: 'http://127.0.0.1:1'}}}"
 CTRL_C = "\x03"
@@ -25,11 +24,16 @@ CTRL_C = "\x03"
 class Terminal:
     """A command in a terminal of its own: what is on the screen, and a keyboard."""
 
-    def __init__(self, stack: Stack, *args: str) -> None:
+    def __init__(self, stack: Stack, *args: str, cold: bool = False) -> None:
+        """`cold`: nothing is forked, and so it has no children but those that are a user's."""
         self._keyboard, device = os.openpty()
-        command = [sys.executable, "-c", LOGIN, "-m", "oven_controller.cli.main", *args]
-        self.process = subprocess.Popen(
-            command, env=stack.env | {"TERM": "xterm"}, cwd=stack.folder, stdin=device, stdout=device, stderr=device
+        self.process: subprocess.Popen[bytes] = stack.popen(
+            [*COMMAND, "terminal", *args],
+            env=stack.env | {"TERM": "xterm"} | ({COLD: "1"} if cold else {}),
+            cwd=stack.folder,
+            stdin=device,
+            stdout=device,
+            stderr=device,
         )
         os.close(device)
         self.shown = ""
@@ -78,8 +82,8 @@ def terminals(stack: Stack) -> Iterator[list[Terminal]]:
         terminal.close()
 
 
-def up(stack: Stack, terminals: list[Terminal], run: str, *args: str) -> Terminal:
-    terminal = Terminal(stack, "up", "--recipe", "toy", "--run", run, "--set", COMMITTEE, *args)
+def up(stack: Stack, terminals: list[Terminal], run: str, *args: str, cold: bool = False) -> Terminal:
+    terminal = Terminal(stack, "up", "--recipe", "toy", "--run", run, "--set", COMMITTEE, *args, cold=cold)
     terminals.append(terminal)
     return terminal
 
@@ -105,7 +109,7 @@ def test_ctrl_c_ends_the_monitor_alone_and_then_the_run(stack: Stack, terminals:
 
 
 def test_a_run_that_ends_while_the_monitor_is_open(stack: Stack, terminals: list[Terminal]) -> None:
-    terminal = up(stack, terminals, "two")
+    terminal = up(stack, terminals, "two", cold=True)
     terminal.until("monitor of two True")
     folder = stack.run_folder("two")
     wait_for(lambda: folder.info().ended and not folder.locked(), "the end of the stack")
@@ -157,8 +161,8 @@ def test_a_terminal_that_is_closed_ends_the_run_in_order(stack: Stack, headless:
     keyboard, device = os.openpty()
     command = ["up", "--recipe", "toy", "--run", "shut", "--set", "recipe_options.mode=wait"]
     command += ["--headless"] if headless else []
-    process = subprocess.Popen(
-        [sys.executable, "-c", LOGIN, "-m", "oven_controller.cli.main", *command],
+    process = stack.popen(
+        [*COMMAND, "terminal", *command],
         env=stack.env | {"TERM": "xterm"}, cwd=stack.folder, stdin=device, stdout=device, stderr=device,
     )  # fmt: skip
     os.close(device)
@@ -175,11 +179,9 @@ def test_a_terminal_that_is_closed_ends_the_run_in_order(stack: Stack, headless:
 
 
 def test_under_nohup_a_closed_terminal_ends_nothing(stack: Stack) -> None:
-    ignored = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
-    ignoring = f"import os, signal, sys; {ignored}; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     command = ["up", "--headless", "--recipe", "toy", "--run", "kept", "--set", "recipe_options.mode=wait"]
-    up = subprocess.Popen(
-        [sys.executable, "-c", ignoring, "-m", "oven_controller.cli.main", *command],
+    up = stack.popen(
+        [*COMMAND, "nohup", *command],
         env=stack.env, cwd=stack.folder, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )  # fmt: skip

@@ -316,7 +316,7 @@ def test_one_family_is_said_and_asked_all_the_same(tmp_path: Path, capsys: pytes
     out = str(tmp_path / "r.jsonl")
     assert REPLAY.run([str(tmp_path / "t.jsonl"), "--teachers", str(tmp_path / "teachers.yaml"), "--out", out]) == 1
     said = capsys.readouterr().out
-    assert "all teachers are of the family 'f'" in said and "12 replies failed: connection" in said
+    assert "all teachers are of the family 'f'" in said and "0 of 12 states answered" in said
     assert "per trace: unknown" in said
 
 

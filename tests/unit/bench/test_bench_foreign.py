@@ -130,8 +130,9 @@ def test_without_a_change_both_arms_are_the_same_training(kind: str, optimizer: 
     assert [len(steps) for steps in rates] == [4] and max(rates[0]) == pytest.approx(1e-3)
     measured_first = [] if kind.startswith("clm") else [0]  # `connect` evaluates once before the first step
     assert found.controlled.reading.steps == [[*measured_first, 1, 2, 3, 4]]
-    other = played(kind, replace(case, seed=101))
-    assert other.controlled.final != found.controlled.final, "a seed is another training"
+    if optimizer == "adamw":  # once for each script: it draws by its seed, whatever the optimizer is
+        other = played(kind, replace(case, seed=101))
+        assert other.controlled.final != found.controlled.final, "a seed is another training"
 
 
 @pytest.mark.usefixtures("installed")

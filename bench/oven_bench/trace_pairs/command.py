@@ -93,7 +93,7 @@ def _right(found: Mined, replay: ScriptedReplay) -> int:
 
 def bench(
     states: Annotated[int, Option(min=100, help="Of each setting of teachers.")] = 5000,
-    draws: Annotated[int, Option(min=10, help="Of the test, with the signal and without it.")] = 500,
+    draws: Annotated[int, Option(min=4, help="Of the test, with the signal and without it.")] = 500,
     seed: Annotated[int, Option(help="Random seed.")] = 1,
     as_json: Json = False,
 ) -> int:

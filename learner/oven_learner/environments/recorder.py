@@ -12,39 +12,21 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from transformers.utils.chat_template_utils import get_json_schema
 
-from oven_controller.errors import ConfigError
-from oven_controller.traces.records import Ended, Message, Policy, Sampled, Task, Tool, ToolCall, Trace, TraceStep
+from oven_controller.errors import ConfigError, reason
+from oven_controller.traces.records import Ended, Policy, Task, Tool, Trace
+from oven_learner.environments.rollout_steps import Call, Rollout, chat_message, steps_of
 from oven_learner.losses.pair_tokens import vocabulary
+
+log = logging.getLogger("oven.learner")
 
 OWN: Final = ("reset", "get_reward")
 """Public methods of an environment that TRL does not offer as tools."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call that the environment carried out, and what it knows of it."""
-
-    tool: str
-    text: str
-    reward: float | None
-    digest: str
-    failed: bool
-
-
-@dataclass(frozen=True)
-class Rollout:
-    """What the trainer knows of one rollout, beyond its messages."""
-
-    ids: Sequence[int]
-    mask: Sequence[int] | None
-    logprobs: Sequence[float] | None
 
 
 class Recorder:
@@ -71,7 +53,7 @@ class Recorder:
         self._trainer: Any = None
         self._rollouts: list[Rollout] = []
         self._tools: tuple[Tool, ...] = ()
-        self._count = first
+        self._count, self._lost = first, 0
 
     def environment(self) -> Any:
         """An environment whose calls are recorded. Raises ConfigError for one without `get_reward`."""
@@ -108,30 +90,41 @@ class Recorder:
     def reward(
         self, prompts: list[Any], completions: list[Any], environments: list[Any], trainer_state: Any, **columns: Any
     ) -> list[float]:
-        """The environments' rewards, by which each rollout is over: its trace goes to the sink. TRL calls it."""
+        """The environments' rewards, by which each rollout is over: its trace goes to the sink. TRL calls it. A trace
+        that cannot be made or kept is lost, with a warning for the first one."""
         if self._trainer is None or len(self._rollouts) != len(completions):
             raise ConfigError("the recorder sees no rollouts: bind it to the trainer before it trains")
         rewards = []
         for at, (prompt, messages, environment) in enumerate(zip(prompts, completions, environments, strict=True)):
             rewards.append(environment.get_reward())
             row = {name: values[at] for name, values in columns.items() if isinstance(values, list)}
-            self._sink(self._trace(prompt, messages, environment, self._rollouts[at], row, trainer_state.global_step))
+            try:
+                self._sink(
+                    self._trace(prompt, messages, environment, self._rollouts[at], row, trainer_state.global_step)
+                )
+            except Exception as error:  # a disk that is full, say: what watches a training does not end it
+                self._lose(error)
             self._count += 1
         self._rollouts = []
         return rewards
+
+    def _lose(self, error: Exception) -> None:
+        if not self._lost:
+            log.warning("a trace is not recorded, and no later one's failure is reported: %s", reason(error))
+        self._lost += 1
 
     def _trace(
         self, prompt: list[Any], messages: list[Any], environment: Any, rollout: Rollout, row: dict[str, Any], step: int
     ) -> Trace:
         calls = list(environment.calls)
-        steps, lost = _steps(messages, calls, rollout, known=hasattr(environment, "newest_call"))
+        steps, lost = steps_of(messages, calls, rollout, known=hasattr(environment, "newest_call"))
         ended, why = self._ended(messages, rollout, lost)
         tokenizer = self._trainer._tokenizer
         return Trace(
             id=f"{self._split or 'rollout'}-{step}-{self._rank}{self._count}",
             task=task_of(row, self._split),
             tools=self._tools,
-            prompt=tuple(_message(one) for one in prompt),
+            prompt=tuple(chat_message(one) for one in prompt),
             steps=steps,
             reward=float(environment.get_reward()),
             solved=getattr(environment, "solved", None),
@@ -210,89 +203,6 @@ def _tool_method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return call
-
-
-def _steps(
-    messages: list[Any], calls: list[Call], rollout: Rollout, *, known: bool
-) -> tuple[tuple[TraceStep, ...], list[Call]]:
-    """The steps, and the calls whose results the policy never saw. `known`: the environment rewards each step."""
-    sampled = _sampled(rollout, sum(one["role"] == "assistant" for one in messages))
-    steps: list[TraceStep] = []
-    waiting = list(calls)
-    at = turn = 0
-    while at < len(messages):
-        action = messages[at]
-        at += 1
-        results = []
-        while at < len(messages) and messages[at]["role"] == "tool":
-            results.append(messages[at])
-            at += 1
-        missing = bool(action.get("tool_calls")) and not results
-        done = waiting if missing else _carried_out(waiting, results)
-        rewards = [call.reward for call in done if call.reward is not None]
-        nothing = 0.0 if known else None  # a step without a call turned no test
-        steps.append(
-            TraceStep(
-                action=_message(action, f"{turn}"),
-                result=None if missing else tuple(_result(one, f"{turn}-{n}") for n, one in enumerate(results)),
-                reward=sum(rewards) if rewards else nothing,
-                sampled=sampled[turn] if sampled else None,
-                outcome=next((call.digest for call in reversed(done) if call.digest), ""),
-            )
-        )
-        if missing:
-            return tuple(steps), done
-        turn += 1
-    return tuple(steps), waiting
-
-
-def _carried_out(waiting: list[Call], results: list[Any]) -> list[Call]:
-    """Takes the calls off `waiting` that these results are of. Some are of none: there is no such tool, or the
-    arguments were no object."""
-    given = [(result.get("name"), str(result["content"])) for result in results]
-    count = 0
-    for one in given:
-        count += count < len(waiting) and (waiting[count].tool, waiting[count].text) == one
-    done = waiting[:count]
-    del waiting[:count]
-    return done
-
-
-def _sampled(rollout: Rollout, turns: int) -> list[Sampled] | None:
-    """The tokens of each turn: the runs of the mask that were sampled. None where they are not as many."""
-    if rollout.mask is None:
-        return None
-    runs: list[Sampled] = []
-    start: int | None = None
-    for at, one in enumerate([*rollout.mask, 0]):
-        if one and start is None:
-            start = at
-        elif not one and start is not None:
-            logprobs = tuple(rollout.logprobs[start:at]) if rollout.logprobs is not None else None
-            runs.append(Sampled(ids=tuple(rollout.ids[start:at]), logprobs=logprobs))
-            start = None
-    return runs if len(runs) == turns else None
-
-
-def _message(message: Any, turn: str = "") -> Message:
-    calls = [one["function"] for one in message.get("tool_calls") or [] if "function" in one]
-    return Message(
-        role=message["role"],
-        content=message.get("content") or "",
-        reasoning=message.get("reasoning_content") or "",
-        calls=tuple(
-            ToolCall(id=f"{turn}-{n}", name=one["name"], arguments=_written(one["arguments"]))
-            for n, one in enumerate(calls)
-        ),
-    )
-
-
-def _result(message: Any, call: str) -> Message:
-    return Message(role="tool", content=str(message["content"]), call_id=call, name=message.get("name", ""))
-
-
-def _written(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
 def _tool(function: Callable[..., Any]) -> Tool:

@@ -12,7 +12,7 @@ from oven_bench.trace_pairs.scripted_replay import Skills
 
 
 def test_the_bench_holds_pairs_against_the_formula(capsys: pytest.CaptureFixture[str]) -> None:
-    BENCH.run(["--states", "100", "--draws", "10", "--json"])
+    BENCH.run(["--states", "100", "--draws", "4", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert set(found["settings"]) == set(SETTINGS)
     assert found["pairs_of_one_family"] == 0

@@ -50,7 +50,12 @@ class Scripted(ChannelTrainer):
 
 
 def recorded(
-    folder: Path, script: Script, environment: Callable[[], Any] | None = None, **settings: Any
+    folder: Path,
+    script: Script,
+    environment: Callable[[], Any] | None = None,
+    *,
+    sink: Callable[[Trace], None] | None = None,
+    **settings: Any,
 ) -> list[Trace]:
     """The traces of one generation: two attempts at each of two tasks."""
     found: list[Trace] = []
@@ -65,7 +70,7 @@ def recorded(
         trainer_class=Scripted,
         instances=TASKS,
         environment=environment or (lambda: RepairEnvironment(by_id, lambda one: one.files, TrustedTests())),
-        sink=found.append,
+        sink=sink or found.append,
         **arguments,
     )
     trainer.script = script
@@ -243,6 +248,14 @@ def test_an_environment_that_fails_is_no_reward_of_0(folder: Path) -> None:
     by_id, tests = {one.instance_id: one for one in TASKS}, Outage()
     with pytest.raises(ProcessError, match="has no reward: the sandbox did not start"):
         recorded(folder, shown(Habits(right=1.0)), lambda: RepairEnvironment(by_id, lambda one: one.files, tests))
+
+
+def test_a_trace_that_cannot_be_kept_ends_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def full(trace: Trace) -> None:
+        raise OSError(28, "No space left on device")
+
+    recorded(folder, shown(Habits(right=1.0)), sink=full)
+    assert caplog.text.count("a trace is not recorded") == 1 and "No space left" in caplog.text
 
 
 def test_an_environment_that_cannot_be_recorded_is_refused() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers import PrinterCallback, set_seed
 
+from oven_controller.errors import ProcessError
 from oven_controller.traces.records import Trace
 from oven_learner.environments.instance import Instance
 from oven_learner.environments.openenv_client import served
@@ -30,7 +31,7 @@ def collected(
 ) -> list[Trace]:
     """The traces of `group_size` attempts at each instance. Seeds torch's global generator: the same arguments give the
     same traces, whether the calls are carried out here or behind OpenEnv. Raises ConfigError for an instance whose
-    repository is missing."""
+    repository is missing, and ProcessError where an attempt was not recorded."""
     found: list[Trace] = []
     tests = SandboxedTests()
     different = list({one.instance_id: one for one in instances}.values())
@@ -55,4 +56,6 @@ def collected(
         trainer.remove_callback(PrinterCallback)
         set_seed(seed)
         trainer.evaluate(eval_dataset=rows_of(instances))
+    if len(found) != (wanted := len(instances) * settings.group_size):
+        raise ProcessError(f"{len(found)} of {wanted} attempts were recorded; the warning above says why")
     return found

@@ -29,9 +29,9 @@ def test_a_planted_signal_is_found_and_shuffled_replies_have_none(planted: Scrip
     assert found is not None
     assert found.p <= 0.05
     assert found.by_feature["preferred tool"].value > found.by_feature["preferred tool"].null_high
-    # Of 12 shuffles 3 or more are below .05 once in fifty times; the seeds are fixed.
+    # Of 8 shuffles 3 or more are below .05 once in two hundred times; the seeds are fixed.
     low = 0
-    for seed in range(12):
+    for seed in range(8):
         tested = information(pairs(shuffled(planted, random.Random(seed))), permutations=99, seed=seed)
         low += tested is not None and tested.p <= 0.05
     assert low <= 2

@@ -31,7 +31,7 @@ def place(name: str, folder: Path) -> Path:
     return folder if name == "mini-swe-agent" else folder / "traces.jsonl"
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(trace=traces)
 def test_a_trace_comes_back_from_each_format(trace: Trace) -> None:
     with TemporaryDirectory() as folder:
@@ -42,7 +42,7 @@ def test_a_trace_comes_back_from_each_format(trace: Trace) -> None:
             assert read(name, path) == [one], name
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(trace=traces)
 def test_a_chat_row_loses_what_it_says_and_keeps_each_conversation(trace: Trace) -> None:
     with TemporaryDirectory() as folder:

@@ -4,6 +4,7 @@ limits: only regular ones, and only so many bytes."""
 from __future__ import annotations
 
 import contextlib
+import csv
 import os
 import stat
 from collections.abc import Iterator
@@ -30,6 +31,16 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     except BaseException:
         partial.unlink(missing_ok=True)  # on a full disk it would take what room there is
         raise
+
+
+@contextlib.contextmanager
+def longest_csv_field(characters: int) -> Iterator[None]:
+    """Within the block the module `csv` refuses longer fields. Its limit is the whole process's, so it is put back."""
+    before = csv.field_size_limit(characters)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def write_atomic(path: Path, data: bytes | str, *, private: bool = False) -> None:

@@ -18,7 +18,7 @@ from oven_agents.experiments.intervals import Interval, clustered
 from oven_agents.experiments.run_folder import BASELINES, CONFIG, RESULTS
 from oven_agents.tasks.example import KINDS
 from oven_controller.errors import ConfigError, reason
-from oven_controller.files import read_file
+from oven_controller.files import longest_csv_field, read_file
 
 AGREES: Final = 0.5
 """Answer F1 from which it says that an answer is correct, where it is compared with the judge by κ."""
@@ -195,9 +195,9 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
 def table_rows(path: Path) -> list[dict[str, str]]:
     """A table's rows. Raises ConfigError."""
     text = read_file(path, "the table", MOST_BYTES).decode(errors="replace")
-    csv.field_size_limit(MOST_BYTES)
     try:
-        return list(csv.DictReader(io.StringIO(text, newline="")))
+        with longest_csv_field(MOST_BYTES):
+            return list(csv.DictReader(io.StringIO(text, newline="")))
     except csv.Error as error:
         raise ConfigError(f"{path} is damaged: {reason(error)}; `supervise run --resume` writes it anew") from error
 

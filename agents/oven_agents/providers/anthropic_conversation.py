@@ -25,6 +25,7 @@ _FINISHED: Final[dict[str, Finish]] = {
 _NOT_IN_IDS: Final = re.compile(r"[^a-zA-Z0-9_-]")
 """What the API refuses in a call's id; traces of other models have ids with dots and colons."""
 MOST_TEMPERATURE: Final = 1.0
+"""The API refuses a higher one, which others take up to 2."""
 _WARM: Final = {"type": "ephemeral"}
 
 

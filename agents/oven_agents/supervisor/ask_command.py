@@ -22,8 +22,6 @@ from oven_controller.terminal_text import say, wrapped
 MOST_CALLS: Final = 5000
 """A program that asks in a loop would otherwise ask 10,000 times in each block; 64 MB in pieces for a window of 8,000
 tokens are 2,700."""
-ANSWERED, UNANSWERED, FAILED = 0, 1, 3
-"""Exit codes."""
 
 
 def ask(
@@ -106,8 +104,8 @@ def ask(
     else:
         say(*_lines(result))
     if result.ended in ("final", "forced"):
-        return ANSWERED
-    return FAILED if result.ended == "failed" else UNANSWERED
+        return 0
+    return 3 if result.ended == "failed" else 1  # the models could not be asked; there is no answer
 
 
 def _text(path: Path) -> str:

@@ -59,7 +59,6 @@ def replay(
     as_json: Json = False,
 ) -> int:
     """0: every state has an answer; 1: some have none, or the cap came first."""
-    logging.getLogger("oven.member").setLevel(logging.ERROR)
     found, file = read_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
     endpoints = file.endpoints()
     _check_prices(file, endpoints)
@@ -67,6 +66,9 @@ def replay(
     described = {name: teacher.described() for name, teacher in file.teachers.items()}
     families = {name: teacher.family for name, teacher in file.teachers.items()}
     with ExitStack() as opened:
+        providers_log = logging.getLogger("oven.member")
+        opened.callback(providers_log.setLevel, providers_log.level)
+        providers_log.setLevel(logging.ERROR)  # single calls that failed are counted in the report
         replies = RepliesFile(out, found, described, families, again=again)
         opened.callback(replies.close)
         if not as_json:

@@ -15,7 +15,9 @@ from oven_controller.traces.comparable_actions import Action, Unusable, action, 
 from oven_controller.traces.records import Reply, Trace
 
 SOURCE_USD_PER_TRACE: Final = 5.0
+"""Below which the source system takes a replay to be worth its money; reported beside what it came to."""
 SOURCE_SECONDS_PER_STEP: Final = 30.0
+"""Its limit of a step's time, of the slowest teacher."""
 
 
 @dataclass

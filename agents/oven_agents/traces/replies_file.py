@@ -27,6 +27,7 @@ INTERRUPTED: Final = "interrupted"
 FINAL: Final = frozenset((INTERRUPTED, "refusal", "truncated", "no_action", "malformed_request"))
 """Kinds of failure that asking again does not mend, or that were paid for."""
 VERSION: Final = 1
+"""Of the journal's form; another one is refused."""
 
 
 class RepliesFile:

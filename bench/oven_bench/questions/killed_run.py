@@ -89,7 +89,7 @@ class _Child:
         self._begin = [
             *command, "--task", "stdlib", "-n", str(count), "--seed", str(SEED), "--base-url", endpoint.url,
             "--supervisor-model", scripted_models.SUPERVISOR, "--worker-model", scripted_models.WORKER,
-            "--judge-model", scripted_models.JUDGE, "--key-env", "OVEN_BENCH_KEY", "--log-dir", str(logs),
+            "--judge-model", scripted_models.JUDGE, "--key-env", "BENCH_KEY", "--log-dir", str(logs),
             "--concurrency", str(concurrency),
         ]  # fmt: skip
         self._resume = [*command, "--resume"]
@@ -125,7 +125,7 @@ class _Child:
         return found
 
     def _environment(self) -> dict[str, str]:
-        return {**os.environ, "OVEN_BENCH_KEY": CANARY}
+        return {**os.environ, "BENCH_KEY": CANARY}
 
 
 def _logged(folder: Path) -> int:

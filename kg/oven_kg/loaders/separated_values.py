@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import re
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from oven_controller.errors import ConfigError
+from oven_controller.files import longest_csv_field
 from oven_kg.loaders.batches import Where
 from oven_kg.loaders.source import HEAD, Input, lines
 
@@ -110,14 +112,12 @@ def _place(held: Input, layout: Layout, wanted: int) -> str:
             iter(lambda: text.readline(BLOCK), ""), delimiter=layout.delimiter, quoting=_quoting(layout)
         )
         row, line = 0, 1
-        try:
+        with contextlib.suppress(csv.Error), longest_csv_field(BLOCK):
             for values in reader:
                 row += bool(values)
                 if row == wanted:
                     return f"line {line}"
                 line = reader.line_num + 1
-        except csv.Error:
-            pass
         return f"line {line}"
 
 

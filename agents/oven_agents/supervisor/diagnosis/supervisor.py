@@ -70,11 +70,12 @@ class Supervisor(Agent):
     tick, so that training waits for none, and expires `supervisor.expires` ticks after it was asked for, and where
     the knob has moved since. Where the run then meets the answer's revert_if, the former value is proposed again.
 
-    False alarms: `oven-controller bench supervisor` counts them on healthy runs, for each model another figure. So it
-    is a shadow and not trusted unless the settings say otherwise.
+    False alarms: `oven-controller bench supervisor` counts them on healthy runs, for each model another figure (for a
+    script: docs/experiments.md). So it is a shadow and not trusted unless the settings say otherwise.
 
-    Limits: a failure is an abstention, counted by kind and told in its status. It asks `supervisor.diagnoses` times
-    in a run, within its budget. Without an alarm it asks nothing."""
+    Limits: the loop of programs over a text is Zhang et al.'s (arXiv 2512.24601). A failure is an abstention, counted
+    by kind and told in its status. It asks `supervisor.diagnoses` times in a run, within its budget. Without an alarm
+    it asks nothing."""
 
     version = "1"
     unrepeatable = (

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oven_controller.errors import ConfigError, reason
+from oven_controller.files import longest_csv_field
 
 LONGEST_FIELD = min(sys.maxsize, 2**24)
 """Characters in a CSV field; the library's 131,072 are below some encyclopedia articles."""
@@ -37,26 +38,26 @@ def table(path: Path, columns: Sequence[str], *, tabs: bool = False) -> Iterator
 
     Raises ConfigError for a missing column, and for a row with fewer or more fields than the header.
     """
-    csv.field_size_limit(LONGEST_FIELD)
     source = io.StringIO(text_of(path), newline="")
     rows = csv.reader(source, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(source, strict=True)
     try:
-        header = [name.strip() for name in next(rows, [])]
-        missing = [name for name in columns if name not in header]
-        if missing:
-            raise ConfigError(
-                f"{path}, line 1: there is no column {missing[0]!r} among {', '.join(header) or 'none'}; the published "
-                f"file has {', '.join(columns)}"
-            )
-        for row in rows:
-            if not row:
-                continue
-            if len(row) != len(header):
+        with longest_csv_field(LONGEST_FIELD):
+            header = [name.strip() for name in next(rows, [])]
+            missing = [name for name in columns if name not in header]
+            if missing:
                 raise ConfigError(
-                    f"{path}, line {rows.line_num}: {len(row)} fields, and the header has {len(header)}; the file is "
-                    "torn or a quote is not closed: fetch it again"
+                    f"{path}, line 1: there is no column {missing[0]!r} among {', '.join(header) or 'none'}; the "
+                    f"published file has {', '.join(columns)}"
                 )
-            yield rows.line_num, dict(zip(header, row, strict=True))
+            for row in rows:
+                if not row:
+                    continue
+                if len(row) != len(header):
+                    raise ConfigError(
+                        f"{path}, line {rows.line_num}: {len(row)} fields, and the header has {len(header)}; the file "
+                        "is torn or a quote is not closed: fetch it again"
+                    )
+                yield rows.line_num, dict(zip(header, row, strict=True))
     except csv.Error as error:
         raise ConfigError(f"{path}, line {rows.line_num}: {error}; the file is torn: fetch it again") from error
 

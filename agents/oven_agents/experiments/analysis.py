@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from oven_agents.experiments.agreement import kappa
 from oven_agents.experiments.intervals import Interval, clustered
 from oven_agents.experiments.run_folder import BASELINES, CONFIG, RESULTS
 from oven_agents.tasks.example import KINDS
@@ -190,6 +189,18 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(found, dict):
             yield found
+
+
+def kappa(first: Sequence[bool], second: Sequence[bool]) -> float | None:
+    """Cohen's (1960) κ between two raters, −1 to 1; 0 is what chance gives. None without answers, and where both say
+    one and the same throughout, so that chance agrees fully. Raises ValueError for unlike lengths."""
+    pairs = list(zip(first, second, strict=True))
+    if not pairs:
+        return None
+    agreed = sum(one == other for one, other in pairs) / len(pairs)
+    yes, also = sum(first) / len(pairs), sum(second) / len(pairs)
+    chance = yes * also + (1 - yes) * (1 - also)
+    return None if chance == 1 else (agreed - chance) / (1 - chance)
 
 
 def table_rows(path: Path) -> list[dict[str, str]]:

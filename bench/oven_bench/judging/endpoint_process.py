@@ -9,32 +9,15 @@ import json
 import sys
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
+from oven_bench.endpoint_child import running_child, told_to_end
 from oven_bench.judging.judge_endpoint import Endpoint
-from oven_controller.cancellation import call_at_end
-from oven_controller.errors import ProcessError
-from oven_controller.process.child import end_with_input
 
 
-@asynccontextmanager
-async def running_endpoint(seed: int) -> AsyncIterator[str]:
+def running_endpoint(seed: int) -> AbstractAsyncContextManager[str]:
     """The address of one, until the context ends. Raises ProcessError where it does not start."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "oven_bench.judging.endpoint_process", str(seed)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        url = (await process.stdout.readline()).decode().strip()
-        if not url:
-            raise ProcessError(f"the endpoint did not start; it ended with {await process.wait()}")
-        yield url
-    finally:
-        process.stdin.close()
-        await process.wait()
+    return running_child("oven_bench.judging.endpoint_process", str(seed))
 
 
 async def served(url: str) -> Counter[str]:
@@ -48,9 +31,7 @@ async def served(url: str) -> Counter[str]:
 
 
 async def _serve(seed: int) -> None:
-    stop = asyncio.Event()
-    call_at_end(stop.set)
-    end_with_input()
+    stop = told_to_end()
     async with Endpoint(seed).running() as endpoint:
         print(endpoint.url, flush=True)
         await stop.wait()

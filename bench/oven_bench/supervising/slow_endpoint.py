@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from aiohttp import web
 
+from oven_bench.endpoint_child import running_child_beside, told_to_end
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_bench.judging.scripted_conversation import Asked, Said
-from oven_controller.cancellation import call_at_end
-from oven_controller.errors import ProcessError
-from oven_controller.process.child import end_with_input
 
 
 def reply(prompt: str) -> str:
@@ -45,25 +41,13 @@ class SlowEndpoint(Endpoint):
         return await super()._faulty(request, body, fault, wrap)
 
 
-@contextmanager
-def running_slowly(seconds: float, seed: int) -> Iterator[str]:
+def running_slowly(seconds: float, seed: int) -> AbstractContextManager[str]:
     """The address of one, until the context ends. Raises ProcessError where it does not start."""
-    command = (sys.executable, "-P", "-m", "oven_bench.supervising.slow_endpoint", str(seconds), str(seed))
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            url = process.stdout.readline().strip()
-            if not url:
-                raise ProcessError(f"the endpoint did not start; it ended with {process.wait()}")
-            yield url
-        finally:
-            process.stdin.close()
+    return running_child_beside("oven_bench.supervising.slow_endpoint", str(seconds), str(seed))
 
 
 async def _serve(seconds: float, seed: int) -> None:
-    stop = asyncio.Event()
-    call_at_end(stop.set)
-    end_with_input()
+    stop = told_to_end()
     async with SlowEndpoint(seconds, seed).running() as endpoint:
         print(endpoint.url, flush=True)
         await stop.wait()

@@ -13,7 +13,7 @@ import json
 import sys
 import threading
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,10 +23,8 @@ from aiohttp import web
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from trl.chat_template_utils import parse_response
 
+from oven_bench.endpoint_child import running_child, told_to_end
 from oven_bench.trace_replay.local_models import LocalModel, models
-from oven_controller.cancellation import call_at_end
-from oven_controller.errors import ProcessError
-from oven_controller.process.child import end_with_input
 from oven_learner.recipes.quiet_libraries import quiet_libraries
 from oven_learner.recipes.repair.chat_format import ASSISTANT
 from oven_learner.recipes.repair.warm_policy import POSITIONS, warm_policy
@@ -153,31 +151,14 @@ def load(model: LocalModel, cache: Path) -> Loaded:
     return Loaded(policy, tokenizer)
 
 
-@asynccontextmanager
-async def running_models(cache: Path, *, quick: bool = False) -> AsyncIterator[str]:
+def running_models(cache: Path, *, quick: bool = False) -> AbstractAsyncContextManager[str]:
     """The address of an endpoint with all local models, until the context ends. Raises ProcessError where it does not
     start."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "oven_bench.trace_replay.model_endpoint", str(cache)),
-        *(["quick"] if quick else []),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        url = (await process.stdout.readline()).decode().strip()
-        if not url:
-            raise ProcessError(f"the models' endpoint did not start; it ended with {await process.wait()}")
-        yield url
-    finally:
-        process.stdin.close()
-        await process.wait()
+    return running_child("oven_bench.trace_replay.model_endpoint", str(cache), *(["quick"] if quick else []))
 
 
 async def _serve(cache: Path, quick: bool) -> None:
-    stop = asyncio.Event()
-    call_at_end(stop.set)
-    end_with_input()
+    stop = told_to_end()
     loaded = {name: await asyncio.to_thread(load, model, cache) for name, model in models(quick=quick).items()}
     async with ModelEndpoint(loaded).running() as url:
         print(url, flush=True)

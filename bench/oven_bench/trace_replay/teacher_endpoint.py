@@ -11,20 +11,18 @@ import json
 import sys
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
 
+from oven_bench.endpoint_child import running_child, told_to_end
 from oven_bench.judging import scripted_conversation
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_bench.trace_replay.made_traces import state_name
 from oven_bench.trace_replay.scripted_teachers import script
-from oven_controller.cancellation import call_at_end
-from oven_controller.errors import ProcessError
-from oven_controller.process.child import end_with_input
 
 SPOILT: Final = frozenset(("429", "500", "529", "reset", "hang", "cutbody", "html"))
 """Faults after which there is no whole answer to keep."""
@@ -67,23 +65,9 @@ class TeacherEndpoint(Endpoint):
         return web.json_response({"tokens": self.bills.tokens, "whole": self._whole, "served": self.served})
 
 
-@asynccontextmanager
-async def running_teachers(seed: int) -> AsyncIterator[str]:
+def running_teachers(seed: int) -> AbstractAsyncContextManager[str]:
     """The address of an endpoint, until the context ends. Raises ProcessError where it does not start."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "oven_bench.trace_replay.teacher_endpoint", str(seed)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        url = (await process.stdout.readline()).decode().strip()
-        if not url:
-            raise ProcessError(f"the teachers' endpoint did not start; it ended with {await process.wait()}")
-        yield url
-    finally:
-        process.stdin.close()
-        await process.wait()
+    return running_child("oven_bench.trace_replay.teacher_endpoint", str(seed))
 
 
 async def billed(url: str) -> Bill:
@@ -98,9 +82,7 @@ async def billed(url: str) -> Bill:
 
 
 async def _serve(seed: int) -> None:
-    stop = asyncio.Event()
-    call_at_end(stop.set)
-    end_with_input()
+    stop = told_to_end()
     async with TeacherEndpoint(seed).running() as endpoint:
         print(endpoint.url, flush=True)
         await stop.wait()

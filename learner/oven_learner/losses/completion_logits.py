@@ -1,14 +1,15 @@
-"""Logits of given completions, through whatever wraps the model."""
+"""Logits of given completions, through whatever wraps the model, and lists of tokens as its input."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
+from torch.nn.utils.rnn import pad_sequence
 
 
 def completion_logits(
@@ -34,3 +35,11 @@ def completion_logits(
         answer = model(**asked) if weights is None else functional_call(model, dict(weights), (), asked)
     logits: Tensor = answer.logits
     return logits[:, -kept - 1 : -1]
+
+
+def padded(rows: Sequence[Sequence[int]], device: torch.device, *, left: bool = False) -> tuple[Tensor, Tensor]:
+    """Ids and mask, (rows, the longest's length). What pads has the id 0, which every vocabulary has."""
+    side = "left" if left else "right"
+    ids = pad_sequence([torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True, padding_side=side)
+    ones = [torch.ones(len(row), dtype=torch.long) for row in rows]
+    return ids.to(device), pad_sequence(ones, batch_first=True, padding_side=side).to(device)

@@ -12,10 +12,9 @@ from torch.nn.functional import kl_div
 
 from oven_controller.errors import ConfigError
 from oven_learner.losses.channel import Channel, Tally
-from oven_learner.losses.completion_logits import completion_logits
+from oven_learner.losses.completion_logits import completion_logits, padded
 from oven_learner.losses.cross_tokenizer import CrossTokenizer
 from oven_learner.losses.generated import Generated
-from oven_learner.losses.padded import padded
 from oven_learner.teachers.channel_teacher import admit
 from oven_learner.teachers.named_teachers import LIMIT_BYTES
 from oven_learner.teachers.registry import has_reference, reference

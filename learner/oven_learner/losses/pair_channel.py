@@ -13,8 +13,7 @@ from transformers import TrainerCallback
 from oven_controller.errors import ConfigError
 from oven_controller.traces.records import Pair
 from oven_learner.losses.channel import Channel, Tally
-from oven_learner.losses.completion_logits import completion_logits
-from oven_learner.losses.padded import padded
+from oven_learner.losses.completion_logits import completion_logits, padded
 from oven_learner.losses.pair_sampler import PairSampler
 from oven_learner.losses.pair_tokens import PairTokens, tokenized
 

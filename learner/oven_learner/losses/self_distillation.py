@@ -13,10 +13,9 @@ from transformers import TrainerCallback
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import MetricSpec
 from oven_learner.losses.channel import Channel, Tally
-from oven_learner.losses.completion_logits import completion_logits
+from oven_learner.losses.completion_logits import completion_logits, padded
 from oven_learner.losses.generated import Generated
 from oven_learner.losses.hints import Hints
-from oven_learner.losses.padded import padded
 
 HINTED = "oven_hinted"
 """In TRL's batch: the tokens of each row's hinted prompt, or None."""

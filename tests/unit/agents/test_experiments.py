@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from oven_agents.experiments import baselines, correctness_judge
-from oven_agents.experiments.agreement import kappa
-from oven_agents.experiments.analysis import analysed, runs_in
+from oven_agents.experiments.analysis import analysed, kappa, runs_in
 from oven_agents.experiments.analysis_table import table
 from oven_agents.experiments.correctness_judge import UnreadableVerdictError
 from oven_agents.experiments.intervals import clustered

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.replies import reply
-from tests.support.traces import answered, called
+from tests.support.traces import answered, called, reply
 
 from oven_agents.traces.pairs_command import PAIRS
 from oven_controller.errors import ConfigError

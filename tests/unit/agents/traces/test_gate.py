@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.support.replies import reply
-from tests.support.traces import REPAIR, called
+from tests.support.traces import REPAIR, called, reply
 
 from oven_agents.traces.gate import GATES, cheapest, curve, replayed, tiers
 from oven_agents.traces.pairs import grouped

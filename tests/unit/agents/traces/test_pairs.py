@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.replies import reply
-from tests.support.traces import REPAIR, called
+from tests.support.traces import REPAIR, called, reply
 
 from oven_agents.traces.pairs import Mined, grouped, mined
 from oven_bench.trace_pairs.closed_form import expected

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.replies import reply
-from tests.support.traces import REPAIR, called
+from tests.support.traces import REPAIR, called, reply
 
 from oven_controller.cli.main import run
 from oven_controller.traces import completeness, jsonl

@@ -78,15 +78,15 @@ def _drawn(
     return found
 
 
-def _share(of: list[tuple[float, Comparison]], holds: Callable[[float, Comparison], bool]) -> float:
-    return round(sum(holds(*one) for one in of) / len(of), 4) if of else 0.0
+def _share(of: list[tuple[float, Comparison]], holds: Callable[[float, Comparison], bool]) -> float | None:
+    return round(sum(holds(*one) for one in of) / len(of), 4) if of else None
 
 
 def passed(found: dict[str, Any]) -> bool:
     """Whether every setting keeps what is promised."""
     return all(
         COVERAGE[0] <= of["coverage"] <= COVERAGE[1]
-        and min(of["helps_of_detectable"], of["helps_of_detectable_by_pilot"]) >= HELPS
+        and min(of["helps_of_detectable"], of["helps_of_detectable_by_pilot"] or 0.0) >= HELPS
         and max(of["changed_of_none"], of["no_effect_of_two_points"]) <= FALSE_ALARMS
         for of in found.values()
     )

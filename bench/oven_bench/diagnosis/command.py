@@ -96,9 +96,9 @@ def _one_thread() -> None:
 
 
 def code_hash() -> str:
-    """Of detectors, gauges, programs and the table of causes: what must be frozen before the final run."""
+    """Of all that diagnoses, the programs and the table of causes: what must be frozen before the final run."""
     own = Path(str(diagnosis.__file__)).parent
-    files = [own / name for name in ("change_points.py", "gauges.py", "detectors.py", "graph_view.py", "answer.py")]
+    files = sorted(own.glob("*.py"))
     files += [Path(str(module.__file__)) for module in (scripted_supervisor, planted)]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 

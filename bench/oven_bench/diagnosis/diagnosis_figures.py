@@ -39,10 +39,12 @@ def figures(rows: Sequence[Row], causes: Mapping[str, Sequence[str]], price: tup
         found[way] = _way(faulty, healthy, causes, of)
     found["programs"] |= _cost(rows, price)
     difference = _by_family(faulty, lambda row: _right(row, row.programs, causes) - _right(row, row.detectors, causes))
-    alarms = _by_family(healthy, lambda row: _named(row.detectors) - _named(row.programs))
+    answered = [row for row in healthy if not row.programs.failure]
+    alarms = _by_family(answered, lambda row: _named(row.detectors) - _named(row.programs))
     found["difference"] = _shown(difference)
     found["fewer_false_alarms"] = _shown(alarms)
-    found["verdict"] = word(difference.low, difference.high, SMALLEST)
+    enough = difference is not None and found["families"] > 1  # one family has no interval
+    found["verdict"] = word(difference.low, difference.high, SMALLEST) if difference and enough else "INCONCLUSIVE"
     found["by_family"] = _families(rows, causes)
     return found
 
@@ -55,14 +57,14 @@ def _way(
     errors = [(of(row).onset or 0) - row.onset for row in dated]
     hits = [abs(error) <= NEAR for error in errors]
     refused = Counter(of(row).failure for row in (*faulty, *healthy) if of(row).failure)
-    false = [row for row in healthy if _named(of(row))]
+    answered = [of(row) for row in healthy if not of(row).failure]
     return {
         "cause_right": _shown(_by_family(faulty, lambda row: _right(row, of(row), causes))),
         "said_nothing": len(faulty) - len(named),
         "onset_error_median": median(map(abs, errors)) if errors else None,
         "onset_near": _shown(share(sum(hits), len(hits))) if hits else None,
         "dated": len(dated),
-        "false_alarms": _shown(share(len(false), len(healthy))) if healthy else None,
+        "false_alarms": _shown(share(sum(map(_named, answered)), len(answered))) if answered else None,
         "refused": dict(sorted(refused.items())),
     }
 
@@ -94,11 +96,12 @@ def _floor(faulty: Sequence[Row], causes: Mapping[str, Sequence[str]]) -> dict[s
     return {"cause": cause, "right": _shown(right)}
 
 
-def _by_family(rows: Sequence[Row], of: Callable[[Row], float]) -> Interval:
+def _by_family(rows: Sequence[Row], of: Callable[[Row], float]) -> Interval | None:
+    """None of no rows."""
     values: dict[str, list[float]] = {}
     for row in rows:
         values.setdefault(row.family, []).append(of(row))
-    return bootstrapped_mean([fmean(one) for one in values.values()]) if values else Interval(0.0, 0.0, 0.0)
+    return bootstrapped_mean([fmean(one) for one in values.values()]) if values else None
 
 
 def _families(rows: Sequence[Row], causes: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
@@ -108,7 +111,9 @@ def _families(rows: Sequence[Row], causes: Mapping[str, Sequence[str]]) -> dict[
         entry = found.setdefault(row.family, {"runs": 0, "detectors": 0, "programs": 0, "said": Counter()})
         entry["runs"] += 1
         for way, of in WAYS.items():
-            entry[way] += int(not _named(of(row)) if row.healthy else _right(row, of(row), causes))
+            said = of(row)
+            well = not said.failure and not _named(said)
+            entry[way] += int(well if row.healthy else _right(row, said, causes))
         entry["said"][row.programs.failure or row.programs.cause] += 1
     return {family: {**entry, "said": dict(entry["said"])} for family, entry in found.items()}
 
@@ -121,5 +126,7 @@ def _named(said: Named) -> bool:
     return said.cause != NONE
 
 
-def _shown(interval: Interval) -> dict[str, float]:
+def _shown(interval: Interval | None) -> dict[str, float] | None:
+    if interval is None:
+        return None
     return {"value": round(interval.mean, 4), "low": round(interval.low, 4), "high": round(interval.high, 4)}

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from aiohttp import web
 
@@ -31,10 +31,9 @@ class CountingEndpoint:
         delay_s: float = 0.0,
         faults: float = 0.0,
         seed: int = 0,
-        says: Callable[[str, list[dict[str, Any]]], str] = reply,
     ) -> None:
         """`delay_s`: of an answer. `faults`: share of requests that are refused at first."""
-        self._delay_s, self._faults, self._says = delay_s, faults, says
+        self._delay_s, self._faults = delay_s, faults
         self._draw = random.Random(seed)
         self.answered: Counter[str] = Counter()
         self.refused = 0
@@ -106,7 +105,7 @@ class CountingEndpoint:
         if self._delay_s:
             await asyncio.sleep(self._delay_s)
         try:
-            text = self._says(body["model"], body["messages"])
+            text = reply(body["model"], body["messages"])
         except LookupError as error:
             return web.json_response({"error": {"message": str(error)}}, status=404)
         self.answered[hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()] += 1

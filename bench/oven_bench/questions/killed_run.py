@@ -59,7 +59,7 @@ def measured(count: int, kills: int, concurrency: int, folder: Path) -> dict[str
         resumed = child.run()
         beyond = (endpoint.answered - wanted).total()
         missing = (wanted - endpoint.answered).total()
-        refused = endpoint.refused
+        refused, sent = endpoint.refused, endpoint.keys == {f"Bearer {CANARY}"}
     found = {"clean": _scored(clean, examples), "resumed": _scored(resumed, examples)}
     expected = {"answer_f1": own.answer_f1, "evidence_f1": own.evidence_f1}
     same = all(abs(one[name] - value) <= TOLERANCE for one in found.values() for name, value in expected.items())
@@ -76,7 +76,8 @@ def measured(count: int, kills: int, concurrency: int, folder: Path) -> dict[str
         "missing": missing,
         "refused_at_first": refused,
         "files_with_the_key": len(held),
-        "passed": same and paid_twice == 0 and missing == 0 and not held,
+        # Where nothing was refused, or the key was not sent, the run shows less than it says.
+        "passed": same and paid_twice == 0 and missing == 0 and refused > 0 and sent and not held,
     }
 
 

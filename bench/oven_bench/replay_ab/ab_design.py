@@ -23,7 +23,6 @@ class Arm:
     imitation: bool = False
     direction: Literal["teachers", "random"] = "teachers"
     """Of each pair: as the teachers say, or as a coin does."""
-    control: bool = False
 
 
 ARMS: Final[dict[str, Arm]] = {
@@ -31,8 +30,8 @@ ARMS: Final[dict[str, Arm]] = {
     "sdpo": Arm(self_distillation=True),
     PRIMARY: Arm(replay=True),
     "both": Arm(self_distillation=True, replay=True),
-    "random-direction": Arm(replay=True, direction="random", control=True),
-    "sft": Arm(imitation=True, control=True),
+    "random-direction": Arm(replay=True, direction="random"),
+    "sft": Arm(imitation=True),
 }
 """GRPO alone; with self-distillation, replay, both; and two controls: pairs whose direction a coin decides, and
 supervised fine-tuning on the teachers' actions, without the policy's own beside them."""

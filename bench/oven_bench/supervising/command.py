@@ -111,8 +111,8 @@ def measure_loop(steps: int, runs: int) -> dict[str, Any]:
     right = 0
     for took in found:
         if (made := took.found.diagnosis) is not None and made.evidence:
-            right += {one.metric for one in made.evidence} == {"loss", "grad_norm"}
-            right -= not 0 < made.evidence[0].from_ - BROKEN_AT * steps <= ONSET_STEPS
+            late = made.evidence[0].from_ - BROKEN_AT * steps
+            right += {one.metric for one in made.evidence} == {"loss", "grad_norm"} and 0 < late <= ONSET_STEPS
     return {
         "steps": steps,
         "ms": round(median(took.total for took in found), 1),

@@ -53,6 +53,8 @@ CAPPED_KILL: Final = 40
 FITTED: Final = 4
 """Traces that are asked about before the forecast."""
 TOLERANCE: Final = 0.1
+ANSWERED: Final = 0.9
+"""Share of samples with an action, below which nothing wrong says little."""
 SAMPLES_DRAWN: Final = 12
 """Answers that a state may have been given in all, faulty ones included: a reply is right if it is one of them."""
 
@@ -244,9 +246,11 @@ def passed(found: Mapping[str, Any]) -> bool:
     """Whether the figures reach what is promised."""
     faulty, capped, forecast = found["faulty"], found["capped"], found["forecast"]
     whole = not (faulty["wrong_replies"] or faulty["paid_twice"])
+    enough = faulty["actions"] >= ANSWERED * faulty["replies"]
     most = faulty["kills"] * LANES * len(TEACHERS) * SAMPLES
-    held = capped["billed_usd"] <= capped["cap_usd"] and capped["asked_when_called_again"] == 0
-    return whole and faulty["under_way_when_killed"] <= most and held and abs(forecast["error"]) <= TOLERANCE
+    stopped = bool(capped["stopped"]) and capped["asked_when_called_again"] == 0
+    held = stopped and capped["billed_usd"] <= capped["cap_usd"]
+    return whole and enough and faulty["under_way_when_killed"] <= most and held and abs(forecast["error"]) <= TOLERANCE
 
 
 def bench(

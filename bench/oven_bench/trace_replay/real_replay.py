@@ -35,7 +35,7 @@ from oven_controller.traces import jsonl
 from oven_controller.traces.records import Pair, Reply, Trace, TraceStep
 
 LEAST: Final = 50
-"""Traces: as many as the issue asks for."""
+"""Traces below which figures per trace say little."""
 SOURCE_PAIRS: Final = 5
 """Pairs per trace that the source asked for."""
 TASKS: Final = "local teachers"

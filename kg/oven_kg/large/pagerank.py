@@ -57,9 +57,11 @@ class RandomWalk:
         """(N,): the share of its time that the walk spends at each node.
 
         `restart`: (N,), where it begins anew, in proportion; anywhere if None. `dangling`: (N,), where it goes from a
-        node without an edge to follow; as `restart` if None. `accuracy`: above 0. Raises ValueError for proportions
-        that no walk can have.
+        node without an edge to follow; as `restart` if None. `accuracy`: above 0, at most 1. Raises ValueError for
+        proportions that no walk can have, and for weights too small for single precision.
         """
+        if not 0 < accuracy <= 1:
+            raise ValueError(f"the accuracy is {accuracy}; it has to be above 0, and at most 1")
         if not self.arrays.nodes:
             return np.empty(0)
         begin = self._shares(restart)
@@ -188,7 +190,7 @@ class _Steps:
     def __init__(
         self, into: sparse.csr_array, per_weight: Values, damping: float, begin: Values, lost_to: Values
     ) -> None:
-        self._single, self._per_weight, self._damping = into, per_weight, damping
+        self._per_weight, self._damping = per_weight, damping
         self._begin, self._lost_to = begin, lost_to
         self._ends = np.flatnonzero(per_weight == 0)
         self._double = sparse.csr_array((into.data.astype(np.float64), into.indices, into.indptr), shape=into.shape)
@@ -262,6 +264,8 @@ class _Steps:
                 found /= total
             else:
                 found -= total * lacks
+            if not math.isfinite(moved):
+                raise ValueError("a node's edges weigh less than single precision can hold; scale the weights up")
             if moved <= enough or moved >= before:
                 return np.asarray(found, np.float64)
             np.multiply(found, per_weight, out=given)

@@ -53,6 +53,17 @@ def test_its_figures_are_of_families_with_a_floor_and_a_verdict() -> None:
     assert found["by_family"]["k.well"] == {"runs": 2, "detectors": 0, "programs": 2, "said": {"none": 2}}
 
 
+def test_a_model_that_fails_raises_no_fewer_alarms_and_nothing_is_no_verdict() -> None:
+    causes = {"k.one": ("a",), "k.two": ("c",)}
+    healthy = [row("k.well", 1, RIGHT, NOTHING, healthy=True), row("k.well", 2, RIGHT, REFUSED, healthy=True)]
+    found = figures([row("k.one", 1, WRONG, RIGHT), *healthy], causes, (3.0, 15.0))
+    assert found["programs"]["false_alarms"]["value"] == 0.0 and found["programs"]["refused"] == {"evidence_differs": 1}
+    assert found["by_family"]["k.well"]["programs"] == 1 and found["verdict"] == "INCONCLUSIVE", "of one family"
+    gone = figures([row("k.well", 1, RIGHT, REFUSED, healthy=True)], causes, (3.0, 15.0))
+    assert gone["programs"]["false_alarms"] is gone["difference"] is gone["fewer_false_alarms"] is None
+    assert gone["verdict"] == "INCONCLUSIVE"
+
+
 def test_bad_options_are_refused_with_a_remedy() -> None:
     with pytest.raises(ConfigError, match="no family of the set development has 'nope' in its name"):
         main(only="nope")

@@ -1,7 +1,5 @@
-"""`oven-controller ARGS…` as a process that begins otherwise than most: `python begun_as.py HOW ARGS…`.
-
-terminal: its stdin is its controlling terminal. nohup: it ignores SIGHUP. It is a script and no `-c` before an exec, so
-that the tests can fork it.
+"""`oven-controller ARGS…` whose stdin is its controlling terminal (`python begun_as.py terminal ARGS…`), or which
+ignores SIGHUP (`nohup`). It is a script, and no `-c` before an exec, so that the tests can fork it.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ if __name__ == "__main__":
     if how == "terminal":
         os.login_tty(0)
     else:
-        assert how == "nohup"
+        assert how == "nohup", how
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if (forked := sys.modules.get("tests.support.forked")) is not None:
         forked.copied().serve_this_process()  # what it starts is to be in its session

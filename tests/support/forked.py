@@ -297,14 +297,11 @@ def _place(fds: Sequence[int], wanted: Sequence[int]) -> None:
 def _run(program: list[str]) -> int:
     """Its exit code."""
     try:
-        if program[:2] == WORKER:
-            sys.argv = ["-c"]
+        if program[0] == "-c" or program[:2] == WORKER:
+            at = program.index("-c")
+            sys.argv = ["-c", *program[at + 2 :]]
             sys.modules["__main__"] = types.ModuleType("__main__")
-            exec(program[2], vars(sys.modules["__main__"]))
-        elif program[0] == "-c":
-            sys.argv = ["-c", *program[2:]]
-            sys.modules["__main__"] = types.ModuleType("__main__")
-            exec(program[1], vars(sys.modules["__main__"]))
+            exec(program[at + 1], vars(sys.modules["__main__"]))
         elif program[0] == "-m":
             sys.argv = program[1:]
             sys.modules.pop(program[1], None)

@@ -73,5 +73,7 @@ async def test_a_folder_of_text_is_enough_and_a_killed_learner_goes_on_from_its_
     assert [one.tick for one in seen] == list(range(1, len(seen) + 1)), "nothing of what was said before is lost"
     measured = {one.step for one in seen if "eval/bits_per_byte" in one.metrics}
     assert {0, step, step + EVAL_EVERY, step + 10} <= measured, "at each beginning, and then as often as was asked for"
-    assert all(e.body.status in ("applied", "noop") for e in events if isinstance(e.body, Receipt))
+    receipts = [event.body for event in events if isinstance(event.body, Receipt)]
+    failed = [one for one in receipts if one.status not in ("applied", "noop", "expired")]  # ten steps may end first
+    assert not failed
     assert replay(events, "killed").same

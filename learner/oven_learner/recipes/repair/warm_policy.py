@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from oven_controller.errors import ConfigError
 from oven_learner.environments.sandboxed_tests import SandboxedTests
 from oven_learner.environments.session import RepairSession, Tests
 from oven_learner.environments.small_functions import tasks
+from oven_learner.optim.float32_muon import Float32Muon
 from oven_learner.recipes.repair.attempts import attempt_all, share_solved
 from oven_learner.recipes.repair.chat_format import ASSISTANT, build_tokenizer, render
 from oven_learner.recipes.repair.demonstrations import Habits, demonstration
@@ -25,7 +25,7 @@ from oven_learner.recipes.weights_cache import key_of, load_weights, store_weigh
 
 log = logging.getLogger(__name__)
 
-RECIPE_VERSION = 1  # raise it when the warm-up's code changes what it produces
+RECIPE_VERSION = 2  # raise it when the warm-up's code changes what it produces
 RAMP = 30  # steps over which the learning rate rises
 OTHERS = 0.2
 """A token's weight in the loss that the policy did not write: to foretell files is to learn how to copy from them."""
@@ -135,16 +135,13 @@ def _train(
 
 
 def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Muon (Jordan et al. 2024) for the matrices of the layers, Adam for the rest: a third of the steps of Adam alone.
-    Raises ConfigError for a torch without it."""
-    if not hasattr(torch.optim, "Muon"):
-        raise ConfigError(f"the recipe repair warms up with Muon, of torch 2.9 or newer; this is {torch.__version__}")
+    """Muon for the matrices of the layers, Adam for the rest: a third of the steps of Adam alone."""
     matrices = [one for name, one in model.named_parameters() if one.ndim == 2 and "layers" in name]
     taken = {id(one) for one in matrices}
     rest = [one for one in model.parameters() if id(one) not in taken]
     # A short memory of the squared gradient: in a few hundred steps, .999 still remembers the initial weights.
     adam = torch.optim.AdamW(rest, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
-    return [adam, torch.optim.Muon(matrices, lr=MUON_RATE * learning_rate, weight_decay=0.0)]
+    return [adam, Float32Muon(matrices, lr=MUON_RATE * learning_rate)]
 
 
 Example = tuple[list[int], list[bool]]

@@ -22,6 +22,7 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 
 from oven_learner.activations.capture import MOST_TOKENS, capture
 from oven_learner.activations.injection import ActivationInjection
+from oven_learner.optim.float32_muon import Float32Muon
 from oven_learner.recipes.oracle import supervised
 from oven_learner.recipes.oracle.attributes import ABSENT, ATTRIBUTES
 from oven_learner.recipes.oracle.benchmark_items import items
@@ -72,7 +73,7 @@ ADAM = 0.25
 """AdamW's learning rate in Muon's."""
 SAID = 50
 """Steps between two lines in the learner's log: 20 seconds or so."""
-VERSION = 2
+VERSION = 3
 """Raise it when the code changes what the pre-training makes."""
 
 Piece = tuple[str, bool]
@@ -201,14 +202,14 @@ def loss_of(model: Any, ids: Tensor, weights: Tensor) -> Tensor:
 
 
 def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
-    """Trains all weights: matrices by Muon (Jordan et al. 2024), which at these sizes takes half of AdamW's steps, the
-    rest by AdamW. Rows of prompts and of benchmarks are passed apart, since they differ in length."""
+    """Trains all weights: matrices by Muon, which at these sizes takes half of AdamW's steps, the rest
+    by AdamW. Rows of prompts and of benchmarks are passed apart, since they differ in length."""
     rng = random.Random(f"pre-training {seed}")
     ours, theirs = template_rows(rng), benchmark_rows(rng)
     matrices = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]
     rest = [w for name, w in model.named_parameters() if w.ndim != 2 or "embed" in name]
     optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Muon(matrices, lr=schedule.learning_rate, weight_decay=0.0),
+        Float32Muon(matrices, lr=schedule.learning_rate),
         torch.optim.AdamW(rest, lr=schedule.learning_rate * ADAM, betas=(0.9, 0.95), weight_decay=0.0),
     ]
     schedulers = [

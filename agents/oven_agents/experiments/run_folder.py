@@ -75,11 +75,13 @@ class Answered(_Record):
     score: float | None = None
     judge_failure: str = ""
     failure: str = ""
-    """Why there is no answer, where a call failed or a cap was reached: an error, which has no score at all."""
-    tokens_in: int = 0
-    tokens_out: int = 0
-    usd: float | None = 0.0
-    """US dollars; None where a price is not known."""
+    """Which call failed, or which cap was reached, of the supervisor's or the worker's: an error, which has no score at
+    all."""
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    """Of the calls that were answered; None where one of them did not say, or it is not known whether one was."""
+    usd: float | None = None
+    """US dollars of these calls; None where a price is not known."""
 
 
 class Outcome(_Record):

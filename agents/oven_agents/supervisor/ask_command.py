@@ -103,7 +103,7 @@ def ask(
         print(json.dumps(dataclasses.asdict(result)))
     else:
         say(*_lines(result))
-    if result.ended in ("final", "forced"):
+    if result.answered:
         return 0
     return 3 if result.ended == "failed" else 1  # the models could not be asked; there is no answer
 
@@ -116,7 +116,7 @@ def _text(path: Path) -> str:
 
 
 def _lines(result: RunResult) -> list[str]:
-    if result.ended in ("final", "forced"):
+    if result.answered:
         answer = result.answer if isinstance(result.answer, str) else json.dumps(result.answer, indent=1)
         found = answer.splitlines() or ["(an empty text)"]
     else:

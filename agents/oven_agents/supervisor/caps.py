@@ -65,11 +65,7 @@ class Account:
         if used is None:
             self.unmetered += 1
         else:
-            self.usage = Usage(
-                self.usage.input_tokens + used.input_tokens,
-                self.usage.output_tokens + used.output_tokens,
-                self.usage.cached_tokens + used.cached_tokens,
-            )
+            self.usage += used
         if response.usd is None:
             self.unpriced += 1
         else:

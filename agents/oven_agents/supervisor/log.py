@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Literal, Self
 
 from oven_agents.providers.failures import ModelFailure
-from oven_agents.providers.usage import Usage
 from oven_agents.supervisor.models import LMResponse
 from oven_agents.supervisor.repl import Execution
 from oven_controller.errors import ConfigError, reason
@@ -82,7 +81,7 @@ class RunLogger:
             _asked(step, call, model, prompt)
             | {
                 "response": response.text,
-                "usage": _usage(response.usage),
+                "usage": None if response.usage is None else response.usage.plain(),
                 "elapsed": round(response.elapsed, 6),
                 "usd": response.usd,
                 "finish": response.finish,
@@ -142,9 +141,7 @@ class RunLogger:
 
     def _without_secrets(self, value: Any) -> Any:
         if isinstance(value, str):
-            for secret in self._secrets:
-                value = value.replace(secret, REMOVED)
-            return value
+            return without_secrets(value, self._secrets)
         if isinstance(value, list | tuple):
             return [self._without_secrets(one) for one in value]
         if isinstance(value, Mapping):
@@ -152,19 +149,38 @@ class RunLogger:
         return value
 
 
+def events(path: Path) -> Iterator[dict[str, Any]]:
+    """The events of one of the files, of ours or of Supervisor Distillation's. A last line without its end is left out:
+    its writer was killed. Raises ConfigError for a file that cannot be read, and at a line that is no event."""
+    number = 0
+    try:
+        with path.open("rb") as file:  # as text, it would also be parted where a text within has another line's end
+            for line in file:
+                number += 1
+                if line.endswith(b"\n"):
+                    event = json.loads(line)
+                    if not isinstance(event, dict) or "step" not in event:
+                        raise ValueError("an object with a `step` was expected")
+                    yield event
+    except OSError as error:
+        raise ConfigError(f"the log {path} cannot be read: {error.strerror or reason(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"the log {path}, line {number}, is not an event of a run ({reason(error)}); bring back the file as it was "
+            "written, or move its folder away"
+        ) from error
+
+
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """The text with `REMOVED` in the place of each secret."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may be the beginning of another
+        text = text.replace(secret, REMOVED)
+    return text
+
+
 def _asked(step: int, call: int, model: str, prompt: Sequence[Mapping[str, str]] | str) -> dict[str, Any]:
     said = {"prompt": prompt} if isinstance(prompt, str) else {"messages": [dict(one) for one in prompt]}
     return {"step": step, "call": call, "timestamp": _now(), "model": model, **said}
-
-
-def _usage(usage: Usage | None) -> dict[str, int] | None:
-    if usage is None:
-        return None
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cached_tokens": usage.cached_tokens,
-    }
 
 
 def _now() -> str:

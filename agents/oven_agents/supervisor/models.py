@@ -6,7 +6,6 @@ synchronous, since the programs that the supervisor writes are; the requests are
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
@@ -33,8 +32,6 @@ from oven_controller.telemetry import genai
 Messages: TypeAlias = Sequence[Mapping[str, str]]
 """`role` and `content`, as chat completions have them."""
 
-CONCURRENCY: Final = 16
-"""Calls of one batch that are under way together: more make hosted endpoints answer 429."""
 TIMEOUT_S: Final = 120.0
 """Seconds for one call with its repetitions: a long answer of a large model takes one minute."""
 MAX_TOKENS: Final = 2048
@@ -60,11 +57,9 @@ class LMResponse:
 
 
 class ModelHandler(ABC):
-    """A model that is asked. `chat` is called from several threads at a time, up to `concurrency`, and is all that
-    another backend needs."""
+    """A model that is asked. `chat` is called from several threads at a time, and is all that another backend needs."""
 
     model: str
-    concurrency: int = CONCURRENCY
     secrets: tuple[str, ...] = ()
     """What must be in no file, such as its key."""
     batches: bool = False
@@ -101,22 +96,20 @@ class ProviderHandler(ModelHandler):
         max_tokens: int = MAX_TOKENS,
         budget: Budget | None = None,
         account: str = "",
-        concurrency: int = CONCURRENCY,
         timeout_s: float = TIMEOUT_S,
         secrets: Sequence[str] = (),
     ) -> None:
         """`temperature` None: the API's own. `account`: whose calls they are in the budget's books; the model's name,
         if nothing else. `secrets`: the key, which must be in no log. Raises ConfigError for a number that makes no
         sense, and where the budget caps US dollars and the model's price is not known."""
-        for name, value in (("max_tokens", max_tokens), ("concurrency", concurrency), ("timeout_s", timeout_s)):
+        for name, value in (("max_tokens", max_tokens), ("timeout_s", timeout_s)):
             if value <= 0:
                 raise ConfigError(f"{name} is {value:g}; give more than 0")
         if temperature is not None and not 0 <= temperature <= 2:
             raise ConfigError(f"the temperature is {temperature:g}; give 0 to 2")
         self.model, self.secrets = provider.model, tuple(one for one in secrets if one and one != NO_KEY)
         self._provider = provider if budget is None else budget.metered(provider, account or provider.model)
-        self._temperature, self._max_tokens = temperature, max_tokens
-        self.concurrency, self._timeout_s = concurrency, timeout_s
+        self._temperature, self._max_tokens, self._timeout_s = temperature, max_tokens, timeout_s
         self.priced = cost_usd(provider.asked, [Usage(1, 1)]) is not None
 
     @classmethod
@@ -132,23 +125,8 @@ class ProviderHandler(ModelHandler):
         """Raises ModelFailure, also where the model refuses."""
         return SHARED.run(self._chat(messages))
 
-    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
-        return SHARED.run(self._chat_batch(message_batches))
-
     def close(self) -> None:
         SHARED.run(self._provider.close())
-
-    async def _chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
-        room = asyncio.Semaphore(self.concurrency)
-
-        async def one(messages: Messages) -> LMResponse | ModelFailure:
-            async with room:
-                try:
-                    return await self._chat(messages)
-                except ModelFailure as failure:
-                    return failure
-
-        return list(await asyncio.gather(*map(one, message_batches)))
 
     async def _chat(self, messages: Messages) -> LMResponse:
         ledger, started = Ledger(), time.time_ns()
@@ -212,9 +190,10 @@ class AnthropicHandler(ProviderHandler):
 
 
 class VLLMHandler(ModelHandler):
-    """A model in this process, by vLLM's engine, without a server."""
+    """A model in this process, by vLLM's engine, without a server. What its answers cost is not known."""
 
     batches = True
+    priced = False
 
     def __init__(self, model: str, temperature: float = 1.0, max_tokens: int = MAX_TOKENS, **engine: Any) -> None:
         """`model`: a folder or a name of the hub. `engine`: arguments of `vllm.LLM`. Raises ConfigError where vLLM is
@@ -243,17 +222,14 @@ class VLLMHandler(ModelHandler):
         with self._lock:  # the engine is for one thread at a time
             outputs = self._engine.chat([[dict(one) for one in batch] for batch in message_batches], self._sampling)
         elapsed = time.perf_counter() - started
-        return [
-            LMResponse(
-                output.outputs[0].text,
-                Usage(len(output.prompt_token_ids or ()), len(output.outputs[0].token_ids)),
-                elapsed,
-                self.model,
-                0.0,
-                output.outputs[0].finish_reason or "other",
-            )
-            for output in outputs
-        ]
+        return [_of_engine(output, elapsed, self.model) for output in outputs]
+
+
+def _of_engine(output: Any, elapsed: float, model: str) -> LMResponse:
+    """`output`: vLLM's RequestOutput, whose prompt it may leave out."""
+    said, prompt = output.outputs[0], output.prompt_token_ids
+    usage = None if prompt is None else Usage(len(prompt), len(said.token_ids))
+    return LMResponse(said.text, usage, elapsed, model, None, said.finish_reason or "other")
 
 
 def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> tuple[EndpointProvider, str]:

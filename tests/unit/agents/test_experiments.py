@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,28 @@ def test_a_run_of_the_source_system_is_analysed_and_exported(
     assert ended.value.code == 0 and json.loads(capsys.readouterr().out)["rows"] == 2
     written = [json.loads(line) for line in (place / "worker-rows.jsonl").read_text().splitlines()]
     assert written[0]["prompt"] == [{"role": "user", "content": "read"}]
+
+
+def test_a_damaged_log_is_refused_and_only_a_lines_end_ends_one(tmp_path: Path) -> None:
+    place = source_run(tmp_path / "run")
+    log = place / "000" / "worker.jsonl"
+    log.write_text(log.read_text().replace("done", "done\u2028and\u0085done"))
+    rows = exported([place], "worker", 1.0).rows
+    assert rows[0]["completion"][0]["content"] == "done\u2028and\u0085done"
+    log.write_text('{"step": 1, "resp\n' + log.read_text())
+    for read in (lambda: analysed(place), lambda: exported([place], "worker", 1.0)):
+        with pytest.raises(ConfigError, match=r"worker\.jsonl, line 1, is not an event of a run"):
+            read()
+
+
+def test_a_table_says_once_what_accuracy_is(tmp_path: Path) -> None:
+    (row,) = analysed(source_run(tmp_path / "run"))
+    judged = replace(row, supervisor="Larger", judge="judge")
+    assert table([row])[-1].endswith("Accuracy is exact match.")
+    assert table([judged, judged])[-1].endswith("Accuracy is the judge's.")
+    assert table([row, judged])[-1].endswith(
+        "Accuracy is the judge's, but exact match in runs without one (Large, Small)."
+    )
 
 
 DATA = ("--data", str(Path(__file__).parents[2] / "support" / "qasper" / "released.json"))

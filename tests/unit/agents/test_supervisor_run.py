@@ -56,7 +56,9 @@ def test_a_run_is_answered_metered_and_logged(tmp_path: Path, backend: str) -> N
     assert result.calls == 4 and not result.failures and not result.unmetered
     (first,) = events(tmp_path / "log", "supervisor")
     assert first["step"] == 1 and first["model"] == "strong" and first["response"] == COUNT
-    assert first["usage"] == {"input_tokens": 10, "output_tokens": 5, "cached_tokens": 0}
+    assert first["usage"] == {
+        "input_tokens": 10, "output_tokens": 5, "cached_tokens": 0, "written_tokens": 0
+    }  # fmt: skip
     assert "text of 3,300 characters in 601 lines" in first["messages"][0]["content"]
     assert first["messages"][1]["content"].startswith("Question: How many?")
     assert [len(one["prompt"]) for one in events(tmp_path / "log", "worker")] == [1100] * 3
@@ -85,7 +87,7 @@ def test_what_was_paid_is_not_asked_again_when_a_run_is_resumed(tmp_path: Path) 
     last = asked(silent, ScriptedHandler(in_order(), model="cheap"), log_dir=tmp_path, resume=True, caps=Caps(calls=1))
     assert last.ended == "final" and len(events(tmp_path, "repl")) == len(done)
     (tmp_path / "worker.jsonl").write_text("[]\n")
-    with pytest.raises(ConfigError, match=r"cannot be resumed: worker\.jsonl, line 1"):
+    with pytest.raises(ConfigError, match=r"cannot be resumed: the log .*worker\.jsonl, line 1, is"):
         asked(silent, log_dir=tmp_path, resume=True)
 
 

@@ -100,6 +100,7 @@ def continued(folder: RunFolder, budget_usd: float | None = None) -> Done:
     config = folder.config()
     if budget_usd is not None:
         config = config.model_copy(update={"budget_usd": budget_usd})
+        check(config)  # one that cannot be kept must not take the place of one that was
         folder.configure(config)
     task = task_named(config.task)
     examples = examples_for(task, Path(config.data) if config.data else None, config.seed, config.n)

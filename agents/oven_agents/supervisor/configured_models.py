@@ -15,7 +15,6 @@ from oven_controller.settings.judge_providers import catalogue
 
 BASE_URL: Final = "https://api.together.xyz/v1"
 """As in the source system; the variable BASE_URL names another."""
-OPENAI: Final = "OPENAI_API_KEY"
 
 
 @dataclass(frozen=True)
@@ -60,21 +59,20 @@ def configured_model(
 def address_key(address: str, key_env: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
     """The key for an address; None: it needs none. A key goes to its provider's address alone, or where `key_env` says.
     Raises ConfigError, which names the variable and never its value."""
-    names = (key_env,) if key_env else _variables(address)
-    if not names:
+    name = key_env or _variable(address)
+    if not name:
         if urlsplit(address).hostname in LOOPBACK:
             return None
         raise ConfigError(f"there is no key for {address}: name the variable that holds it with --key-env (key_env)")
-    for name in names:
-        if key := environ.get(name, "").strip():
-            return key
+    if key := environ.get(name, "").strip():
+        return key
     raise ConfigError(
-        f"there is no key for {address}: the environment variable {names[0]} is not set; export it, name another with "
+        f"there is no key for {address}: the environment variable {name} is not set; export it, name another with "
         "--key-env (key_env), or name another endpoint (BASE_URL, --base-url), e.g. http://127.0.0.1:8000/v1"
     )
 
 
-def _variables(address: str) -> tuple[str, ...]:
-    """Of a provider of the catalogue; the source system has OpenAI's for Together, too."""
-    named = [one.key_env for one in catalogue().values() if one.key_env and one.base_url.rstrip("/") == address]
-    return (*named[:1], OPENAI) if address == BASE_URL else tuple(named[:1])
+def _variable(address: str) -> str:
+    """Of the catalogue's provider with this address; empty: there is none."""
+    named = (one.key_env for one in catalogue().values() if one.key_env and one.base_url.rstrip("/") == address)
+    return next(named, "")

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from tests.support.scripted_handler import program
 
+from oven_agents.supervisor.configured_models import address_key
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_bench.judging.scripted_conversation import Asked, Said
 from oven_controller.cli.main import run as cli
+from oven_controller.errors import ConfigError
 from oven_controller.sandbox.probe import probe
 
 pytestmark = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
@@ -153,12 +155,20 @@ async def test_the_example_runs(
         assert len(events(tmp_path / "logs" / folder, "supervisor")) == 1
 
 
-async def test_without_a_key_the_usual_endpoint_is_not_asked(
+async def test_without_a_key_the_usual_endpoint_is_not_asked_and_openais_key_goes_to_openai_alone(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("BASE_URL", "TOGETHER_API_KEY", "OPENAI_API_KEY"):
+    for name in ("BASE_URL", "TOGETHER_API_KEY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
     code, _, err = await ask(capsys)
     assert (
         code == 2 and "no key for https://api.together.xyz/v1: the environment variable TOGETHER_API_KEY is not" in err
     )
+    assert address_key("https://api.openai.com/v1") == KEY
+    for address in ("https://api.openai.com.example.org/v1", "https://api.deepseek.com/v1", "https://10.0.0.1/v1"):
+        with pytest.raises(ConfigError, match="there is no key for"):
+            address_key(address, environ={"OPENAI_API_KEY": KEY})
+    assert address_key("http://127.0.0.1:8000/v1") is None
+    await ask(capsys, "--base-url", endpoint.openai_url)
+    assert endpoint.headers and not any(KEY in str(headers) for headers in endpoint.headers)

@@ -43,5 +43,10 @@ def test_a_grid_measures_each_pair_and_is_continued_where_one_failed(
         calls = endpoint.total
         code, again = typed(capsys, "grid", "--resume", found["grid"])
         assert code == 3 and again["rows"][0] == good and endpoint.total == calls
+        with pytest.raises(SystemExit) as ended:
+            run(["supervise", "grid", "--resume", found["grid"], "--budget-usd", "1"])
+        assert ended.value.code == 2 and "a cap in US dollars cannot be kept" in capsys.readouterr().err
+        settings = [json.loads(path.read_text()) for path in logs.glob("stdlib/*/config.json")]
+        assert [one["budget_usd"] for one in settings] == [None, None], "a cap that cannot be kept is not written down"
     code, rows = typed(capsys, "analyze", str(logs / "stdlib"))
     assert code == 0 and {row["supervisor"] for row in rows} == {"script-supervisor", "away"}

@@ -1,6 +1,6 @@
 """Measured runs and their baselines in figures.
 
-What the source system wrote can be read, too: results.csv and the calls' logs are enough for its nine columns.
+What Supervisor Distillation wrote can be read, too: results.csv and the calls' logs are enough for its nine columns.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def table_rows(path: Path) -> list[dict[str, str]]:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    """Empty for a run of the source system's, which has none."""
+    """Empty for a run of Supervisor Distillation's, which has none."""
     try:
         found = json.loads(read_file(path / CONFIG, "the run's settings")) if (path / CONFIG).is_file() else {}
     except ValueError as error:

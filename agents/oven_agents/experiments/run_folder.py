@@ -157,7 +157,7 @@ class RunFolder:
 
 
 def _result(folder: Path, one: Outcome) -> dict[str, Any]:
-    """The source system's columns first."""
+    """Supervisor Distillation's columns first."""
     said = one.supervised
     return {
         "id": one.id,

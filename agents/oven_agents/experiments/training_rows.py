@@ -1,5 +1,5 @@
 """Rows to train a smaller supervisor or worker on, out of what scored: prompt and completion, as TRL's SFTTrainer reads
-conversations. Logs of the source system can be read, too."""
+conversations. Logs of Supervisor Distillation can be read, too."""
 
 from __future__ import annotations
 

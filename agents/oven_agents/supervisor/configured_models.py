@@ -1,4 +1,4 @@
-"""Supervisor and worker by flags and the source system's environment variables."""
+"""Supervisor and worker by flags and Supervisor Distillation's environment variables."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from oven_controller.errors import ConfigError
 from oven_controller.settings.judge_providers import catalogue
 
 BASE_URL: Final = "https://api.together.xyz/v1"
-"""As in the source system; the variable BASE_URL names another."""
+"""As in Supervisor Distillation; the variable BASE_URL names another."""
 
 
 @dataclass(frozen=True)
 class Usual:
-    """What a role has where nothing is said, as in the source system."""
+    """What a role has where nothing is said, as in Supervisor Distillation."""
 
     variable: str
     model: str

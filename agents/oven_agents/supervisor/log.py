@@ -1,7 +1,7 @@
 """A supervised run's log: three files of JSON lines, in which each event stands as soon as it has happened.
 
 `supervisor.jsonl` and `worker.jsonl` have the calls, `repl.jsonl` the programs with all that they printed. Their fields
-are those of the source system and some more; a call that failed has `failure` in place of `response`.
+are those of Supervisor Distillation and some more; a call that failed has `failure` in place of `response`.
 """
 
 from __future__ import annotations

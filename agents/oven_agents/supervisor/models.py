@@ -35,7 +35,7 @@ Messages: TypeAlias = Sequence[Mapping[str, str]]
 TIMEOUT_S: Final = 120.0
 """Seconds for one call with its repetitions: a long answer of a large model takes one minute."""
 MAX_TOKENS: Final = 2048
-"""Of an answer, as the source system's supervisor has it."""
+"""Of an answer, as Supervisor Distillation's supervisor has it."""
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 

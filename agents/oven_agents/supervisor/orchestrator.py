@@ -33,7 +33,7 @@ Ended = LoopEnded | Cap | Literal["failed"]
 """Besides how the loop ends: a cap was reached before FINAL, or the supervisor could not be asked."""
 
 WORKER_CTX_K: Final = 8
-"""Thousands of tokens of the worker's window, as in the source system."""
+"""Thousands of tokens of the worker's window, as in Supervisor Distillation."""
 CONCURRENCY: Final = 16
 """Worker calls at a time."""
 LIMITS: Final = Limits(output_bytes=4_000_000)

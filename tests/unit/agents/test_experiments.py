@@ -118,7 +118,7 @@ def test_questions_are_drawn_by_seed_and_read_among_other_documents() -> None:
 
 
 def source_run(folder: Path) -> Path:
-    """As the source system writes a run: seven columns, no settings, no evidence."""
+    """As Supervisor Distillation writes a run: seven columns, no settings, no evidence."""
     rows = [("a", "1.0"), ("b", "0.0"), ("c", "1.0")]
     folder.mkdir(parents=True)
     with (folder / "results.csv").open("w", newline="") as file:
@@ -143,7 +143,7 @@ def source_run(folder: Path) -> Path:
     return folder
 
 
-def test_a_run_of_the_source_system_is_analysed_and_exported(
+def test_a_run_of_supervisor_distillation_is_analysed_and_exported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = source_run(tmp_path / "logs" / "20260211-163519")

@@ -1,4 +1,4 @@
-"""Measured runs as a table: Supervisor Distillation's nine columns, then F1 of answers and evidence, US dollars. Pure."""
+"""Measured runs as a table: Supervisor Distillation's nine columns, then F1 of answers and evidence, and cost. Pure."""
 
 from __future__ import annotations
 

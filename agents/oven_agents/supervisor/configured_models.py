@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from oven_agents.supervisor.log import Role
-from oven_agents.supervisor.models import LOOPBACK, AnthropicHandler, ModelHandler, OpenAIHandler
+from oven_agents.supervisor.models import LOOPBACK, AnthropicHandler, ModelHandler, OpenAIHandler, checked_address
 from oven_controller.errors import ConfigError
 from oven_controller.settings.judge_providers import catalogue
 
@@ -46,12 +46,10 @@ def configured_model(
     where a key is missing, and without the SDK."""
     usual = USUAL[role]
     name = model or environ.get(usual.variable) or usual.model
-    address = (base_url or environ.get("BASE_URL") or BASE_URL).rstrip("/")
-    if (parts := urlsplit(address)).scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"the address of the {role} is {address!r}; give one like {BASE_URL}")
+    address = checked_address(base_url or environ.get("BASE_URL") or BASE_URL, f"the {role}")
     given = {"temperature": usual.temperature, "max_tokens": usual.max_tokens, **options}
     key = address_key(address, key_env, environ)
-    if parts.hostname == "api.anthropic.com":
+    if urlsplit(address).hostname == "api.anthropic.com":
         return AnthropicHandler(name, address, api_key=key, **given)
     return OpenAIHandler(name, address, api_key=key, **given)
 

@@ -7,6 +7,7 @@ synchronous, since the programs that the supervisor writes are; the requests are
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -232,9 +233,19 @@ def _of_engine(output: Any, elapsed: float, model: str) -> LMResponse:
     return LMResponse(said.text, usage, elapsed, model, None, said.finish_reason or "other")
 
 
+def checked_address(address: str, whose: str) -> str:
+    """Without slashes at its end. Raises ConfigError for what is no address, and for one with a user, a password or a
+    query, which it does not repeat: an address stands in settings and messages."""
+    if re.search("[@?#]", address):
+        raise ConfigError(f"the address of {whose} has a user, a password or a query; name its key's variable instead")
+    if not re.fullmatch(r"https?://[^\s]+", address) or not urlsplit(address).hostname:
+        raise ConfigError(f"the address of {whose} is {address!r}; give one like https://api.together.xyz/v1")
+    return address.rstrip("/")
+
+
 def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> tuple[EndpointProvider, str]:
     known = catalogue()
-    base_url = base_url.rstrip("/")
+    base_url = checked_address(base_url, model)
     named = [name for name, entry in known.items() if entry.wire == wire and entry.base_url.rstrip("/") == base_url]
     other = "claude" if wire == "anthropic" else "compatible"
     settings = ModelSettings(provider=named[0] if named else other, model=model, base_url="" if named else base_url)

@@ -238,7 +238,11 @@ def checked_address(address: str, whose: str) -> str:
     query, which it does not repeat: an address stands in settings and messages."""
     if re.search("[@?#]", address):
         raise ConfigError(f"the address of {whose} has a user, a password or a query; name its key's variable instead")
-    if not re.fullmatch(r"https?://[^\s]+", address) or not urlsplit(address).hostname:
+    try:
+        host = urlsplit(address).hostname if re.fullmatch(r"https?://\S+", address) else None
+    except ValueError:  # half an IPv6 address
+        host = None
+    if not host:
         raise ConfigError(f"the address of {whose} is {address!r}; give one like https://api.together.xyz/v1")
     return address.rstrip("/")
 
@@ -252,7 +256,7 @@ def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> t
     asked = endpoint_of(model, settings, known, "model")
     if api_key is None:
         if not asked.key_env and urlsplit(base_url).hostname not in LOOPBACK:
-            raise ConfigError(f'no key for {base_url}: give api_key, e.g. os.environ["OPENAI_API_KEY"]')
+            raise ConfigError(f'no key for {base_url}: give api_key, e.g. os.environ["MY_SERVERS_KEY"]')
         api_key = key_of(model, asked, os.environ, "model") if asked.key_env else NO_KEY
     return providers.connect(model, asked, api_key), api_key
 

@@ -119,11 +119,8 @@ async def test_a_key_that_an_endpoint_sends_back_is_in_no_file(
         (("--resume",), 2, "--resume needs --log-dir"),
         (("--key-env", "NO_SUCH_KEY"), 2, "the environment variable NO_SUCH_KEY is not set; export it"),
         (("--base-url", "https://example.org/v1"), 2, "no key for https://example.org/v1: name the variable"),
-        (
-            ("--base-url", "https://me:hunter2@x/v1"),
-            2,
-            "the supervisor has a user, a password or a query; name its key",
-        ),
+        (("--base-url", "https://me:hunter2@x/v1"), 2, "the supervisor has a user, a password or a query; name its"),
+        (("--base-url", "http://[::1"), 2, "the address of the supervisor is 'http://[::1'; give one like"),
         (("--base-url", "ftp://x"), 2, "the address of the supervisor is 'ftp://x'; give one like"),
         (("--max-usd", "1"), 2, "cannot be kept"),
         (("--max-seconds", "0"), 2, "the cap seconds is 0"),

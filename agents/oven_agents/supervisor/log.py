@@ -78,14 +78,7 @@ class RunLogger:
         Raises OSError."""
         self._write(
             f"{role}.jsonl",
-            _asked(step, call, model, prompt)
-            | {
-                "response": response.text,
-                "usage": None if response.usage is None else response.usage.plain(),
-                "elapsed": round(response.elapsed, 6),
-                "usd": response.usd,
-                "finish": response.finish,
-            },
+            _asked(step, call, model, prompt) | {"response": response.text, **_cost(response)},
         )
 
     def failed(
@@ -96,9 +89,11 @@ class RunLogger:
         model: str,
         prompt: Sequence[Mapping[str, str]] | str,
         failure: ModelFailure,
+        billed: LMResponse | None = None,
     ) -> None:
-        """A call that was not answered. Raises OSError."""
-        self._write(f"{role}.jsonl", _asked(step, call, model, prompt) | {"failure": str(failure)})
+        """A call that was not answered, or by a refusal, which is `billed`. Raises OSError."""
+        said = {"failure": str(failure)} | ({} if billed is None else _cost(billed))
+        self._write(f"{role}.jsonl", _asked(step, call, model, prompt) | said)
 
     def ran(self, step: int, execution: Execution) -> None:
         """A program and its outcome. Raises OSError."""
@@ -181,6 +176,15 @@ def without_secrets(text: str, secrets: Iterable[str]) -> str:
 def _asked(step: int, call: int, model: str, prompt: Sequence[Mapping[str, str]] | str) -> dict[str, Any]:
     said = {"prompt": prompt} if isinstance(prompt, str) else {"messages": [dict(one) for one in prompt]}
     return {"step": step, "call": call, "timestamp": _now(), "model": model, **said}
+
+
+def _cost(response: LMResponse) -> dict[str, Any]:
+    return {
+        "usage": None if response.usage is None else response.usage.plain(),
+        "elapsed": round(response.elapsed, 6),
+        "usd": response.usd,
+        "finish": response.finish,
+    }
 
 
 def _now() -> str:

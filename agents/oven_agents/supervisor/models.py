@@ -57,6 +57,14 @@ class LMResponse:
     """Why it ended (`providers.conversation.Finish`)."""
 
 
+class RefusedError(ModelFailure):
+    """The model refused, in an answer that is billed as any other."""
+
+    def __init__(self, response: LMResponse) -> None:
+        super().__init__("refusal", "the model refused to answer")
+        self.response = response
+
+
 class ModelHandler(ABC):
     """A model that is asked. `chat` is called from several threads at a time, and is all that another backend needs."""
 
@@ -141,17 +149,18 @@ class ProviderHandler(ModelHandler):
                     temperature=self._temperature,
                     timeout_s=self._timeout_s,
                 )
+            usage = answer.usage if answer.counted else None
+            elapsed = (time.time_ns() - started) / 1e9
+            response = LMResponse(answer.text, usage, elapsed, answer.model, answer.usd, answer.finish)
             if answer.finish == "refusal":
-                raise ModelFailure("refusal", "the model refused to answer")
+                raise RefusedError(response)
+            return response
         except ModelFailure as failure:
             error = failure.kind
             raise
         finally:
             if error != "budget":  # no call was made
                 genai.trace(conversation_record(self._provider, answer, error, ledger.attempts - 1, started))
-        elapsed = (time.time_ns() - started) / 1e9
-        usage = answer.usage if answer.counted else None
-        return LMResponse(answer.text, usage, elapsed, answer.model, answer.usd, answer.finish)
 
 
 class OpenAIHandler(ProviderHandler):

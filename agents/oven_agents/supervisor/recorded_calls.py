@@ -28,7 +28,9 @@ class RecordedCalls:
         self._outcomes: dict[bytes, deque[LMResponse | ModelFailure]] = {}
         self._programs: Counter[tuple[int, str]] = Counter()
         self.paid: list[tuple[str, Prompt, LMResponse]] = []
-        """All answers, with their role and what was asked."""
+        """All answers, refusals among them, with their role and what was asked."""
+        self.failed: Counter[str] = Counter()
+        """Calls that were made and not answered, by role."""
         if folder is None:
             return
         try:
@@ -46,9 +48,12 @@ class RecordedCalls:
             # A batch's calls are in the log as they ended; a resumed run asks in the order of their numbers.
             for event in sorted(_events(folder / f"{role}.jsonl"), key=lambda event: event["call"]):
                 outcome: LMResponse | ModelFailure
+                if "usage" in event:
+                    self.paid.append((role, event[asked], _response(event)))
+                elif _failure(event).kind != "budget":
+                    self.failed[role] += 1
                 if "response" in event:
                     outcome = _response(event)
-                    self.paid.append((role, event[asked], outcome))
                     if role == "supervisor":
                         answered_step = max(answered_step, event["step"])
                 elif role == "worker" and event["step"] < answered_step:
@@ -81,7 +86,7 @@ def _key(role: str, model: str, prompt: Prompt) -> bytes:
 
 def _response(event: Mapping[str, Any]) -> LMResponse:
     usage = None if event["usage"] is None else Usage.read(event["usage"])
-    return LMResponse(event["response"], usage, event["elapsed"], "", event["usd"], event["finish"])
+    return LMResponse(event.get("response", ""), usage, event["elapsed"], "", event["usd"], event["finish"])
 
 
 def _failure(event: Mapping[str, Any]) -> ModelFailure:

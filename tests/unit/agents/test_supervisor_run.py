@@ -19,7 +19,7 @@ from tests.support.scripted_handler import ScriptedHandler, in_order, program
 from oven_agents.providers.failures import ModelFailure
 from oven_agents.providers.usage import Usage
 from oven_agents.supervisor.caps import Caps
-from oven_agents.supervisor.models import LMResponse, Messages
+from oven_agents.supervisor.models import LMResponse, Messages, RefusedError
 from oven_agents.supervisor.orchestrator import RunResult, arun, run
 from oven_controller.errors import ConfigError
 from oven_controller.sandbox.limits import Limits
@@ -229,6 +229,37 @@ def test_caps_end_a_run_and_say_so() -> None:
     assert (result.ended, result.unmetered, result.supervisor_usage) == ("tokens", result.iterations, Usage(0, 0))
     with pytest.raises(ConfigError, match="the cap usd is 0; give a number above 0"):
         Caps(usd=0)
+
+
+ENDLESS = """
+while True:
+    try:
+        worker("x")
+    except RuntimeError as error:
+        if "cap" in str(error):
+            break
+"""
+
+
+def test_calls_that_fail_count_for_the_cap_and_refusals_for_what_was_spent(tmp_path: Path) -> None:
+    def away(_: str) -> str:
+        raise ModelFailure("overloaded", "HTTP 529")
+
+    def refuses(_: str) -> str:
+        raise RefusedError(LMResponse("", Usage(10, 5), 0.1, "cheap", 0.001, "refusal"))
+
+    worker = ScriptedHandler(away, model="cheap")
+    result = asked(program(ENDLESS), worker, caps=Caps(calls=5), log_dir=tmp_path / "away")
+    assert (result.ended, len(worker.asked), result.calls) == ("calls", 4, 1)
+    worker = ScriptedHandler(refuses, model="cheap")
+    result = asked(program(ENDLESS), worker, caps=Caps(usd=0.0045), log_dir=tmp_path / "refuses")
+    assert (result.ended, len(worker.asked), result.worker_usage) == ("usd", 4, Usage(40, 20))
+    assert result.cost_usd == pytest.approx(0.005) and result.failures == {"worker refusal": 4}
+    for folder, caps in (("away", Caps(calls=5)), ("refuses", Caps(usd=0.0045))):
+        worker = ScriptedHandler(away, model="cheap")
+        supervisor = ScriptedHandler(in_order(), model="strong")
+        again = asked(supervisor, worker, caps=caps, log_dir=tmp_path / folder, resume=True)
+        assert not worker.asked and again.ended in ("calls", "usd"), "what an earlier process spent is spent"
 
 
 def test_a_price_that_is_not_known_is_none_and_no_cap_on_dollars_is_pretended() -> None:

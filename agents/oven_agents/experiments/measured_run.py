@@ -13,7 +13,7 @@ from oven_agents.experiments.run_folder import RunConfig, RunFolder
 from oven_agents.experiments.sample import Posed
 from oven_agents.providers.budget import Budget
 from oven_agents.supervisor.configured_models import configured_model
-from oven_agents.supervisor.log import Role
+from oven_agents.supervisor.log import Role, lock
 from oven_agents.supervisor.models import ModelHandler
 from oven_controller.terminal_text import clean
 
@@ -29,9 +29,10 @@ def check(config: RunConfig) -> None:
 
 
 def measure(folder: RunFolder, config: RunConfig, questions: Sequence[Posed]) -> Done:
-    """Runs, or continues, what `config` says. Raises ConfigError and OSError."""
+    """Runs, or continues, what `config` says. Raises ConfigError, StoreInUseError while another process does, and
+    OSError."""
     try:
-        with _models(folder.path, config) as models:
+        with lock(folder.path), _models(folder.path, config) as models:
             return Experiment(folder, config, models, _tell).run(questions)
     except (KeyboardInterrupt, OSError):  # OSError: a full disk
         _tell(f"interrupted; continue: oven-controller supervise run --resume {folder.path}")

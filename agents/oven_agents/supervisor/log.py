@@ -6,6 +6,7 @@ are those of Supervisor Distillation and some more; a call that failed has `fail
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import threading
@@ -18,10 +19,12 @@ from typing import Any, BinaryIO, Final, Literal, Self
 from oven_agents.providers.failures import ModelFailure
 from oven_agents.supervisor.models import LMResponse
 from oven_agents.supervisor.repl import Execution
-from oven_controller.errors import ConfigError, reason
+from oven_controller.errors import ConfigError, OvenError, StoreInUseError, reason
 
 Role = Literal["supervisor", "worker"]
 FILES: Final = ("supervisor.jsonl", "worker.jsonl", "repl.jsonl")
+LOCK: Final = "lock"
+"""Empty; whoever writes to the folder holds it."""
 REMOVED: Final = "[removed]"
 """In place of a secret, wherever it came from: an endpoint may send the key back that it was sent."""
 
@@ -31,15 +34,17 @@ class RunLogger:
 
     def __init__(self, folder: str | Path | None, *, secrets: Sequence[str] = (), resume: bool = False) -> None:
         """`secrets` are written nowhere. Raises ConfigError where the folder cannot be used, or holds a run already and
-        `resume` does not say that this is the same one."""
+        `resume` does not say that this is the same one; StoreInUseError while another process writes to it."""
         self.folder = Path(folder) if folder is not None else None
         self._secrets = [secret for secret in secrets if secret]
         self._lock = threading.Lock()
         self._files: dict[str, BinaryIO] = {}
+        self._lock_file: BinaryIO | None = None
         if self.folder is None:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock_file = lock(self.folder)
             if not resume and any(_size(self.folder / name) for name in FILES):
                 raise ConfigError(
                     f"the log folder {folder} holds a run already: name another one, or resume that run "
@@ -48,6 +53,9 @@ class RunLogger:
             for name in FILES:
                 _end_in_a_line(self.folder / name)
                 self._files[name] = (self.folder / name).open("ab", buffering=0)
+        except OvenError:
+            self.close()
+            raise
         except OSError as error:
             self.close()
             raise ConfigError(f"the log folder {folder} cannot be written: {reason(error)}") from error
@@ -64,6 +72,9 @@ class RunLogger:
             for file in self._files.values():
                 file.close()
             self._files = {}
+            if self._lock_file is not None:
+                self._lock_file.close()
+                self._lock_file = None
 
     def called(
         self,
@@ -142,6 +153,20 @@ class RunLogger:
         if isinstance(value, Mapping):
             return {self._without_secrets(key): self._without_secrets(one) for key, one in value.items()}
         return value
+
+
+def lock(folder: Path) -> BinaryIO:
+    """A file that is open while this process alone writes to the folder; closing it lets others. Raises StoreInUseError
+    where another one does: both would pay for the same calls. Raises OSError where it cannot be written to."""
+    file = (folder / LOCK).open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise StoreInUseError(f"another process writes to {folder}; wait for it, or name another folder") from None
+    except OSError:
+        pass  # a file system without locks
+    return file
 
 
 def events(path: Path) -> Iterator[dict[str, Any]]:

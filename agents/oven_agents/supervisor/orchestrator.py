@@ -215,10 +215,10 @@ class _Asked:
             raise ConfigError(f"the context is of type {type(context).__name__}; give text, a list or a dict")
         if self._meter.caps.seconds is not None:
             limits = replace(limits, block_s=min(limits.block_s, self._meter.caps.seconds))
-        recorded = RecordedCalls(Path(log_dir) if log_dir is not None and resume else None, again)
         secrets = [secret for model in self._models for secret in model.secrets]
         with contextlib.ExitStack() as exits:
             logger = exits.enter_context(RunLogger(log_dir, secrets=secrets, resume=resume))
+            recorded = RecordedCalls(Path(log_dir) if log_dir is not None and resume else None, again)
             common = self._meter, logger, recorded, self._stopped
             asking = ModelCalls("supervisor", self._models[0], *common)
             working = ModelCalls("worker", self._models[1], *common, self._concurrency)

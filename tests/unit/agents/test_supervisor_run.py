@@ -19,9 +19,10 @@ from tests.support.scripted_handler import ScriptedHandler, in_order, program
 from oven_agents.providers.failures import ModelFailure
 from oven_agents.providers.usage import Usage
 from oven_agents.supervisor.caps import Caps
+from oven_agents.supervisor.log import lock
 from oven_agents.supervisor.models import LMResponse, Messages, RefusedError
 from oven_agents.supervisor.orchestrator import RunResult, arun, run
-from oven_controller.errors import ConfigError
+from oven_controller.errors import ConfigError, StoreInUseError
 from oven_controller.sandbox.limits import Limits
 from oven_controller.sandbox.probe import probe
 
@@ -107,6 +108,13 @@ supervisor = ScriptedHandler(lambda text: program(KILLED_CODE), model="strong")
 asked(supervisor, ScriptedHandler(says, model="cheap"), log_dir="log", concurrency=1)
 """
 KILLED_CODE = "first = worker('first')\nFINAL([first, *worker_batch([f'part {n}' for n in range(9)])])"
+
+
+def test_two_processes_do_not_pay_for_the_same_run(tmp_path: Path) -> None:
+    model = ScriptedHandler(in_order(COUNT), model="strong")
+    with lock(tmp_path), pytest.raises(StoreInUseError, match="another process writes to"):
+        asked(model, log_dir=tmp_path, resume=True)
+    assert not model.asked and asked(model, log_dir=tmp_path, resume=True).ended == "final"
 
 
 def test_after_a_kill_no_call_is_paid_twice_but_the_one_under_way(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -163,12 +163,17 @@ class Experiment:
         except ProcessError as error:
             return None, f"sandbox: {reason(error)}"
         for role in ("supervisor", "worker"):
-            if hopeless := sorted(result.failed_kinds(role) & HOPELESS):
-                self._stopped = self._stopped or f"the {role}'s calls fail by {hopeless[0]}: {result.why}".strip(": ")
+            self._stop_if_hopeless(role, result.failed_kinds(role), result.why)
         if result.answered or result.ended in NO_ANSWER:
             lost = sorted(result.failed_kinds("worker") & LOST)
             return result, f"worker: {', '.join(lost)}" if lost else ""
         return result, f"{result.ended}: {', '.join(sorted(result.failed_kinds('supervisor'))) or result.why}"
+
+    def _stop_if_hopeless(self, role: str, kinds: Set[str], why: str = "") -> None:
+        """No further question is begun: its calls would fail alike, and the others would be paid for."""
+        if hopeless := sorted(kinds & HOPELESS):
+            told = f"the {role}'s calls fail by {hopeless[0]}"
+            self._stopped = self._stopped or (f"{told}: {why}" if why else told)
 
     async def _baseline(self, name: baselines.Baseline, own: AskedOnce, posed: Posed, score: Scoring) -> Answered:
         if name == "no_model":
@@ -180,6 +185,7 @@ class Experiment:
             reads = partial(baselines.read, paragraphs=paragraphs)
             answer, said = await self._call(partial(own.ask, name, self._models.worker, asked, reads))
         except ModelFailure as failure:
+            self._stop_if_hopeless("worker", {failure.kind})
             return await score(None, f"failed: {failure.kind}")
         found = await score(said, "")
         return found.model_copy(update=_cost(answer.usage, answer.usd))
@@ -188,7 +194,7 @@ class Experiment:
         if failure:
             return Answered(failure=failure)
         if said is None:
-            return Answered(score=0.0)
+            return Answered(score=0.0, answer_f1=0.0, evidence_f1=0.0)
         official = official_score.score(said, example.references)
         score, judge_failure = await self._correct(own, example, said)
         return Answered(
@@ -212,6 +218,7 @@ class Experiment:
             _, correct = await self._call(partial(own.ask, "judge", self._models.judge, asked, reads))
             return float(correct), ""
         except ModelFailure as failure:
+            self._stop_if_hopeless("judge", {failure.kind})
             return None, failure.kind
         except UnreadableVerdictError as error:
             return None, str(error)

@@ -69,8 +69,9 @@ class Answered(_Record):
     prediction: str | None = None
     """None: there was no answer; 0 in the official scores."""
     evidence: tuple[str, ...] = ()
-    answer_f1: float = 0.0
-    evidence_f1: float = 0.0
+    answer_f1: float | None = None
+    evidence_f1: float | None = None
+    """None where a call failed; 0 where there is no answer otherwise."""
     kind: Kind | None = None
     score: float | None = None
     judge_failure: str = ""
@@ -190,11 +191,10 @@ def _of_baselines(one: Outcome) -> Iterator[dict[str, Any]]:
 
 def _scores(said: Answered) -> dict[str, Any]:
     """An error has none: it is not a wrong answer."""
-    failed = bool(said.failure)
     return {
-        "score": None if failed else said.score,
-        "answer_f1": None if failed else said.answer_f1,
-        "evidence_f1": None if failed else said.evidence_f1,
+        "score": said.score,
+        "answer_f1": said.answer_f1,
+        "evidence_f1": said.evidence_f1,
         "kind": said.kind,
         "error": said.failure,
         "judge_error": said.judge_failure,

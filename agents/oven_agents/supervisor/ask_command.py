@@ -102,7 +102,7 @@ def ask(
     if as_json:
         print(json.dumps(dataclasses.asdict(result)))
     else:
-        say(*_lines(result))
+        say(*lines(result))
     if result.answered:
         return 0
     return 3 if result.ended == "failed" else 1  # the models could not be asked; there is no answer
@@ -115,7 +115,8 @@ def _text(path: Path) -> str:
         raise ConfigError(f"--prompt {path} cannot be read: {reason(error)}") from None
 
 
-def _lines(result: RunResult) -> list[str]:
+def lines(result: RunResult) -> list[str]:
+    """The answer, or why there is none, and what it took, as printed."""
     if result.answered:
         answer = result.answer if isinstance(result.answer, str) else json.dumps(result.answer, indent=1)
         found = answer.splitlines() or ["(an empty text)"]
@@ -126,7 +127,8 @@ def _lines(result: RunResult) -> list[str]:
     spent = (
         f"{result.iterations} turns ({result.failed} failed), {result.calls} calls in {result.elapsed:.1f} s; tokens "
         f"in and out: supervisor {supervisor.input_tokens:,} and {supervisor.output_tokens:,}, worker "
-        f"{worker.input_tokens:,} and {worker.output_tokens:,}; {cost}"
+        f"{worker.input_tokens:,} and {worker.output_tokens:,}"
+        f"{f', and those of {result.unmetered} calls that did not say' if result.unmetered else ''}; {cost}"
     )
     failures = ", ".join(f"{kind} {count}" for kind, count in result.failures.items())
     return [*found, "", *wrapped(spent), *wrapped(f"failed calls: {failures}" if failures else "")]

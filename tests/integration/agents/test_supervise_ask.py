@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 from tests.support.scripted_handler import program
 
+from oven_agents.providers.usage import Usage
+from oven_agents.supervisor.ask_command import lines
 from oven_agents.supervisor.configured_models import address_key
+from oven_agents.supervisor.orchestrator import RunResult
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_bench.judging.scripted_conversation import Asked, Said
 from oven_controller.cli.main import run as cli
@@ -86,6 +89,12 @@ async def test_a_question_is_answered_through_both_models(
     assert code == 0 and json.loads(out)["answer"] == found["answer"] and len(endpoint.requests) == sent
     code, _, err = await ask(capsys, *args)
     assert code == 2 and "holds a run already" in err
+
+
+def test_tokens_that_were_not_told_are_said_not_to_be_counted() -> None:
+    result = RunResult("x", 1, Usage(7, 5), Usage(0, 0), 0.1, "final", None, calls=3, unmetered=2)
+    said = " ".join(lines(result))
+    assert "worker 0 and 0, and those of 2 calls that did not say; its price is not known" in said
 
 
 @pytest.mark.parametrize(

@@ -254,3 +254,12 @@ def test_tokens_that_no_endpoint_told_are_not_counted_as_none_used(tmp_path: Pat
     assert said.baselines["cut"].tokens_out is None and said.baselines["no_model"].tokens_in == 0
     rows = analysed(tmp_path)
     assert (rows[0].worker_in, rows[0].supervisor_in, rows[1].worker_in, rows[0].usd) == (None, 40, None, None)
+
+
+def test_a_judge_or_a_baseline_that_refuses_the_key_ends_the_run(tmp_path: Path) -> None:
+    done = play(tmp_path / "judge", says(*RIGHT), says(), ScriptedHandler(failing("auth"), model="judge"))
+    assert len(done.outcomes) == 1 and done.stopped == "the judge's calls fail by auth"
+    done = play(tmp_path / "cut", says(*RIGHT), ScriptedHandler(failing("not_found"), model="small"), baselines=True)
+    lost = done.outcomes[0].baselines["cut"]
+    assert len(done.outcomes) == 1 and done.stopped == "the worker's calls fail by not_found"
+    assert (lost.score, lost.answer_f1, lost.evidence_f1, lost.tokens_in, lost.usd) == (None,) * 5

@@ -34,6 +34,7 @@ from oven_agents.experiments.run_options import (
     TaskName,
     TextEvidence,
     WorkerCtx,
+    WorkerKeyEnv,
     WorkerUrl,
     examples_for,
     log_dir,
@@ -64,6 +65,7 @@ def _grid(
     base_url: BaseUrl = None,
     worker_base_url: WorkerUrl = None,
     key_env: KeyEnv = None,
+    worker_key_env: WorkerKeyEnv = None,
     num_distractors: Distractors = 0,
     worker_ctx_k: WorkerCtx = 8,
     concurrency: Concurrency = 4,
@@ -83,7 +85,7 @@ def _grid(
     if not supervisors or not workers:
         raise ConfigError("a grid needs models: give --supervisor-model and --worker-model, each once or more")
     asked = Asked(
-        task, judge_model, count, seed, max_iterations, data, base_url, worker_base_url, key_env,
+        task, judge_model, count, seed, max_iterations, data, base_url, worker_base_url, key_env, worker_key_env,
         num_distractors, worker_ctx_k, concurrency, budget_usd, prompt, text_evidence_only,
         baselines,
     )  # fmt: skip

@@ -34,6 +34,7 @@ from oven_agents.experiments.run_options import (
     TaskName,
     TextEvidence,
     WorkerCtx,
+    WorkerKeyEnv,
     WorkerUrl,
     digest,
     examples_for,
@@ -63,6 +64,7 @@ def _run(
     base_url: BaseUrl = None,
     worker_base_url: WorkerUrl = None,
     key_env: KeyEnv = None,
+    worker_key_env: WorkerKeyEnv = None,
     num_distractors: Distractors = 0,
     worker_ctx_k: WorkerCtx = 8,
     concurrency: Concurrency = 4,
@@ -80,7 +82,7 @@ def _run(
         folder = RunFolder(resume)
         return reported(folder, continued(folder, budget_usd), as_json)
     asked = Asked(
-        task, judge_model, count, seed, max_iterations, data, base_url, worker_base_url, key_env,
+        task, judge_model, count, seed, max_iterations, data, base_url, worker_base_url, key_env, worker_key_env,
         num_distractors, worker_ctx_k, concurrency, budget_usd, prompt, text_evidence_only,
         baselines,
     )  # fmt: skip

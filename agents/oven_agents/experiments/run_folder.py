@@ -45,6 +45,8 @@ class RunConfig(_Record):
     worker_base_url: str
     """Empty: the same."""
     key_env: str
+    worker_key_env: str
+    """Of `worker_base_url`, if that is named: `key_env` is not sent there."""
     data: str
     data_sha256: str
     """Of the questions, so that a resumed run asks the same."""

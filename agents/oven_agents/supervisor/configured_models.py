@@ -16,6 +16,9 @@ from oven_controller.settings.judge_providers import catalogue
 BASE_URL: Final = "https://api.together.xyz/v1"
 """As in Supervisor Distillation; the variable BASE_URL names another."""
 
+OPTIONS: Final = "--key-env (key_env; of a worker at an address of its own --worker-key-env)"
+NO_WORKER_URL: Final = "--worker-key-env is the key's of --worker-base-url, which is not given; --key-env is for both"
+
 
 @dataclass(frozen=True)
 class Usual:
@@ -61,12 +64,12 @@ def address_key(address: str, key_env: str | None = None, environ: Mapping[str, 
     if not name:
         if urlsplit(address).hostname in LOOPBACK:
             return None
-        raise ConfigError(f"there is no key for {address}: name the variable that holds it with --key-env (key_env)")
+        raise ConfigError(f"there is no key for {address}: name the variable that holds it with {OPTIONS}")
     if key := environ.get(name, "").strip():
         return key
     raise ConfigError(
         f"there is no key for {address}: the environment variable {name} is not set; export it, name another with "
-        "--key-env (key_env), or name another endpoint (BASE_URL, --base-url), e.g. http://127.0.0.1:8000/v1"
+        f"{OPTIONS}, or name another endpoint (BASE_URL, --base-url), e.g. http://127.0.0.1:8000/v1"
     )
 
 

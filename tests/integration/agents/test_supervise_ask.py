@@ -97,6 +97,20 @@ def test_tokens_that_were_not_told_are_said_not_to_be_counted() -> None:
     assert "worker 0 and 0, and those of 2 calls that did not say; its price is not known" in said
 
 
+async def test_the_key_of_one_address_is_not_sent_to_a_worker_at_another(
+    endpoint: Endpoint, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKERS_KEY", "sk-canary-of-the-worker")
+    other = endpoint.openai_url.replace("127.0.0.1", "localhost")
+    args = ("--key-env", "CANARY_KEY", "--worker-base-url", other, "--json")
+    for more, keys in (((), {KEY, "none"}), (("--worker-key-env", "WORKERS_KEY"), {KEY, "sk-canary-of-the-worker"})):
+        endpoint.headers.clear()
+        assert (await ask(capsys, *args, *more))[0] == 0
+        sent = {(headers["Host"].partition(":")[0], headers["Authorization"]) for headers in endpoint.headers}
+        assert {key for host, key in sent if host == "127.0.0.1"} == {f"Bearer {KEY}"}
+        assert {key.removeprefix("Bearer ") for _, key in sent} == keys
+
+
 @pytest.mark.parametrize(
     ("fault", "slot"),
     [("html", "bad_response"), ("cutbody", "bad_response"), ("404", "not_found"), ("401", "auth")],
@@ -130,6 +144,7 @@ async def test_a_key_that_an_endpoint_sends_back_is_in_no_file(
         (("--base-url", "https://example.org/v1"), 2, "no key for https://example.org/v1: name the variable"),
         (("--base-url", "https://me:hunter2@x/v1"), 2, "the supervisor has a user, a password or a query; name its"),
         (("--base-url", "http://[::1"), 2, "the address of the supervisor is 'http://[::1'; give one like"),
+        (("--worker-key-env", "CANARY_KEY"), 2, "the key's of --worker-base-url, which is not given"),
         (("--base-url", "ftp://x"), 2, "the address of the supervisor is 'ftp://x'; give one like"),
         (("--max-usd", "1"), 2, "cannot be kept"),
         (("--max-seconds", "0"), 2, "the cap seconds is 0"),

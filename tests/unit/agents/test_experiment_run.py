@@ -31,8 +31,8 @@ KEY = "sk-canary-3141592653"
 def config(**changes: Any) -> RunConfig:
     given = {
         "task": "qasper", "supervisor_model": "large", "worker_model": "small", "judge_model": "", "base_url": "",
-        "worker_base_url": "",
-        "key_env": "", "data": "", "data_sha256": "", "n": 3, "seed": 1, "max_iterations": 3, "num_distractors": 0,
+        "worker_base_url": "", "key_env": "", "worker_key_env": "", "data": "",
+        "data_sha256": "", "n": 3, "seed": 1, "max_iterations": 3, "num_distractors": 0,
         "worker_ctx_k": 8, "concurrency": 1, "budget_usd": None, "prompt": "",
         "text_evidence_only": False, "baselines": False, "version": "0",
         "python": "3",

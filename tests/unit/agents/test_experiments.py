@@ -201,6 +201,7 @@ LOCAL = ("--base-url", "http://127.0.0.1:9/v1")
         (["run", "--data", "cut.json"], "cut or damaged"),
         (["run", *DATA, "-n", "1"], "TOGETHER_API_KEY"),
         (["run", *DATA, "-n", "1", "--key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY"),
+        (["run", *DATA, "-n", "1", "--worker-key-env", "KEY", *LOCAL], "which is not given"),
         (["run", *DATA, "-n", "1", "--budget-usd", "0", *LOCAL], "--budget-usd"),
         (["run", *DATA, "-n", "1", "--budget-usd", "1", *LOCAL], "price"),
         (["run", *DATA, "-n", "3", "--num-distractors", "9"], "--num-distractors 9"),

@@ -43,7 +43,7 @@ class Usage:
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> Self:
         """From `plain`, or from a log that says nothing of caches. Raises ValueError for what is not such an object:
-        tokens that are not known are no zero."""
+        unknown tokens are not 0."""
         try:
             counts = [plain["input_tokens"], plain["output_tokens"]]
             counts += [plain.get("cached_tokens", 0), plain.get("written_tokens", 0)]

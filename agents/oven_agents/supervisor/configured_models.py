@@ -16,7 +16,7 @@ from oven_controller.settings.judge_providers import catalogue
 BASE_URL: Final = "https://api.together.xyz/v1"
 """As in Supervisor Distillation; the variable BASE_URL names another."""
 
-OPTIONS: Final = "--key-env (key_env; of a worker at an address of its own --worker-key-env)"
+OPTIONS: Final = "--key-env (key_env; for a worker behind another address --worker-key-env)"
 NO_WORKER_URL: Final = "--worker-key-env is the key's of --worker-base-url, which is not given; --key-env is for both"
 
 

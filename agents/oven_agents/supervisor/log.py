@@ -24,7 +24,7 @@ from oven_controller.errors import ConfigError, OvenError, StoreInUseError, reas
 Role = Literal["supervisor", "worker"]
 FILES: Final = ("supervisor.jsonl", "worker.jsonl", "repl.jsonl")
 LOCK: Final = "lock"
-"""Empty; whoever writes to the folder holds it."""
+"""Empty; the process that writes to the folder holds it."""
 REMOVED: Final = "[removed]"
 """In place of a secret, wherever it came from: an endpoint may send the key back that it was sent."""
 
@@ -171,7 +171,7 @@ def lock(folder: Path) -> BinaryIO:
 
 def events(path: Path) -> Iterator[dict[str, Any]]:
     """The events of one of the files, of ours or of Supervisor Distillation's. A last line without its end is left out:
-    its writer was killed. Raises ConfigError for a file that cannot be read, and at a line that is no event."""
+    its writer was killed. Raises ConfigError for a file that cannot be read, and at a line that is not an event."""
     number = 0
     try:
         with path.open("rb") as file:  # as text, it would also be parted where a text within has another line's end

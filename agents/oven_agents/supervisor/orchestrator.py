@@ -100,7 +100,7 @@ def run(
     `log_dir` gets supervisor.jsonl, worker.jsonl and repl.jsonl. With `resume` it may hold an interrupted run of the
     same question: its programs run again, and a call that its log has an answer to is not made again. Calls of the
     worker that failed are repeated as the supervisor was told of them; those of the kinds `again` are made again, and
-    the supervisor goes on from what they bring. `output_limit`:
+    the supervisor continues from what they bring. `output_limit`:
     characters of a block's output that the supervisor is shown. `worker_ctx_k`: thousands of tokens of the worker's
     window, as the supervisor is told. `primitives` are called in this process, with its rights. `prompt` is appended to
     the system prompt. `concurrency`: worker calls at a time. `limits` and `backend` are the sandbox's.

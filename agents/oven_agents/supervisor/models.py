@@ -243,7 +243,7 @@ def _of_engine(output: Any, elapsed: float, model: str) -> LMResponse:
 
 
 def checked_address(address: str, whose: str) -> str:
-    """Without slashes at its end. Raises ConfigError for what is not an address, and for one with a user, a password or a
+    """Without slashes at its end. Raises ConfigError for anything else, and for an address with a user, a password or a
     query, which it does not repeat: an address stands in settings and messages."""
     if re.search("[@?#]", address):
         raise ConfigError(f"the address of {whose} has a user, a password or a query; name its key's variable instead")

@@ -196,5 +196,7 @@ async def test_without_a_key_the_usual_endpoint_is_not_asked_and_openais_key_goe
         with pytest.raises(ConfigError, match="there is no key for"):
             address_key(address, environ={"OPENAI_API_KEY": KEY})
     assert address_key("http://127.0.0.1:8000/v1") is None
+    for name in ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY"):
+        monkeypatch.setenv(name, KEY)
     await ask(capsys, "--base-url", endpoint.openai_url)
     assert endpoint.headers and not any(KEY in str(headers) for headers in endpoint.headers)

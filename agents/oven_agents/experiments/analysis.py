@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from oven_controller.errors import ConfigError, reason
 from oven_controller.files import longest_csv_field, read_file
 
 _Figure = TypeVar("_Figure", int, float)
+FIGURES: Final = ("score", "answer_f1", "evidence_f1", "usd")
+"""Columns of tables with figures."""
 AGREES: Final = 0.5
 """Answer F1 from which it says that an answer is correct, where it is compared with the judge by κ."""
 MOST_BYTES: Final = 1 << 29
@@ -209,13 +212,25 @@ def kappa(first: Sequence[bool], second: Sequence[bool]) -> float | None:
 
 
 def table_rows(path: Path) -> list[dict[str, str]]:
-    """A table's rows. Raises ConfigError."""
+    """A table's rows, in whose columns of figures is a finite number, or nothing. Raises ConfigError."""
     text = read_file(path, "the table", MOST_BYTES).decode(errors="replace")
     try:
         with longest_csv_field(MOST_BYTES):
-            return list(csv.DictReader(io.StringIO(text, newline="")))
-    except csv.Error as error:
+            rows = list(csv.DictReader(io.StringIO(text, newline="")))
+        for number, row in enumerate(rows, 1):
+            _check_figures(number, row)
+    except (csv.Error, ValueError) as error:
         raise ConfigError(f"{path} is damaged: {reason(error)}; `supervise run --resume` writes it anew") from error
+    return rows
+
+
+def _check_figures(number: int, row: Mapping[str, str | None]) -> None:
+    """Raises ValueError."""
+    if None in row.values() or None in row:
+        raise ValueError(f"row {number} has more or fewer fields than the first line")
+    for column in FIGURES:
+        if (text := row.get(column)) and not math.isfinite(float(text)):
+            raise ValueError(f"row {number} has {column} {text}")
 
 
 def _config(path: Path) -> dict[str, Any]:

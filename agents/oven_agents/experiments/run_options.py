@@ -126,12 +126,19 @@ class Asked:
             worker_ctx_k=self.worker_ctx_k,
             concurrency=self.concurrency,
             budget_usd=self.budget_usd,
-            prompt=read_file(self.prompt, "--prompt").decode() if self.prompt is not None else "",
+            prompt=_prompt(self.prompt) if self.prompt is not None else "",
             text_evidence_only=self.text_evidence_only,
             baselines=self.baselines,
             version=version("oven-controller"),
             python=platform.python_version(),
         )
+
+
+def _prompt(path: Path) -> str:
+    try:
+        return read_file(path, "--prompt").decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--prompt {path} is not UTF-8 text (byte {error.start}); convert it") from None
 
 
 def _model(role: Role, named: str | None) -> str:

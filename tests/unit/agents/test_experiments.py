@@ -177,6 +177,17 @@ def test_a_damaged_log_is_refused_and_only_a_lines_end_ends_one(tmp_path: Path) 
             read()
 
 
+def test_a_table_with_something_else_than_figures_is_refused(tmp_path: Path) -> None:
+    place = source_run(tmp_path / "run")
+    whole = (place / "results.csv").read_text()
+    faults = {"nan": "row 1 has score nan", "good": "damaged: .*good", "1.0,7": "row 1 has more or fewer"}
+    for score, said in faults.items():
+        (place / "results.csv").write_text(whole.replace("1.0", score, 1))
+        for read in (lambda: analysed(place), lambda: exported([place], "worker", 1.0)):
+            with pytest.raises(ConfigError, match=said):
+                read()
+
+
 def test_a_table_says_once_what_accuracy_is(tmp_path: Path) -> None:
     (row,) = analysed(source_run(tmp_path / "run"))
     judged = replace(row, supervisor="Larger", judge="judge")
@@ -206,6 +217,7 @@ LOCAL = ("--base-url", "http://127.0.0.1:9/v1")
         (["run", *DATA, "-n", "1", "--budget-usd", "1", *LOCAL], "price"),
         (["run", *DATA, "-n", "3", "--num-distractors", "9"], "--num-distractors 9"),
         (["run", *DATA, "-n", "1", "--prompt", "none.txt"], "cannot read --prompt none.txt"),
+        (["run", *DATA, "-n", "1", "--prompt", "latin.txt"], "--prompt latin.txt is not UTF-8 text (byte 1)"),
         (["run", "--resume", "."], "is not a run of `supervise run`"),
         (["grid", "--task", "stdlib"], "a grid needs models"),
         (["grid", "--resume", "cut.json"], "is not the list of a grid's runs"),
@@ -222,6 +234,7 @@ def test_bad_input_is_a_message_with_the_remedy(
     monkeypatch.chdir(tmp_path)
     for name in ("TOGETHER_API_KEY", "OPENAI_API_KEY", "BASE_URL", "LOG_DIR"):
         monkeypatch.delenv(name, raising=False)
+    Path("latin.txt").write_bytes(b"n\xefve")
     Path("cut.json").write_text('{"a": {"title": "x", "qas": [')
     with pytest.raises(SystemExit) as ended:
         run(["supervise", *typed])

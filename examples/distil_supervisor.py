@@ -141,7 +141,7 @@ def measured(folder: Path, questions: Sequence[Posed], worker: ModelHandler) -> 
             bad = {each["step"] for each in programs if each["ended"] != "completed" or each["refused"]}
             turns += len(answers)
             ran += len({each["step"] for each in programs} - bad)
-            if result.ended in ("final", "forced"):
+            if result.answered:
                 predicted[one.example.id] = prediction_of(result.answer)
     scores = official_score.scores(predicted, {one.example.id: one.example.references for one in questions})
     return {

@@ -1,6 +1,6 @@
 """Measured runs and their baselines in figures.
 
-What the source system wrote can be read, too: results.csv and the calls' logs are enough for its nine columns.
+What Supervisor Distillation wrote can be read, too: results.csv and the calls' logs are enough for its nine columns.
 """
 
 from __future__ import annotations
@@ -8,17 +8,24 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from oven_agents.experiments.intervals import Interval, clustered
 from oven_agents.experiments.run_folder import BASELINES, CONFIG, RESULTS
+from oven_agents.providers.usage import Usage
+from oven_agents.supervisor.log import events
 from oven_agents.tasks.example import KINDS
 from oven_controller.errors import ConfigError, reason
 from oven_controller.files import longest_csv_field, read_file
 
+_Figure = TypeVar("_Figure", int, float)
+FIGURES: Final = ("score", "answer_f1", "evidence_f1", "usd")
+"""Columns of tables with figures."""
 AGREES: Final = 0.5
 """Answer F1 from which it says that an answer is correct, where it is compared with the judge by κ."""
 MOST_BYTES: Final = 1 << 29
@@ -53,6 +60,9 @@ class Row:
     kappa: float | None
     """Between the judge and answer F1 of `AGREES` or more; None: there was no judge."""
     judge: str
+    """Empty: accuracy is exact match."""
+    failed: dict[str, int]
+    """Errors, by whose calls failed and how."""
     gain: Interval | None = None
     """Of a baseline: the supervisor's answer F1 minus its own, on the questions that both have."""
 
@@ -90,10 +100,10 @@ def analysed(path: Path) -> list[Row]:
         worker=_model(worker, config, "worker_model"),
         **_measured(rows, judge),
         steps=sum(one.answered for one in supervisor),
-        supervisor_in=sum(one.tokens_in for one in supervisor),
-        supervisor_out=sum(one.tokens_out for one in supervisor),
-        worker_in=sum(one.tokens_in for one in worker),
-        worker_out=sum(one.tokens_out for one in worker),
+        supervisor_in=_sum([one.tokens_in for one in supervisor]),
+        supervisor_out=_sum([one.tokens_out for one in supervisor]),
+        worker_in=_sum([one.tokens_in for one in worker]),
+        worker_out=_sum([one.tokens_out for one in worker]),
         usd=_sum([one.usd for one in (*supervisor, *worker)]) if config else None,
         judge=judge,
     )
@@ -112,8 +122,8 @@ def _baseline(first: Row, name: str, rows: Sequence[Mapping[str, str]], others: 
         steps=None,
         supervisor_in=None,
         supervisor_out=None,
-        worker_in=sum(int(row["tokens_in"] or 0) for row in own) if asked else None,
-        worker_out=sum(int(row["tokens_out"] or 0) for row in own) if asked else None,
+        worker_in=_sum([_count(row["tokens_in"]) for row in own]) if asked else None,
+        worker_out=_sum([_count(row["tokens_out"]) for row in own]) if asked else None,
         usd=_sum([_number(row["usd"]) for row in own]),
         judge=first.judge,
         gain=_gain(rows, own),
@@ -128,12 +138,18 @@ def _measured(rows: Sequence[Mapping[str, str]], judge: str) -> dict[str, Any]:
         "correct": sum(scores),
         "scored": len(scores),
         "errors": len(rows) - len(scores),
+        "failed": dict(sorted(Counter(_failure(row) for row in rows if not row.get("score")).items())),
         "answer_f1": _interval(rows, "answer_f1"),
         "evidence_f1": _interval(rows, "evidence_f1"),
         "by_kind": _by_kind(rows),
         "missing": sum(bool(row.get("answer_f1")) and not row.get("kind") for row in rows),
         "kappa": kappa(verdicts, [float(row["answer_f1"]) >= AGREES for row in judged]) if judge else None,
     }
+
+
+def _failure(row: Mapping[str, str]) -> str:
+    judge = row.get("judge_error", "")
+    return row.get("error") or (f"judge: {judge}" if judge else "not said")
 
 
 def _by_kind(rows: Sequence[Mapping[str, str]]) -> dict[str, float]:
@@ -162,33 +178,25 @@ class _Calls:
 
     model: str = ""
     answered: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
+    tokens_in: int | None = 0
+    tokens_out: int | None = 0
     usd: float | None = 0.0
 
 
 def _calls(folder: Path, role: str) -> _Calls:
     path = folder / f"{role}.jsonl"
-    lines = [one for one in json_lines(path) if "response" in one] if path.is_file() else []
-    usages = [one.get("usage") or {} for one in lines]
+    lines = [one for one in events(path) if "response" in one] if path.is_file() else []
+    try:
+        usages = [Usage.read(one["usage"]) if one.get("usage") is not None else None for one in lines]
+    except ValueError as error:
+        raise ConfigError(f"the log {path} is damaged: {error}") from error
     return _Calls(
         str(lines[0].get("model", "")) if lines else "",
         len(lines),
-        sum(int(one.get("input_tokens") or 0) for one in usages),
-        sum(int(one.get("output_tokens") or 0) for one in usages),
+        _sum([None if one is None else one.input_tokens for one in usages]),
+        _sum([None if one is None else one.output_tokens for one in usages]),
         _sum([one.get("usd") for one in lines]),
     )
-
-
-def json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """A log's lines, without a last one that was cut off. Raises ConfigError."""
-    for line in read_file(path, "the log", MOST_BYTES).splitlines():
-        try:
-            found = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(found, dict):
-            yield found
 
 
 def kappa(first: Sequence[bool], second: Sequence[bool]) -> float | None:
@@ -204,17 +212,29 @@ def kappa(first: Sequence[bool], second: Sequence[bool]) -> float | None:
 
 
 def table_rows(path: Path) -> list[dict[str, str]]:
-    """A table's rows. Raises ConfigError."""
+    """A table's rows, in whose columns of figures is a finite number, or nothing. Raises ConfigError."""
     text = read_file(path, "the table", MOST_BYTES).decode(errors="replace")
     try:
         with longest_csv_field(MOST_BYTES):
-            return list(csv.DictReader(io.StringIO(text, newline="")))
-    except csv.Error as error:
+            rows = list(csv.DictReader(io.StringIO(text, newline="")))
+        for number, row in enumerate(rows, 1):
+            _check_figures(number, row)
+    except (csv.Error, ValueError) as error:
         raise ConfigError(f"{path} is damaged: {reason(error)}; `supervise run --resume` writes it anew") from error
+    return rows
+
+
+def _check_figures(number: int, row: Mapping[str, str | None]) -> None:
+    """Raises ValueError."""
+    if None in row.values() or None in row:
+        raise ValueError(f"row {number} has more or fewer fields than the first line")
+    for column in FIGURES:
+        if (text := row.get(column)) and not math.isfinite(float(text)):
+            raise ValueError(f"row {number} has {column} {text}")
 
 
 def _config(path: Path) -> dict[str, Any]:
-    """Empty for a run of the source system's, which has none."""
+    """Empty for a run of Supervisor Distillation's, which has none."""
     try:
         found = json.loads(read_file(path / CONFIG, "the run's settings")) if (path / CONFIG).is_file() else {}
     except ValueError as error:
@@ -227,10 +247,14 @@ def _model(calls: Sequence[_Calls], config: Mapping[str, Any], name: str) -> str
     return found.rsplit("/", 1)[-1] or "?"
 
 
-def _sum(costs: Sequence[float | None]) -> float | None:
+def _sum(figures: Sequence[_Figure | None]) -> _Figure | None:
     """None where one of them is not known."""
-    known = [cost for cost in costs if cost is not None]
-    return sum(known) if len(known) == len(costs) else None
+    known = [figure for figure in figures if figure is not None]
+    return sum(known) if len(known) == len(figures) else None
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text else None
 
 
 def _number(text: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Measured runs as a table: the source system's nine columns, then F1 of answers and evidence, and US dollars. Pure."""
+"""Measured runs as a table: Supervisor Distillation's nine columns, then F1 of answers and evidence, and cost. Pure."""
 
 from __future__ import annotations
 
@@ -54,9 +54,10 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _notes(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
-        name = f"{row.supervisor.removeprefix('– ')}, {row.worker}".removesuffix(", –")
+        name = _name(row)
         if row.errors:
-            yield f"{name}: {row.errors} of {row.questions} have no score, since a call failed"
+            kinds = ", ".join(f"{kind} {count}" for kind, count in row.failed.items())
+            yield f"{name}: {row.errors} of {row.questions} have no score, since a call failed ({kinds})"
         if row.by_kind and row.gain is None:
             yield f"{name}: answer F1 by kind: " + ", ".join(f"{kind} {f1:.3f}" for kind, f1 in row.by_kind.items())
         if row.missing:
@@ -65,5 +66,18 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
             yield f"{name}: κ {row.kappa:.2f} between {row.judge} and answer F1 ≥ {AGREES:g}"
         if row.gain is not None:
             yield f"{name}: the supervisor's answer F1 is higher by {row.gain}"
-    meant = "exact match" if any(not row.judge for row in rows) else "the judge's"
-    yield f"Intervals are 95 %, over documents, of five or more. Accuracy is {meant}."
+    yield f"Intervals are 95 %, over documents, of five or more. Accuracy is {_accuracy(rows)}."
+
+
+def _name(row: Row) -> str:
+    return f"{row.supervisor.removeprefix('– ')}, {row.worker}".removesuffix(", –")
+
+
+def _accuracy(rows: Sequence[Row]) -> str:
+    exact = [row for row in rows if not row.judge]
+    if not exact:
+        return "the judge's"
+    if len(exact) == len(rows):
+        return "exact match"
+    without = "; ".join(dict.fromkeys(_name(row) for row in exact if row.gain is None))
+    return f"the judge's, but exact match in runs without one ({without})"

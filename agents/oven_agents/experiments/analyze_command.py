@@ -1,4 +1,4 @@
-"""`supervise analyze`: runs in one table, those of the source system too."""
+"""`supervise analyze`: runs in one table, those of Supervisor Distillation too."""
 
 from __future__ import annotations
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from oven_agents.providers.usage import Usage
-from oven_agents.supervisor.log import REMOVED
+from oven_agents.supervisor.log import without_secrets
 from oven_agents.supervisor.models import LMResponse, ModelHandler
+
+_Read = TypeVar("_Read")
 
 
 class AskedOnce:
@@ -20,34 +22,49 @@ class AskedOnce:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, LMResponse] = {}
-        for line in path.read_bytes().splitlines() if path.exists() else ():
+        for line in path.read_bytes().split(b"\n") if path.exists() else ():
             try:
                 found = json.loads(line)
             except ValueError:
                 continue  # its process was killed while it wrote
-            self._known[found["key"]] = _response(found)
+            if not found.get("unread"):
+                self._known[found["key"]] = _response(found)
 
-    def ask(self, name: str, handler: ModelHandler, messages: Sequence[Mapping[str, str]]) -> LMResponse:
-        """The kept answer to these messages of this model, else the model's. Raises ModelFailure and OSError."""
+    def ask(
+        self,
+        name: str,
+        handler: ModelHandler,
+        messages: Sequence[Mapping[str, str]],
+        read: Callable[[str], _Read],
+    ) -> tuple[LMResponse, _Read]:
+        """The kept answer to these messages of this model, else the model's, and what `read` makes of its text. An
+        answer of which `read` raises ValueError is written down, since it was paid for, and asked for again by the next
+        process. Raises ModelFailure, OSError and what `read` raises."""
         key = hashlib.sha256(json.dumps([handler.model, list(map(dict, messages))]).encode()).hexdigest()
-        if key not in self._known:
-            answer = _without(handler.chat(messages), handler.secrets)
-            self._write(name, key, answer)
-            self._known[key] = answer
-        return self._known[key]
+        answer = self._known.get(key)
+        if answer is not None:
+            return answer, read(answer.text)
+        answer = handler.chat(messages)
+        answer = replace(answer, text=without_secrets(answer.text, handler.secrets))
+        try:
+            found = read(answer.text)
+        except ValueError:
+            self._write(name, key, answer, unread=True)
+            raise
+        self._write(name, key, answer)
+        self._known[key] = answer
+        return answer, found
 
-    def _write(self, name: str, key: str, answer: LMResponse) -> None:
-        usage = answer.usage
+    def _write(self, name: str, key: str, answer: LMResponse, *, unread: bool = False) -> None:
         line = {
             "name": name,
             "key": key,
             "model": answer.model,
             "response": answer.text,
-            "usage": None
-            if usage is None
-            else {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens},
+            "usage": None if answer.usage is None else answer.usage.plain(),
             "usd": answer.usd,
             "elapsed": round(answer.elapsed, 6),
+            **({"unread": True} if unread else {}),
         }
         data = json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
         with self._path.open("ab", buffering=0) as file:
@@ -57,15 +74,6 @@ class AskedOnce:
                 raise OSError(28, "No space left on device", str(self._path))
 
 
-def _without(answer: LMResponse, secrets: Sequence[str]) -> LMResponse:
-    """An endpoint may send back the key that it was sent."""
-    text = answer.text
-    for secret in filter(None, secrets):
-        text = text.replace(secret, REMOVED)
-    return replace(answer, text=text)
-
-
 def _response(found: Mapping[str, Any]) -> LMResponse:
-    said = found["usage"]
-    usage = None if said is None else Usage(said["input_tokens"], said["output_tokens"])
+    usage = None if found["usage"] is None else Usage.read(found["usage"])
     return LMResponse(found["response"], usage, found["elapsed"], found["model"], found["usd"])

@@ -1,4 +1,4 @@
-"""A model that says whether an answer means what an annotator's does: the accuracy of the source system."""
+"""A model that says whether an answer means what an annotator's does: the accuracy of Supervisor Distillation."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -13,9 +13,10 @@ from oven_agents.experiments.asked_once import AskedOnce
 from oven_agents.experiments.correctness_judge import UnreadableVerdictError
 from oven_agents.experiments.run_folder import Answered, Outcome, RunConfig, RunFolder
 from oven_agents.experiments.sample import Posed
-from oven_agents.providers.failures import ModelFailure
+from oven_agents.providers.failures import HOPELESS, KINDS, Kind, ModelFailure
+from oven_agents.providers.usage import Usage
 from oven_agents.supervisor.call_threads import CallThreads
-from oven_agents.supervisor.models import LMResponse, ModelHandler
+from oven_agents.supervisor.models import ModelHandler
 from oven_agents.supervisor.orchestrator import RunResult, arun
 from oven_agents.tasks import official_score
 from oven_agents.tasks.example import Example, Prediction, prediction_of
@@ -23,16 +24,17 @@ from oven_controller.errors import ConfigError, ProcessError, reason
 
 _Result = TypeVar("_Result")
 Scoring = Callable[[Prediction | None, str], Awaitable[Answered]]
-"""(answer, why there is none) → the scored answer."""
+"""(answer, the failure that it is lost to) → the scored answer."""
 
 OWN_CALLS: Final = "own_calls.jsonl"
 """The file with what the experiment itself asked: the worker for baselines, and the judge."""
-ANSWERED: Final = ("final", "forced")
-"""How a supervisor's run ends that has an answer."""
 NO_ANSWER: Final = ("iterations", "errors")
-"""How one ends that has none by its own doing: a wrong answer, and not a failure."""
-HOPELESS: Final = ("auth", "not_found", "not_configured", "budget")
-"""Kinds of failure of the supervisor's that the next question would meet, too."""
+"""How a supervisor's run ends that has no answer by its own doing: a wrong answer, and not a failure."""
+BY_PROMPT: Final[frozenset[Kind]] = frozenset(("bad_request", "refusal"))
+"""Failures of the worker's that the program's prompt brought about, such as one longer than its window: what a
+supervisor makes of them is scored. After any other one the question has no score."""
+LOST: Final = frozenset(KINDS) - BY_PROMPT
+"""The others: a question that is put again asks those calls again."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +65,31 @@ class Experiment:
         self._folder, self._config, self._models, self._tell = folder, config, models, tell
         self._threads: CallThreads[Any] = CallThreads(config.concurrency)
         self._outcomes: dict[int, Outcome] = {}
+        self._ended = 0
         self._stopped = ""
 
     def run(self, questions: Sequence[Posed]) -> Done:
         """Raises ConfigError where the folder or the sandbox cannot be used, OSError where nothing can be written."""
+        self._outcomes = self._kept(questions)  # the tables have the rows of an earlier process from the first on
         try:
             asyncio.run(self._all(questions))
         finally:
             self._threads.close()
             self._folder.write_tables(sorted(self._outcomes.items()))
         return Done(self._outcomes, self._stopped)
+
+    def _kept(self, questions: Sequence[Posed]) -> dict[int, Outcome]:
+        """Of earlier processes. Raises ConfigError for one that cannot be read, or is another question's."""
+        found: dict[int, Outcome] = {}
+        for number, posed in enumerate(questions):
+            known = self._folder.outcome(number)
+            if known is None:
+                continue
+            if known.id != posed.example.id:
+                place = self._folder.example(number)
+                raise ConfigError(f"{place} holds another question, {known.id}; name another folder")
+            found[number] = known
+        return found
 
     async def _all(self, questions: Sequence[Posed]) -> None:
         waiting = iter(enumerate(questions))
@@ -91,15 +108,14 @@ class Experiment:
             raise group.exceptions[0] from None
 
     async def _one(self, number: int, posed: Posed, of: int) -> None:
-        known = self._folder.outcome(number)
-        if known is not None and known.id != posed.example.id:
-            raise ConfigError(f"{self._folder.example(number)} holds another question, {known.id}; name another folder")
+        known = self._outcomes.get(number)
         if known is None or not known.settled:
             known = await self._asked(number, posed)
             self._folder.keep(number, known)
         self._outcomes[number] = known
+        self._ended += 1
         self._folder.write_tables(sorted(self._outcomes.items()))
-        self._tell(f"{len(self._outcomes)}/{of}  {_said(known)}")
+        self._tell(f"{self._ended}/{of}  {_said(known)}")
 
     async def _asked(self, number: int, posed: Posed) -> Outcome:
         folder = self._folder.example(number)
@@ -107,13 +123,11 @@ class Experiment:
         result, failure = await self._supervised(number, posed)
         own = AskedOnce(folder / OWN_CALLS)
         score = partial(self._scored, own, posed.example)
-        answer = prediction_of(result.answer) if result is not None and result.ended in ANSWERED else None
+        answer = prediction_of(result.answer) if result is not None and result.answered else None
         supervised = await score(answer, failure)
         if result is not None:
-            used = (result.supervisor_usage, result.worker_usage)
-            tokens = {"tokens_in": sum(one.input_tokens for one in used)}
-            tokens["tokens_out"] = sum(one.output_tokens for one in used)
-            supervised = supervised.model_copy(update={**tokens, "usd": result.cost_usd})
+            used = None if result.unmetered else result.supervisor_usage + result.worker_usage
+            supervised = supervised.model_copy(update=_cost(used, result.cost_usd))
         others = {name: await self._baseline(name, own, posed, score) for name in self._baselines}
         return Outcome(
             id=posed.example.id,
@@ -132,7 +146,7 @@ class Experiment:
         return baselines.BASELINES if self._config.baselines else ()
 
     async def _supervised(self, number: int, posed: Posed) -> tuple[RunResult | None, str]:
-        """The supervisor's run, and why it has no answer, where that is not its own doing."""
+        """The supervisor's run, and the failure that leaves it no score: its answer may rest on a call that failed."""
         try:
             result = await arun(
                 posed.query,
@@ -144,31 +158,43 @@ class Experiment:
                 worker_ctx_k=self._config.worker_ctx_k,
                 prompt=self._config.prompt,
                 resume=True,
+                again=LOST,
             )
         except ProcessError as error:
             return None, f"sandbox: {reason(error)}"
-        kinds = {name.removeprefix("supervisor ") for name in result.failures if name.startswith("supervisor ")}
-        if result.ended in (*ANSWERED, *NO_ANSWER):
-            return result, ""
-        if hopeless := sorted(kinds & set(HOPELESS)):
-            self._stopped = self._stopped or f"the supervisor answers {hopeless[0]}: {result.why}"
-        return result, f"{result.ended}: {', '.join(sorted(kinds)) or result.why}"
+        for role in ("supervisor", "worker"):
+            self._stop_if_hopeless(role, result.failed_kinds(role), result.why)
+        if result.answered or result.ended in NO_ANSWER:
+            lost = sorted(result.failed_kinds("worker") & LOST)
+            return result, f"worker: {', '.join(lost)}" if lost else ""
+        return result, f"{result.ended}: {', '.join(sorted(result.failed_kinds('supervisor'))) or result.why}"
+
+    def _stop_if_hopeless(self, role: str, kinds: Set[str], why: str = "") -> None:
+        """No further question is begun: its calls would fail alike, and the others would be paid for."""
+        if hopeless := sorted(kinds & HOPELESS):
+            told = f"the {role}'s calls fail by {hopeless[0]}"
+            self._stopped = self._stopped or (f"{told}: {why}" if why else told)
 
     async def _baseline(self, name: baselines.Baseline, own: AskedOnce, posed: Posed, score: Scoring) -> Answered:
         if name == "no_model":
-            return await score(baselines.without_model(posed), "")
+            found = await score(baselines.without_model(posed), "")
+            return found.model_copy(update=_cost(Usage(0, 0), 0.0))
         paragraphs = baselines.shown(name, posed, baselines.window(self._config.worker_ctx_k))
         asked = baselines.messages(posed, paragraphs)
         try:
-            answer: LMResponse = await self._call(partial(own.ask, name, self._models.worker, asked))
+            reads = partial(baselines.read, paragraphs=paragraphs)
+            answer, said = await self._call(partial(own.ask, name, self._models.worker, asked, reads))
         except ModelFailure as failure:
+            self._stop_if_hopeless("worker", {failure.kind})
             return await score(None, f"failed: {failure.kind}")
-        found = await score(baselines.read(answer.text, paragraphs), "")
-        return found.model_copy(update=_cost(answer))
+        found = await score(said, "")
+        return found.model_copy(update=_cost(answer.usage, answer.usd))
 
     async def _scored(self, own: AskedOnce, example: Example, said: Prediction | None, failure: str) -> Answered:
+        if failure:
+            return Answered(failure=failure)
         if said is None:
-            return Answered(score=None if failure else 0.0, failure=failure)
+            return Answered(score=0.0, answer_f1=0.0, evidence_f1=0.0)
         official = official_score.score(said, example.references)
         score, judge_failure = await self._correct(own, example, said)
         return Answered(
@@ -188,9 +214,11 @@ class Experiment:
             return float(any(given == official_score.normalized(one.answer) for one in example.references)), ""
         asked = correctness_judge.messages(example, said)
         try:
-            answer: LMResponse = await self._call(partial(own.ask, "judge", self._models.judge, asked))
-            return float(correctness_judge.verdict(answer.text)), ""
+            reads = correctness_judge.verdict
+            _, correct = await self._call(partial(own.ask, "judge", self._models.judge, asked, reads))
+            return float(correct), ""
         except ModelFailure as failure:
+            self._stop_if_hopeless("judge", {failure.kind})
             return None, failure.kind
         except UnreadableVerdictError as error:
             return None, str(error)
@@ -200,10 +228,11 @@ class Experiment:
         return found
 
 
-def _cost(answer: LMResponse) -> dict[str, Any]:
-    usage = answer.usage
-    tokens = {"tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens} if usage is not None else {}
-    return {**tokens, "usd": answer.usd}
+def _cost(usage: Usage | None, usd: float | None) -> dict[str, Any]:
+    """Of calls; `usage` None: one did not say."""
+    if usage is None:
+        return {"tokens_in": None, "tokens_out": None, "usd": usd}
+    return {"tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens, "usd": usd}
 
 
 def _said(one: Outcome) -> str:

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from oven_agents.experiments.analysis import runs_in
-from oven_agents.experiments.training_rows import Role, exported
+from oven_agents.experiments.training_rows import exported
+from oven_agents.supervisor.log import Role
 from oven_controller.errors import ConfigError
 from oven_controller.files import write_atomic
 from oven_controller.plugged_command import PluggedCommand

@@ -34,6 +34,7 @@ from oven_agents.experiments.run_options import (
     TaskName,
     TextEvidence,
     WorkerCtx,
+    WorkerKeyEnv,
     WorkerUrl,
     examples_for,
     log_dir,
@@ -64,6 +65,7 @@ def _grid(
     base_url: BaseUrl = None,
     worker_base_url: WorkerUrl = None,
     key_env: KeyEnv = None,
+    worker_key_env: WorkerKeyEnv = None,
     num_distractors: Distractors = 0,
     worker_ctx_k: WorkerCtx = 8,
     concurrency: Concurrency = 4,
@@ -78,12 +80,12 @@ def _grid(
     as_json: Json = False,
 ) -> int:
     if resume is not None:
-        return _reported(_folders(resume), resume, as_json)
+        return _reported(_folders(resume), resume, as_json, budget_usd)
     supervisors, workers = list(dict.fromkeys(supervisor_model or ())), list(dict.fromkeys(worker_model or ()))
     if not supervisors or not workers:
         raise ConfigError("a grid needs models: give --supervisor-model and --worker-model, each once or more")
     asked = Asked(
-        task, judge_model, count, seed, max_iterations, data, base_url, worker_base_url, key_env,
+        task, judge_model, count, seed, max_iterations, data, base_url, worker_base_url, key_env, worker_key_env,
         num_distractors, worker_ctx_k, concurrency, budget_usd, prompt, text_evidence_only,
         baselines,
     )  # fmt: skip
@@ -110,12 +112,13 @@ def _folders(listed: Path) -> list[RunFolder]:
         raise ConfigError(f"{listed} is not the list of a grid's runs: {reason(error)}") from error
 
 
-def _reported(folders: list[RunFolder], listed: Path, as_json: bool) -> int:
-    """Runs, or continues, each pair, and prints one table. The exit code: 0, or 3 where calls failed."""
+def _reported(folders: list[RunFolder], listed: Path, as_json: bool, budget_usd: float | None = None) -> int:
+    """Runs, or continues, each pair, and prints one table. `budget_usd`: in place of each pair's; None: what it has.
+    The exit code: 0, or 3 where calls failed."""
     failed = False
     rows = []
     for folder in folders:
-        done = continued(folder)
+        done = continued(folder, budget_usd)
         failed = failed or bool(done.stopped) or not all(one.settled for one in done.outcomes.values())
         rows += analysed(folder.path) if done.outcomes else []
     if as_json:

@@ -13,7 +13,7 @@ from oven_agents.experiments.run_folder import RunConfig, RunFolder
 from oven_agents.experiments.sample import Posed
 from oven_agents.providers.budget import Budget
 from oven_agents.supervisor.configured_models import configured_model
-from oven_agents.supervisor.log import Role
+from oven_agents.supervisor.log import Role, lock
 from oven_agents.supervisor.models import ModelHandler
 from oven_controller.terminal_text import clean
 
@@ -29,9 +29,10 @@ def check(config: RunConfig) -> None:
 
 
 def measure(folder: RunFolder, config: RunConfig, questions: Sequence[Posed]) -> Done:
-    """Runs, or continues, what `config` says. Raises ConfigError and OSError."""
+    """Runs, or continues, what `config` says. Raises ConfigError, StoreInUseError while another process does, and
+    OSError."""
     try:
-        with _models(folder.path, config) as models:
+        with lock(folder.path), _models(folder.path, config) as models:
             return Experiment(folder, config, models, _tell).run(questions)
     except (KeyboardInterrupt, OSError):  # OSError: a full disk
         _tell(f"interrupted; continue: oven-controller supervise run --resume {folder.path}")
@@ -45,14 +46,16 @@ def _models(folder: Path | None, config: RunConfig) -> Iterator[Models]:
     with contextlib.ExitStack() as exits:
         budget = exits.enter_context(Budget(config.budget_usd, path=spend, called="--budget-usd"))
 
-        def handler(role: Role, model: str, base_url: str, **options: Any) -> ModelHandler:
+        def handler(role: Role, model: str, at: tuple[str, str], **options: Any) -> ModelHandler:
             given = {"account": role, **options}
-            return exits.enter_context(configured_model(role, model, base_url, config.key_env, budget=budget, **given))
+            return exits.enter_context(configured_model(role, model, *at, budget=budget, **given))
 
+        first = config.base_url, config.key_env
+        other = (config.worker_base_url, config.worker_key_env) if config.worker_base_url else first
         yield Models(
-            handler("supervisor", config.supervisor_model, config.base_url),
-            handler("worker", config.worker_model, config.worker_base_url or config.base_url),
-            handler("worker", config.judge_model, config.base_url, **VERDICTS) if config.judge_model else None,
+            handler("supervisor", config.supervisor_model, first),
+            handler("worker", config.worker_model, other),
+            handler("worker", config.judge_model, first, **VERDICTS) if config.judge_model else None,
         )
 
 

@@ -34,6 +34,7 @@ from oven_agents.experiments.run_options import (
     TaskName,
     TextEvidence,
     WorkerCtx,
+    WorkerKeyEnv,
     WorkerUrl,
     digest,
     examples_for,
@@ -63,6 +64,7 @@ def _run(
     base_url: BaseUrl = None,
     worker_base_url: WorkerUrl = None,
     key_env: KeyEnv = None,
+    worker_key_env: WorkerKeyEnv = None,
     num_distractors: Distractors = 0,
     worker_ctx_k: WorkerCtx = 8,
     concurrency: Concurrency = 4,
@@ -80,7 +82,7 @@ def _run(
         folder = RunFolder(resume)
         return reported(folder, continued(folder, budget_usd), as_json)
     asked = Asked(
-        task, judge_model, count, seed, max_iterations, data, base_url, worker_base_url, key_env,
+        task, judge_model, count, seed, max_iterations, data, base_url, worker_base_url, key_env, worker_key_env,
         num_distractors, worker_ctx_k, concurrency, budget_usd, prompt, text_evidence_only,
         baselines,
     )  # fmt: skip
@@ -100,6 +102,7 @@ def continued(folder: RunFolder, budget_usd: float | None = None) -> Done:
     config = folder.config()
     if budget_usd is not None:
         config = config.model_copy(update={"budget_usd": budget_usd})
+        check(config)  # one that cannot be kept must not take the place of one that was
         folder.configure(config)
     task = task_named(config.task)
     examples = examples_for(task, Path(config.data) if config.data else None, config.seed, config.n)

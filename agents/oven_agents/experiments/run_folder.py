@@ -45,6 +45,8 @@ class RunConfig(_Record):
     worker_base_url: str
     """Empty: the same."""
     key_env: str
+    worker_key_env: str
+    """Of `worker_base_url`, if that is named: `key_env` is not sent there."""
     data: str
     data_sha256: str
     """Of the questions, so that a resumed run asks the same."""
@@ -69,17 +71,20 @@ class Answered(_Record):
     prediction: str | None = None
     """None: there was no answer; 0 in the official scores."""
     evidence: tuple[str, ...] = ()
-    answer_f1: float = 0.0
-    evidence_f1: float = 0.0
+    answer_f1: float | None = None
+    evidence_f1: float | None = None
+    """None where a call failed; 0 where there is no answer otherwise."""
     kind: Kind | None = None
     score: float | None = None
     judge_failure: str = ""
     failure: str = ""
-    """Why there is no answer, where a call failed or a cap was reached: an error, which has no score at all."""
-    tokens_in: int = 0
-    tokens_out: int = 0
-    usd: float | None = 0.0
-    """US dollars; None where a price is not known."""
+    """Which call failed, or which cap was reached, of the supervisor's or the worker's: an error, which has no score at
+    all."""
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    """Of the calls that were answered; None where one of them did not say, or it is not known whether one was."""
+    usd: float | None = None
+    """US dollars of these calls; None where a price is not known."""
 
 
 class Outcome(_Record):
@@ -155,7 +160,7 @@ class RunFolder:
 
 
 def _result(folder: Path, one: Outcome) -> dict[str, Any]:
-    """The source system's columns first."""
+    """Supervisor Distillation's columns first."""
     said = one.supervised
     return {
         "id": one.id,
@@ -188,11 +193,10 @@ def _of_baselines(one: Outcome) -> Iterator[dict[str, Any]]:
 
 def _scores(said: Answered) -> dict[str, Any]:
     """An error has none: it is not a wrong answer."""
-    failed = bool(said.failure)
     return {
-        "score": None if failed else said.score,
-        "answer_f1": None if failed else said.answer_f1,
-        "evidence_f1": None if failed else said.evidence_f1,
+        "score": said.score,
+        "answer_f1": said.answer_f1,
+        "evidence_f1": said.evidence_f1,
         "kind": said.kind,
         "error": said.failure,
         "judge_error": said.judge_failure,

@@ -16,7 +16,7 @@ import typer
 
 from oven_agents.experiments.run_folder import RunConfig
 from oven_agents.experiments.sample import Posed, drawn, posed
-from oven_agents.supervisor.configured_models import BASE_URL, USUAL
+from oven_agents.supervisor.configured_models import BASE_URL, NO_WORKER_URL, USUAL
 from oven_agents.supervisor.log import Role
 from oven_agents.tasks.example import Example, Task
 from oven_agents.tasks.official_score import without_figures
@@ -51,7 +51,15 @@ WorkerUrl = Annotated[
 ]
 KeyEnv = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Environment variable with the key.", show_default="by the endpoint's address"),
+    typer.Option(
+        metavar="NAME",
+        help="Environment variable with the key of --base-url.",
+        show_default="by its address",
+    ),
+]
+WorkerKeyEnv = Annotated[
+    str | None,
+    typer.Option("--worker-key-env", metavar="NAME", help="That of --worker-base-url.", show_default="by its address"),
 ]
 Distractors = Annotated[int, typer.Option("--num-distractors", min=0, help="Other documents in each context.")]
 WorkerCtx = Annotated[int, typer.Option("--worker-ctx-k", min=1, help="Thousands of tokens of the worker's window.")]
@@ -86,6 +94,7 @@ class Asked:
     base_url: str | None
     worker_base_url: str | None
     key_env: str | None
+    worker_key_env: str | None
     num_distractors: int
     worker_ctx_k: int
     concurrency: int
@@ -95,7 +104,9 @@ class Asked:
     baselines: bool
 
     def config(self, supervisor: str | None, worker: str | None, examples: Sequence[Example]) -> RunConfig:
-        """For models that are named, or that the environment names."""
+        """For models that are named, or that the environment names. Raises ConfigError for options that do not fit."""
+        if self.worker_key_env and not self.worker_base_url:
+            raise ConfigError(NO_WORKER_URL)
         judge = self.judge_model or JUDGE
         return RunConfig(
             task=self.task,
@@ -105,6 +116,7 @@ class Asked:
             base_url=self.base_url or os.environ.get("BASE_URL") or BASE_URL,
             worker_base_url=self.worker_base_url or "",
             key_env=self.key_env or "",
+            worker_key_env=self.worker_key_env or "",
             data=str(self.data.absolute()) if self.data is not None else "",
             data_sha256=digest(examples),
             n=self.n,
@@ -114,12 +126,19 @@ class Asked:
             worker_ctx_k=self.worker_ctx_k,
             concurrency=self.concurrency,
             budget_usd=self.budget_usd,
-            prompt=read_file(self.prompt, "--prompt").decode() if self.prompt is not None else "",
+            prompt=_prompt(self.prompt) if self.prompt is not None else "",
             text_evidence_only=self.text_evidence_only,
             baselines=self.baselines,
             version=version("oven-controller"),
             python=platform.python_version(),
         )
+
+
+def _prompt(path: Path) -> str:
+    try:
+        return read_file(path, "--prompt").decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--prompt {path} is not UTF-8 text (byte {error.start}); convert it") from None
 
 
 def _model(role: Role, named: str | None) -> str:

@@ -1,17 +1,16 @@
 """Rows to train a smaller supervisor or worker on, out of what scored: prompt and completion, as TRL's SFTTrainer reads
-conversations. Logs of the source system can be read, too."""
+conversations. Logs of Supervisor Distillation can be read, too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from oven_agents.experiments.analysis import json_lines, table_rows
+from oven_agents.experiments.analysis import table_rows
 from oven_agents.experiments.run_folder import RESULTS
-
-Role = Literal["supervisor", "worker"]
+from oven_agents.supervisor.log import Role, events
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ def exported(runs: Sequence[Path], role: Role, least_score: float) -> Exported:
                 continue
             questions += 1
             name = Path(result["log_path"]).name if result.get("log_path") else f"{number:03}"
-            calls = list(_calls(run / name, role))
+            calls = _calls(run / name, role)
             good = _steps_that_ran(run / name) if role == "supervisor" else None
             kept = [one for one in calls if good is None or one["step"] in good]
             left_out += len(calls) - len(kept)
@@ -43,15 +42,22 @@ def exported(runs: Sequence[Path], role: Role, least_score: float) -> Exported:
     return Exported(rows, questions, total, left_out)
 
 
-def _calls(folder: Path, role: Role) -> Iterator[dict[str, Any]]:
-    """Calls that were answered."""
-    return (one for one in json_lines(folder / f"{role}.jsonl") if one.get("response"))
+def _calls(folder: Path, role: Role) -> list[dict[str, Any]]:
+    """Calls that were answered. Of the supervisor's those that led to the end: a question that was put again after the
+    worker had failed has turns of the first time, too, which the second time took the place of."""
+    found: list[dict[str, Any]] = []
+    for one in events(folder / f"{role}.jsonl"):
+        if one.get("response"):
+            while role == "supervisor" and found and found[-1]["step"] >= one["step"]:
+                found.pop()
+            found.append(one)
+    return found
 
 
 def _steps_that_ran(folder: Path) -> set[Any]:
     """Turns that had programs, all of which ran to their end."""
     ran: dict[Any, bool] = {}
-    for one in json_lines(folder / "repl.jsonl"):
+    for one in events(folder / "repl.jsonl"):
         good = one["ended"] == "completed" if "ended" in one else not one.get("stderr")
         ran[one.get("step")] = ran.get(one.get("step"), True) and good and not one.get("refused")
     return {step for step, good in ran.items() if good}

@@ -25,8 +25,8 @@ class Attack:
 @cache
 def corpus() -> tuple[Attack, ...]:
     """In the order in which judges meet them: of each category the first, then of each the second, and so on."""
-    lines = resources.files("oven_agents.judges").joinpath("data/attacks.jsonl").read_text("utf-8").splitlines()
-    read = [Attack(**json.loads(line)) for line in lines]
+    text = resources.files("oven_agents.judges").joinpath("data/attacks.jsonl").read_text("utf-8")
+    read = [Attack(**json.loads(line)) for line in text.split("\n") if line]  # texts may have other lines' ends
     turn: dict[str, int] = {}
     ordered = []
     for at, attack in enumerate(read):

@@ -1,4 +1,4 @@
-"""Anthropic's messages API: no temperature argument, no log-probabilities, structured output without ranges."""
+"""Anthropic's messages API: one sample a request, no log-probabilities, structured output without ranges."""
 
 from __future__ import annotations
 

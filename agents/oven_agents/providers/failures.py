@@ -37,6 +37,9 @@ Kind: TypeAlias = Literal[
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
+HOPELESS: Final[frozenset[Kind]] = frozenset(("auth", "not_found", "not_configured", "budget"))
+"""Every later call of the same model would meet them again, whatever it asks."""
+
 UNUSABLE: Final[frozenset[Kind]] = frozenset(
     ("bad_response", "bad_json", "schema", "wrong_ids", "out_of_range", "refusal", "truncated")
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 from oven_agents.providers.conversation import Conversation, Draw
 from oven_agents.providers.openai_conversation import request_body, samples_of
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob, TopLogprob
 
 _Read = TypeVar("_Read")
+OPENAI_HOST: Final = "api.openai.com"
 _FINISHED = ("stop", "length", "tool_calls", "content_filter", "function_call")
 _OUTCOMES: dict[str, Outcome] = {"length": "truncated", "content_filter": "refusal"}
 
@@ -41,6 +43,9 @@ class OpenAI(Samples):
         self._client = openai.AsyncOpenAI(
             api_key=key, base_url=asked.base_url, max_retries=RETRIES, http_client=watched_client(openai)
         )
+        if urlsplit(asked.base_url).hostname != OPENAI_HOST:
+            # The SDK takes them from OPENAI_ORG_ID and OPENAI_PROJECT_ID, whatever the address.
+            self._client.organization = self._client.project = None
 
     async def ask(self, question: Question, timeout_s: float) -> Answer:
         return await self.terms.ask(partial(self._ask, question, timeout_s))

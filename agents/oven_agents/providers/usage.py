@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self, TypeAlias
 
 from oven_agents.providers.failures import Kind
 from oven_controller.protocol.requests import JudgeHealth
@@ -35,6 +35,24 @@ class Usage:
             self.cached_tokens + other.cached_tokens,
             self.written_tokens + other.written_tokens,
         )
+
+    def plain(self) -> dict[str, int]:
+        """As JSON has it in logs."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> Self:
+        """From `plain`, or from a log that says nothing of caches. Raises ValueError for what is not such an object:
+        unknown tokens are not 0."""
+        try:
+            counts = [plain["input_tokens"], plain["output_tokens"]]
+            counts += [plain.get("cached_tokens", 0), plain.get("written_tokens", 0)]
+        except (LookupError, TypeError, AttributeError):
+            raise ValueError("its usage lacks input_tokens or output_tokens") from None
+        for tokens in counts:
+            if type(tokens) is not int or tokens < 0:
+                raise ValueError(f"its usage has {str(tokens)[:40]!r} for a number of tokens")
+        return cls(*counts)
 
 
 Price: TypeAlias = Callable[[Sequence[Usage | None]], float | None]

@@ -1,4 +1,5 @@
 """A strong model that writes programs over a long context; a cheap worker reads the chunks.
 
-There is the REPL and the loop over it so far; models, prompts and logs come from their callers.
+`run` and `arun` (orchestrator.py) are the loop over the sandbox with caps, logs and resuming; `diagnosis/` asks about a
+run's log by it.
 """

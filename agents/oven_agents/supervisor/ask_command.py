@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from typer import Argument, Option
 
 from oven_agents.supervisor.caps import Caps
-from oven_agents.supervisor.configured_models import configured_model
+from oven_agents.supervisor.configured_models import NO_WORKER_URL, configured_model
 from oven_agents.supervisor.context_files import read_context
 from oven_agents.supervisor.loop import MAX_ERRORS, MAX_ITERATIONS
 from oven_agents.supervisor.orchestrator import CONCURRENCY, WORKER_CTX_K, RunResult, run
@@ -49,7 +49,10 @@ def ask(
     ] = None,
     key_env: Annotated[
         str | None,
-        Option(metavar="VARIABLE", help="Environment variable with the key.", show_default="that of the endpoint"),
+        Option(metavar="NAME", help="Environment variable with the key of --base-url.", show_default="by its address"),
+    ] = None,
+    worker_key_env: Annotated[
+        str | None, Option(metavar="NAME", help="That of --worker-base-url.", show_default="by its address")
     ] = None,
     max_iterations: Annotated[int, Option(help="Turns of the supervisor.")] = MAX_ITERATIONS,
     output_limit: Annotated[int, Option(help="Characters of a block's output that it is shown.")] = OUTPUT_LIMIT,
@@ -77,12 +80,15 @@ def ask(
     """The exit code: 0 answered, 1 not answered, 3 the supervisor could not be asked. Raises ConfigError."""
     if resume and log_dir is None:
         raise ConfigError("--resume needs --log-dir, the folder of the run that was interrupted")
+    if worker_key_env and not worker_base_url:
+        raise ConfigError(NO_WORKER_URL)
     caps = Caps(max_usd, max_tokens, max_calls, max_seconds, max_errors)
     context = read_context(files)
     more = "" if prompt is None else _text(prompt)
+    other = (worker_base_url, worker_key_env) if worker_base_url else (base_url, key_env)
     with (
         configured_model("supervisor", supervisor_model, base_url, key_env) as supervisor,
-        configured_model("worker", worker_model, worker_base_url or base_url, key_env) as worker,
+        configured_model("worker", worker_model, *other) as worker,
     ):
         result = run(
             question,
@@ -102,8 +108,8 @@ def ask(
     if as_json:
         print(json.dumps(dataclasses.asdict(result)))
     else:
-        say(*_lines(result))
-    if result.ended in ("final", "forced"):
+        say(*lines(result))
+    if result.answered:
         return 0
     return 3 if result.ended == "failed" else 1  # the models could not be asked; there is no answer
 
@@ -115,8 +121,9 @@ def _text(path: Path) -> str:
         raise ConfigError(f"--prompt {path} cannot be read: {reason(error)}") from None
 
 
-def _lines(result: RunResult) -> list[str]:
-    if result.ended in ("final", "forced"):
+def lines(result: RunResult) -> list[str]:
+    """The answer, or why there is none, and what it took, as printed."""
+    if result.answered:
         answer = result.answer if isinstance(result.answer, str) else json.dumps(result.answer, indent=1)
         found = answer.splitlines() or ["(an empty text)"]
     else:
@@ -126,7 +133,8 @@ def _lines(result: RunResult) -> list[str]:
     spent = (
         f"{result.iterations} turns ({result.failed} failed), {result.calls} calls in {result.elapsed:.1f} s; tokens "
         f"in and out: supervisor {supervisor.input_tokens:,} and {supervisor.output_tokens:,}, worker "
-        f"{worker.input_tokens:,} and {worker.output_tokens:,}; {cost}"
+        f"{worker.input_tokens:,} and {worker.output_tokens:,}"
+        f"{f', and those of {result.unmetered} calls that did not say' if result.unmetered else ''}; {cost}"
     )
     failures = ", ".join(f"{kind} {count}" for kind, count in result.failures.items())
     return [*found, "", *wrapped(spent), *wrapped(f"failed calls: {failures}" if failures else "")]

@@ -52,7 +52,9 @@ class Account:
     usage: Usage = NONE
     """Of the calls that said what they used."""
     calls: int = 0
-    """That were answered."""
+    """That were answered, by a refusal too."""
+    failed: int = 0
+    """That were made and not answered: the cap on calls counts them, too."""
     unmetered: int = 0
     """Of those: calls that did not say what they used."""
     usd: float = 0.0
@@ -65,11 +67,7 @@ class Account:
         if used is None:
             self.unmetered += 1
         else:
-            self.usage = Usage(
-                self.usage.input_tokens + used.input_tokens,
-                self.usage.output_tokens + used.output_tokens,
-                self.usage.cached_tokens + used.cached_tokens,
-            )
+            self.usage += used
         if response.usd is None:
             self.unpriced += 1
         else:
@@ -116,7 +114,7 @@ class Meter:
             used: dict[Cap, float] = {
                 "usd": self.supervisor.usd + self.worker.usd,
                 "tokens": tokens,
-                "calls": self.supervisor.calls + self.worker.calls,
+                "calls": sum(one.calls + one.failed for one in (self.supervisor, self.worker)),
                 "seconds": self.elapsed,
             }
         for cap, unit in _UNITS.items():
@@ -133,6 +131,11 @@ class Meter:
             account.add(response)
             if response.usage is None:
                 self._guessed_tokens += prompt_bytes + len(response.text.encode(errors="replace"))
+
+    def enter_failed(self, account: Account, calls: int = 1) -> None:
+        """Calls that were made and not answered."""
+        with self._lock:
+            account.failed += calls
 
 
 def unpriced(usd: float, model: str) -> str:

@@ -1,4 +1,4 @@
-"""Supervisor and worker by flags and the source system's environment variables."""
+"""Supervisor and worker by flags and Supervisor Distillation's environment variables."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from oven_agents.supervisor.log import Role
-from oven_agents.supervisor.models import LOOPBACK, AnthropicHandler, ModelHandler, OpenAIHandler
+from oven_agents.supervisor.models import LOOPBACK, AnthropicHandler, ModelHandler, OpenAIHandler, checked_address
 from oven_controller.errors import ConfigError
 from oven_controller.settings.judge_providers import catalogue
 
 BASE_URL: Final = "https://api.together.xyz/v1"
-"""As in the source system; the variable BASE_URL names another."""
-OPENAI: Final = "OPENAI_API_KEY"
+"""As in Supervisor Distillation; the variable BASE_URL names another."""
+
+OPTIONS: Final = "--key-env (key_env; for a worker behind another address --worker-key-env)"
+NO_WORKER_URL: Final = "--worker-key-env is the key's of --worker-base-url, which is not given; --key-env is for both"
 
 
 @dataclass(frozen=True)
 class Usual:
-    """What a role has where nothing is said, as in the source system."""
+    """What a role has where nothing is said, as in Supervisor Distillation."""
 
     variable: str
     model: str
@@ -47,12 +49,10 @@ def configured_model(
     where a key is missing, and without the SDK."""
     usual = USUAL[role]
     name = model or environ.get(usual.variable) or usual.model
-    address = (base_url or environ.get("BASE_URL") or BASE_URL).rstrip("/")
-    if (parts := urlsplit(address)).scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"the address of the {role} is {address!r}; give one like {BASE_URL}")
+    address = checked_address(base_url or environ.get("BASE_URL") or BASE_URL, f"the {role}")
     given = {"temperature": usual.temperature, "max_tokens": usual.max_tokens, **options}
     key = address_key(address, key_env, environ)
-    if parts.hostname == "api.anthropic.com":
+    if urlsplit(address).hostname == "api.anthropic.com":
         return AnthropicHandler(name, address, api_key=key, **given)
     return OpenAIHandler(name, address, api_key=key, **given)
 
@@ -60,21 +60,20 @@ def configured_model(
 def address_key(address: str, key_env: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
     """The key for an address; None: it needs none. A key goes to its provider's address alone, or where `key_env` says.
     Raises ConfigError, which names the variable and never its value."""
-    names = (key_env,) if key_env else _variables(address)
-    if not names:
+    name = key_env or _variable(address)
+    if not name:
         if urlsplit(address).hostname in LOOPBACK:
             return None
-        raise ConfigError(f"there is no key for {address}: name the variable that holds it with --key-env (key_env)")
-    for name in names:
-        if key := environ.get(name, "").strip():
-            return key
+        raise ConfigError(f"there is no key for {address}: name the variable that holds it with {OPTIONS}")
+    if key := environ.get(name, "").strip():
+        return key
     raise ConfigError(
-        f"there is no key for {address}: the environment variable {names[0]} is not set; export it, name another with "
-        "--key-env (key_env), or name another endpoint (BASE_URL, --base-url), e.g. http://127.0.0.1:8000/v1"
+        f"there is no key for {address}: the environment variable {name} is not set; export it, name another with "
+        f"{OPTIONS}, or name another endpoint (BASE_URL, --base-url), e.g. http://127.0.0.1:8000/v1"
     )
 
 
-def _variables(address: str) -> tuple[str, ...]:
-    """Of a provider of the catalogue; the source system has OpenAI's for Together, too."""
-    named = [one.key_env for one in catalogue().values() if one.key_env and one.base_url.rstrip("/") == address]
-    return (*named[:1], OPENAI) if address == BASE_URL else tuple(named[:1])
+def _variable(address: str) -> str:
+    """Of the catalogue's provider with this address; empty: there is none."""
+    named = (one.key_env for one in catalogue().values() if one.key_env and one.base_url.rstrip("/") == address)
+    return next(named, "")

@@ -33,7 +33,7 @@ def _read(path: str) -> Context:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}): convert it, or name a text") from None
     suffix = Path(path).suffix.lower()
     if suffix == ".jsonl":
-        lines = enumerate(text.splitlines(), 1)
+        lines = enumerate(text.split("\n"), 1)
         return [_value(line, f"{path}, line {number},") for number, line in lines if line.strip()]
     if suffix != ".json":
         return text

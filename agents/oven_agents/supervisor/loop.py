@@ -19,7 +19,7 @@ Nudge = Callable[[int, int], str]
 asks for the answer."""
 
 MAX_ITERATIONS: Final = 15
-"""As in the source system."""
+"""As in Supervisor Distillation."""
 MAX_ERRORS: Final = 5
 """Turns in a row in which nothing ran to its end: a supervisor that fails so often does not recover."""
 

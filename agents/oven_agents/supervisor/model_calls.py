@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias
 from oven_agents.providers.failures import ModelFailure
 from oven_agents.supervisor.call_threads import CallThreads
 from oven_agents.supervisor.caps import Account, CapReachedError, Meter
-from oven_agents.supervisor.log import REMOVED, Role, RunLogger
-from oven_agents.supervisor.models import LMResponse, ModelHandler
+from oven_agents.supervisor.log import Role, RunLogger, without_secrets
+from oven_agents.supervisor.models import LMResponse, ModelHandler, RefusedError
 from oven_agents.supervisor.recorded_calls import RecordedCalls
 from oven_controller.errors import ConfigError
 
@@ -71,6 +71,7 @@ class ModelCalls:
         for who, prompt, response in recorded.paid:
             if who == role:
                 meter.enter(self._account, response, _bytes(prompt))
+        meter.enter_failed(self._account, recorded.failed[role])
 
     def close(self) -> None:
         """Calls under way are left behind."""
@@ -142,21 +143,20 @@ class ModelCalls:
         if isinstance(found, ModelFailure):
             with self._lock:
                 self.failures[found.kind] += 1
-            self._logger.failed(*at, found)
+            billed = found.response if isinstance(found, RefusedError) else None
+            if billed is not None:
+                self._meter.enter(self._account, billed, _bytes(call.prompt))
+            elif found.kind != "budget":  # else no call was made
+                self._meter.enter_failed(self._account)
+            self._logger.failed(*at, found, billed)
             return found
-        found = self._without_secrets(found)
+        found = replace(found, text=without_secrets(found.text, self._model.secrets))
         self._meter.enter(self._account, found, _bytes(call.prompt))
         self._logger.called(*at, found)
         return self._text(found)
 
     def _text(self, response: LMResponse) -> str:
         return response.text + CUT_SHORT * (self._role == "worker" and response.finish == "length")
-
-    def _without_secrets(self, response: LMResponse) -> LMResponse:
-        text = response.text
-        for secret in self._model.secrets:
-            text = text.replace(secret, REMOVED) if secret else text
-        return response if text == response.text else replace(response, text=text)
 
 
 def _bytes(prompt: Prompt) -> int:

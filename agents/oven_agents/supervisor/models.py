@@ -6,8 +6,8 @@ synchronous, since the programs that the supervisor writes are; the requests are
 
 from __future__ import annotations
 
-import asyncio
 import os
+import re
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -33,12 +33,10 @@ from oven_controller.telemetry import genai
 Messages: TypeAlias = Sequence[Mapping[str, str]]
 """`role` and `content`, as chat completions have them."""
 
-CONCURRENCY: Final = 16
-"""Calls of one batch that are under way together: more make hosted endpoints answer 429."""
 TIMEOUT_S: Final = 120.0
 """Seconds for one call with its repetitions: a long answer of a large model takes one minute."""
 MAX_TOKENS: Final = 2048
-"""Of an answer, as the source system's supervisor has it."""
+"""Of an answer, as Supervisor Distillation's supervisor has it."""
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
@@ -59,12 +57,18 @@ class LMResponse:
     """Why it ended (`providers.conversation.Finish`)."""
 
 
+class RefusedError(ModelFailure):
+    """The model refused, in an answer that is billed as any other."""
+
+    def __init__(self, response: LMResponse) -> None:
+        super().__init__("refusal", "the model refused to answer")
+        self.response = response
+
+
 class ModelHandler(ABC):
-    """A model that is asked. `chat` is called from several threads at a time, up to `concurrency`, and is all that
-    another backend needs."""
+    """A model that is asked. `chat` is called from several threads at a time, and is all that another backend needs."""
 
     model: str
-    concurrency: int = CONCURRENCY
     secrets: tuple[str, ...] = ()
     """What must be in no file, such as its key."""
     batches: bool = False
@@ -101,22 +105,20 @@ class ProviderHandler(ModelHandler):
         max_tokens: int = MAX_TOKENS,
         budget: Budget | None = None,
         account: str = "",
-        concurrency: int = CONCURRENCY,
         timeout_s: float = TIMEOUT_S,
         secrets: Sequence[str] = (),
     ) -> None:
         """`temperature` None: the API's own. `account`: whose calls they are in the budget's books; the model's name,
         if nothing else. `secrets`: the key, which must be in no log. Raises ConfigError for a number that makes no
         sense, and where the budget caps US dollars and the model's price is not known."""
-        for name, value in (("max_tokens", max_tokens), ("concurrency", concurrency), ("timeout_s", timeout_s)):
+        for name, value in (("max_tokens", max_tokens), ("timeout_s", timeout_s)):
             if value <= 0:
                 raise ConfigError(f"{name} is {value:g}; give more than 0")
         if temperature is not None and not 0 <= temperature <= 2:
             raise ConfigError(f"the temperature is {temperature:g}; give 0 to 2")
         self.model, self.secrets = provider.model, tuple(one for one in secrets if one and one != NO_KEY)
         self._provider = provider if budget is None else budget.metered(provider, account or provider.model)
-        self._temperature, self._max_tokens = temperature, max_tokens
-        self.concurrency, self._timeout_s = concurrency, timeout_s
+        self._temperature, self._max_tokens, self._timeout_s = temperature, max_tokens, timeout_s
         self.priced = cost_usd(provider.asked, [Usage(1, 1)]) is not None
 
     @classmethod
@@ -132,23 +134,8 @@ class ProviderHandler(ModelHandler):
         """Raises ModelFailure, also where the model refuses."""
         return SHARED.run(self._chat(messages))
 
-    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
-        return SHARED.run(self._chat_batch(message_batches))
-
     def close(self) -> None:
         SHARED.run(self._provider.close())
-
-    async def _chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
-        room = asyncio.Semaphore(self.concurrency)
-
-        async def one(messages: Messages) -> LMResponse | ModelFailure:
-            async with room:
-                try:
-                    return await self._chat(messages)
-                except ModelFailure as failure:
-                    return failure
-
-        return list(await asyncio.gather(*map(one, message_batches)))
 
     async def _chat(self, messages: Messages) -> LMResponse:
         ledger, started = Ledger(), time.time_ns()
@@ -162,17 +149,18 @@ class ProviderHandler(ModelHandler):
                     temperature=self._temperature,
                     timeout_s=self._timeout_s,
                 )
+            usage = answer.usage if answer.counted else None
+            elapsed = (time.time_ns() - started) / 1e9
+            response = LMResponse(answer.text, usage, elapsed, answer.model, answer.usd, answer.finish)
             if answer.finish == "refusal":
-                raise ModelFailure("refusal", "the model refused to answer")
+                raise RefusedError(response)
+            return response
         except ModelFailure as failure:
             error = failure.kind
             raise
         finally:
             if error != "budget":  # no call was made
                 genai.trace(conversation_record(self._provider, answer, error, ledger.attempts - 1, started))
-        elapsed = (time.time_ns() - started) / 1e9
-        usage = answer.usage if answer.counted else None
-        return LMResponse(answer.text, usage, elapsed, answer.model, answer.usd, answer.finish)
 
 
 class OpenAIHandler(ProviderHandler):
@@ -212,9 +200,10 @@ class AnthropicHandler(ProviderHandler):
 
 
 class VLLMHandler(ModelHandler):
-    """A model in this process, by vLLM's engine, without a server."""
+    """A model in this process, by vLLM's engine, without a server. What its answers cost is not known."""
 
     batches = True
+    priced = False
 
     def __init__(self, model: str, temperature: float = 1.0, max_tokens: int = MAX_TOKENS, **engine: Any) -> None:
         """`model`: a folder or a name of the hub. `engine`: arguments of `vllm.LLM`. Raises ConfigError where vLLM is
@@ -243,29 +232,40 @@ class VLLMHandler(ModelHandler):
         with self._lock:  # the engine is for one thread at a time
             outputs = self._engine.chat([[dict(one) for one in batch] for batch in message_batches], self._sampling)
         elapsed = time.perf_counter() - started
-        return [
-            LMResponse(
-                output.outputs[0].text,
-                Usage(len(output.prompt_token_ids or ()), len(output.outputs[0].token_ids)),
-                elapsed,
-                self.model,
-                0.0,
-                output.outputs[0].finish_reason or "other",
-            )
-            for output in outputs
-        ]
+        return [_of_engine(output, elapsed, self.model) for output in outputs]
+
+
+def _of_engine(output: Any, elapsed: float, model: str) -> LMResponse:
+    """`output`: vLLM's RequestOutput, whose prompt it may leave out."""
+    said, prompt = output.outputs[0], output.prompt_token_ids
+    usage = None if prompt is None else Usage(len(prompt), len(said.token_ids))
+    return LMResponse(said.text, usage, elapsed, model, None, said.finish_reason or "other")
+
+
+def checked_address(address: str, whose: str) -> str:
+    """Without slashes at its end. Raises ConfigError for anything else, and for an address with a user, a password or a
+    query, which it does not repeat: an address stands in settings and messages."""
+    if re.search("[@?#]", address):
+        raise ConfigError(f"the address of {whose} has a user, a password or a query; name its key's variable instead")
+    try:
+        host = urlsplit(address).hostname if re.fullmatch(r"https?://\S+", address) else None
+    except ValueError:  # half an IPv6 address
+        host = None
+    if not host:
+        raise ConfigError(f"the address of {whose} is {address!r}; give one like https://api.together.xyz/v1")
+    return address.rstrip("/")
 
 
 def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> tuple[EndpointProvider, str]:
     known = catalogue()
-    base_url = base_url.rstrip("/")
+    base_url = checked_address(base_url, model)
     named = [name for name, entry in known.items() if entry.wire == wire and entry.base_url.rstrip("/") == base_url]
     other = "claude" if wire == "anthropic" else "compatible"
     settings = ModelSettings(provider=named[0] if named else other, model=model, base_url="" if named else base_url)
     asked = endpoint_of(model, settings, known, "model")
     if api_key is None:
         if not asked.key_env and urlsplit(base_url).hostname not in LOOPBACK:
-            raise ConfigError(f'no key for {base_url}: give api_key, e.g. os.environ["OPENAI_API_KEY"]')
+            raise ConfigError(f'no key for {base_url}: give api_key, e.g. os.environ["MY_SERVERS_KEY"]')
         api_key = key_of(model, asked, os.environ, "model") if asked.key_env else NO_KEY
     return providers.connect(model, asked, api_key), api_key
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from oven_agents.providers.failures import Kind, ModelFailure
+from oven_agents.providers.failures import HOPELESS, ModelFailure
 from oven_agents.providers.usage import Usage
 from oven_agents.supervisor import prompts
 from oven_agents.supervisor.call_threads import CallThreads
 from oven_agents.supervisor.caps import Cap, CapReachedError, Caps, Meter, unpriced
-from oven_agents.supervisor.log import RunLogger
+from oven_agents.supervisor.log import Role, RunLogger
 from oven_agents.supervisor.loop import MAX_ITERATIONS, Message, Outcome, conversation
 from oven_agents.supervisor.loop import Ended as LoopEnded
 from oven_agents.supervisor.model_calls import ModelCalls, StoppedError
@@ -33,18 +33,16 @@ Ended = LoopEnded | Cap | Literal["failed"]
 """Besides how the loop ends: a cap was reached before FINAL, or the supervisor could not be asked."""
 
 WORKER_CTX_K: Final = 8
-"""Thousands of tokens of the worker's window, as in the source system."""
+"""Thousands of tokens of the worker's window, as in Supervisor Distillation."""
 CONCURRENCY: Final = 16
 """Worker calls at a time."""
 LIMITS: Final = Limits(output_bytes=4_000_000)
 """Of a block: logs have its output whole, up to this; what is above is counted."""
-HOPELESS: Final[frozenset[Kind]] = frozenset(("auth", "not_found", "bad_request", "not_configured", "budget"))
-"""Failures of the supervisor's that the same question would meet again."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """The outcome of a run. `answer` is None unless `ended` is "final" or "forced", and may be None then, too."""
+    """The outcome of a run. `answer` is None unless it is `answered`, and may be None then, too."""
 
     answer: Any
     iterations: int
@@ -68,6 +66,15 @@ class RunResult:
     unmetered: int = 0
     """Of those: calls that did not say what they used."""
 
+    @property
+    def answered(self) -> bool:
+        """Whether the supervisor gave an answer, by itself or when it was asked for it at the end."""
+        return self.ended in ("final", "forced")
+
+    def failed_kinds(self, role: Role) -> set[str]:
+        """Kinds of the role's calls that failed."""
+        return {name.removeprefix(f"{role} ") for name in self.failures if name.startswith(f"{role} ")}
+
 
 def run(
     query: str,
@@ -83,6 +90,7 @@ def run(
     caps: Caps | None = None,
     prompt: str = "",
     resume: bool = False,
+    again: Collection[str] = (),
     concurrency: int = CONCURRENCY,
     limits: Limits | None = None,
     backend: str | None = None,
@@ -90,7 +98,9 @@ def run(
     """Asks the supervisor until FINAL, at most `max_iterations` times and once more for the answer alone.
 
     `log_dir` gets supervisor.jsonl, worker.jsonl and repl.jsonl. With `resume` it may hold an interrupted run of the
-    same question: its programs run again, and a call that its log has an answer to is not made again. `output_limit`:
+    same question: its programs run again, and a call that its log has an answer to is not made again. Calls of the
+    worker that failed are repeated as the supervisor was told of them; those of the kinds `again` are made again, and
+    the supervisor continues from what they bring. `output_limit`:
     characters of a block's output that the supervisor is shown. `worker_ctx_k`: thousands of tokens of the worker's
     window, as the supervisor is told. `primitives` are called in this process, with its rights. `prompt` is appended to
     the system prompt. `concurrency`: worker calls at a time. `limits` and `backend` are the sandbox's.
@@ -100,7 +110,9 @@ def run(
     the result.
     """
     asked = _Asked(query, supervisor, worker, max_iterations, worker_ctx_k, caps or Caps(), concurrency)
-    return asked.play(context, primitives or {}, log_dir, output_limit, prompt, resume, limits or LIMITS, backend)
+    return asked.play(
+        context, primitives or {}, log_dir, output_limit, prompt, resume, again, limits or LIMITS, backend
+    )
 
 
 async def arun(
@@ -117,6 +129,7 @@ async def arun(
     caps: Caps | None = None,
     prompt: str = "",
     resume: bool = False,
+    again: Collection[str] = (),
     concurrency: int = CONCURRENCY,
     limits: Limits | None = None,
     backend: str | None = None,
@@ -126,7 +139,18 @@ async def arun(
     asked = _Asked(query, supervisor, worker, max_iterations, worker_ctx_k, caps or Caps(), concurrency)
     threads: CallThreads[RunResult] = CallThreads(1)
     going = threads.submit(
-        partial(asked.play, context, primitives or {}, log_dir, output_limit, prompt, resume, limits or LIMITS, backend)
+        partial(
+            asked.play,
+            context,
+            primitives or {},
+            log_dir,
+            output_limit,
+            prompt,
+            resume,
+            again,
+            limits or LIMITS,
+            backend,
+        )
     )
     threads.close()
     result = asyncio.wrap_future(going)
@@ -181,6 +205,7 @@ class _Asked:
         output_limit: int,
         prompt: str,
         resume: bool,
+        again: Collection[str],
         limits: Limits,
         backend: str | None,
     ) -> RunResult:
@@ -190,10 +215,10 @@ class _Asked:
             raise ConfigError(f"the context is of type {type(context).__name__}; give text, a list or a dict")
         if self._meter.caps.seconds is not None:
             limits = replace(limits, block_s=min(limits.block_s, self._meter.caps.seconds))
-        recorded = RecordedCalls(Path(log_dir) if log_dir is not None and resume else None)
         secrets = [secret for model in self._models for secret in model.secrets]
         with contextlib.ExitStack() as exits:
             logger = exits.enter_context(RunLogger(log_dir, secrets=secrets, resume=resume))
+            recorded = RecordedCalls(Path(log_dir) if log_dir is not None and resume else None, again)
             common = self._meter, logger, recorded, self._stopped
             asking = ModelCalls("supervisor", self._models[0], *common)
             working = ModelCalls("worker", self._models[1], *common, self._concurrency)
@@ -242,7 +267,8 @@ class _Asked:
                 return result(None, said.cap, str(said))
             if isinstance(said, ModelFailure):
                 in_a_row += 1
-                if said.kind in HOPELESS or in_a_row >= self._meter.caps.errors:
+                # The same messages would be refused again.
+                if said.kind in HOPELESS or said.kind == "bad_request" or in_a_row >= self._meter.caps.errors:
                     return result(None, "failed", f"the supervisor cannot be asked: {said}")
                 continue
             in_a_row = 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from oven_agents.providers.failures import KINDS, ModelFailure
 from oven_agents.providers.usage import Usage
-from oven_agents.supervisor.log import Role
+from oven_agents.supervisor.log import Role, events
 from oven_agents.supervisor.models import LMResponse
 from oven_controller.errors import ConfigError, reason
 
@@ -21,35 +21,45 @@ Prompt = Sequence[Mapping[str, str]] | str
 class RecordedCalls:
     """Answers by what was asked of which model, each given out once, in the order of the calls."""
 
-    def __init__(self, folder: Path | None) -> None:
-        """`folder`: the log's; None, or one without files: nothing is recorded. Raises ConfigError for a file that is
+    def __init__(self, folder: Path | None, again: Collection[str] = ()) -> None:
+        """`folder`: the log's; None, or one without files: nothing is recorded. `again`: kinds of failure that are left
+        out, so that those calls are made again. Raises ConfigError for a file that is
         damaged before its last line."""
         self._outcomes: dict[bytes, deque[LMResponse | ModelFailure]] = {}
         self._programs: Counter[tuple[int, str]] = Counter()
         self.paid: list[tuple[str, Prompt, LMResponse]] = []
-        """All answers, with their role and what was asked."""
+        """All answers, refusals among them, with their role and what was asked."""
+        self.failed: Counter[str] = Counter()
+        """Calls that were made and not answered, by role."""
         if folder is None:
             return
         try:
-            self._read(folder)
-        except (KeyError, TypeError) as error:
+            self._read(folder, again)
+        except ConfigError as error:
+            raise ConfigError(f"the run in {folder} cannot be resumed: {error}") from error
+        except (LookupError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"the run in {folder} cannot be resumed: an event lacks parts ({reason(error)})"
             ) from error
 
-    def _read(self, folder: Path) -> None:
+    def _read(self, folder: Path, again: Collection[str]) -> None:
         answered_step = 0
         for role, asked in (("supervisor", "messages"), ("worker", "prompt")):
             # A batch's calls are in the log as they ended; a resumed run asks in the order of their numbers.
             for event in sorted(_events(folder / f"{role}.jsonl"), key=lambda event: event["call"]):
                 outcome: LMResponse | ModelFailure
+                if "usage" in event:
+                    self.paid.append((role, event[asked], _response(event)))
+                elif _failure(event).kind != "budget":
+                    self.failed[role] += 1
                 if "response" in event:
                     outcome = _response(event)
-                    self.paid.append((role, event[asked], outcome))
                     if role == "supervisor":
                         answered_step = max(answered_step, event["step"])
                 elif role == "worker" and event["step"] < answered_step:
-                    outcome = _failure(event)  # the supervisor was told of it, and went on from there
+                    outcome = failure = _failure(event)  # the supervisor was told of it, and went on from there
+                    if failure.kind in again:
+                        continue
                 else:
                     continue  # it is asked again
                 self._outcomes.setdefault(_key(role, event["model"], event[asked]), deque()).append(outcome)
@@ -75,9 +85,8 @@ def _key(role: str, model: str, prompt: Prompt) -> bytes:
 
 
 def _response(event: Mapping[str, Any]) -> LMResponse:
-    said = event["usage"]
-    usage = None if said is None else Usage(said["input_tokens"], said["output_tokens"], said["cached_tokens"])
-    return LMResponse(event["response"], usage, event["elapsed"], "", event["usd"], event["finish"])
+    usage = None if event["usage"] is None else Usage.read(event["usage"])
+    return LMResponse(event.get("response", ""), usage, event["elapsed"], "", event["usd"], event["finish"])
 
 
 def _failure(event: Mapping[str, Any]) -> ModelFailure:
@@ -86,18 +95,5 @@ def _failure(event: Mapping[str, Any]) -> ModelFailure:
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.exists():
-        return
-    number = 0
-    try:
-        with path.open(encoding="utf-8") as file:
-            for line in file:
-                number += 1
-                if line.endswith("\n"):  # else it was cut, and is not counted
-                    event = json.loads(line)
-                    if not isinstance(event, dict) or "step" not in event:
-                        raise ValueError
-                    yield event
-    except (OSError, ValueError) as error:
-        at = f", line {number}" if isinstance(error, ValueError) else ""
-        raise ConfigError(f"the run in {path.parent} cannot be resumed: {path.name}{at} cannot be read") from error
+    """None of a file that is not there yet."""
+    return events(path) if path.exists() else iter(())

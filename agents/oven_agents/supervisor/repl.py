@@ -18,7 +18,7 @@ Context = str | list[Any] | dict[str, Any]
 """What the supervisor's programs read, as `context`."""
 
 OUTPUT_LIMIT: Final = 2000
-"""Characters of a block's output that the supervisor is shown, as in the source system. Logs have all of it."""
+"""Characters of a block's output that the supervisor is shown, as in Supervisor Distillation. Logs have all of it."""
 NO_PROGRAM: Final = (
     f"There was no ```{MARK} block in your answer, so nothing ran. Write one, and end with FINAL(answer)."
 )

@@ -54,7 +54,7 @@ def _parsed(path: Path, text: str) -> Any:
 
 
 def _lines(path: Path, text: str) -> Iterator[Any]:
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 yield json.loads(line)

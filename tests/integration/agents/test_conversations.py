@@ -16,7 +16,7 @@ from oven_agents.providers.budget import Budget
 from oven_agents.providers.conversation import ConversationFailure, Message, Tool, ToolCall
 from oven_agents.providers.failures import ModelFailure
 from oven_agents.providers.provider import EndpointProvider
-from oven_agents.supervisor.models import AnthropicHandler, LMResponse, OpenAIHandler
+from oven_agents.supervisor.models import AnthropicHandler, OpenAIHandler
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.errors import ConfigError
 from oven_controller.settings.judge_providers import Price, Wire, catalogue, endpoint_of
@@ -168,7 +168,7 @@ async def test_a_budget_holds_whoever_spends_and_is_counted_on(
 async def test_handlers_answer_programs_that_are_not_asynchronous(endpoint: Endpoint) -> None:
     said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many?"}]
     with Budget() as budget:
-        openai = OpenAIHandler("m", endpoint.openai_url, temperature=0.0, max_tokens=64, budget=budget, concurrency=4)
+        openai = OpenAIHandler("m", endpoint.openai_url, temperature=0.0, max_tokens=64, budget=budget)
         anthropic = AnthropicHandler("m@refusal,html", endpoint.url, api_key=KEY)
         response = await asyncio.to_thread(openai.chat, said)
         assert response.text == "The answer to “How many?” is seven." and response.finish == "stop"
@@ -179,14 +179,12 @@ async def test_handlers_answer_programs_that_are_not_asynchronous(endpoint: Endp
         )
         with pytest.raises(ModelFailure, match="refusal"):
             await asyncio.to_thread(anthropic.chat, said)
-        slots = await asyncio.to_thread(anthropic.chat_batch, [said, said])
-        assert sorted(one.kind if isinstance(one, ModelFailure) else one.finish for one in slots) == [
-            "bad_response",
-            "stop",
-        ]
+        with pytest.raises(ModelFailure, match="bad_response"):
+            await asyncio.to_thread(anthropic.chat, said)
+        assert (await asyncio.to_thread(anthropic.chat, said)).finish == "stop"
         assert anthropic.secrets == (KEY,) and openai.secrets == (), "no key is no secret"
-        batch = await asyncio.to_thread(openai.chat_batch, [[{"role": "user", "content": str(n)}] for n in range(20)])
-        assert [one.text for one in batch if isinstance(one, LMResponse)] == [
+        asked = [asyncio.to_thread(openai.chat, [{"role": "user", "content": str(n)}]) for n in range(20)]
+        assert [one.text for one in await asyncio.gather(*asked)] == [
             f"The answer to “{n}” is seven." for n in range(20)
         ]
         assert budget.accounts["m"].calls == 21

@@ -13,9 +13,14 @@ from typing import Any
 import pytest
 from tests.support.scripted_handler import program
 
+from oven_agents.providers.usage import Usage
+from oven_agents.supervisor.ask_command import lines
+from oven_agents.supervisor.configured_models import address_key
+from oven_agents.supervisor.orchestrator import RunResult
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_bench.judging.scripted_conversation import Asked, Said
 from oven_controller.cli.main import run as cli
+from oven_controller.errors import ConfigError
 from oven_controller.sandbox.probe import probe
 
 pytestmark = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
@@ -86,6 +91,26 @@ async def test_a_question_is_answered_through_both_models(
     assert code == 2 and "holds a run already" in err
 
 
+def test_tokens_that_were_not_told_are_said_not_to_be_counted() -> None:
+    result = RunResult("x", 1, Usage(7, 5), Usage(0, 0), 0.1, "final", None, calls=3, unmetered=2)
+    said = " ".join(lines(result))
+    assert "worker 0 and 0, and those of 2 calls that did not say; its price is not known" in said
+
+
+async def test_the_key_of_one_address_is_not_sent_to_a_worker_at_another(
+    endpoint: Endpoint, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKERS_KEY", "sk-canary-of-the-worker")
+    other = endpoint.openai_url.replace("127.0.0.1", "localhost")
+    args = ("--key-env", "CANARY_KEY", "--worker-base-url", other, "--json")
+    for more, keys in (((), {KEY, "none"}), (("--worker-key-env", "WORKERS_KEY"), {KEY, "sk-canary-of-the-worker"})):
+        endpoint.headers.clear()
+        assert (await ask(capsys, *args, *more))[0] == 0
+        sent = {(headers["Host"].partition(":")[0], headers["Authorization"]) for headers in endpoint.headers}
+        assert {key for host, key in sent if host == "127.0.0.1"} == {f"Bearer {KEY}"}
+        assert {key.removeprefix("Bearer ") for _, key in sent} == keys
+
+
 @pytest.mark.parametrize(
     ("fault", "slot"),
     [("html", "bad_response"), ("cutbody", "bad_response"), ("404", "not_found"), ("401", "auth")],
@@ -117,6 +142,9 @@ async def test_a_key_that_an_endpoint_sends_back_is_in_no_file(
         (("--resume",), 2, "--resume needs --log-dir"),
         (("--key-env", "NO_SUCH_KEY"), 2, "the environment variable NO_SUCH_KEY is not set; export it"),
         (("--base-url", "https://example.org/v1"), 2, "no key for https://example.org/v1: name the variable"),
+        (("--base-url", "https://me:hunter2@x/v1"), 2, "the supervisor has a user, a password or a query; name its"),
+        (("--base-url", "http://[::1"), 2, "the address of the supervisor is 'http://[::1'; give one like"),
+        (("--worker-key-env", "CANARY_KEY"), 2, "the key's of --worker-base-url, which is not given"),
         (("--base-url", "ftp://x"), 2, "the address of the supervisor is 'ftp://x'; give one like"),
         (("--max-usd", "1"), 2, "cannot be kept"),
         (("--max-seconds", "0"), 2, "the cap seconds is 0"),
@@ -138,7 +166,7 @@ async def test_bad_input_is_answered_with_the_remedy(
     (tmp_path / "number.json").write_text("7")
     ended, out, err = await ask(capsys, *args)
     assert (ended, said in out + err) == (code, True), out + err
-    assert "Traceback" not in out + err
+    assert "Traceback" not in out + err and "hunter2" not in out + err
 
 
 async def test_the_example_runs(
@@ -153,12 +181,22 @@ async def test_the_example_runs(
         assert len(events(tmp_path / "logs" / folder, "supervisor")) == 1
 
 
-async def test_without_a_key_the_usual_endpoint_is_not_asked(
+async def test_without_a_key_the_usual_endpoint_is_not_asked_and_openais_key_goes_to_openai_alone(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("BASE_URL", "TOGETHER_API_KEY", "OPENAI_API_KEY"):
+    for name in ("BASE_URL", "TOGETHER_API_KEY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
     code, _, err = await ask(capsys)
     assert (
         code == 2 and "no key for https://api.together.xyz/v1: the environment variable TOGETHER_API_KEY is not" in err
     )
+    assert address_key("https://api.openai.com/v1") == KEY
+    for address in ("https://api.openai.com.example.org/v1", "https://api.deepseek.com/v1", "https://10.0.0.1/v1"):
+        with pytest.raises(ConfigError, match="there is no key for"):
+            address_key(address, environ={"OPENAI_API_KEY": KEY})
+    assert address_key("http://127.0.0.1:8000/v1") is None
+    for name in ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY"):
+        monkeypatch.setenv(name, KEY)
+    await ask(capsys, "--base-url", endpoint.openai_url)
+    assert endpoint.headers and not any(KEY in str(headers) for headers in endpoint.headers)

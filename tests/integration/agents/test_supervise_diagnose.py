@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support.installed import installed
-from tests.support.supervised import HONEST, ONSET, SCALE, TICKS, observed, program, started
+from tests.support.supervised import HONEST, KEY, ONSET, SCALE, TICKS, observed, program, started
 
 from oven_agents.supervisor.diagnosis.command import DIAGNOSE
 from oven_bench.diagnosis.scripted_supervisor import script
@@ -86,6 +86,19 @@ def test_a_models_programs_are_run_and_its_answer_held_against_the_log(
     assert found["calls"] == len(endpoint.requests) and (tmp_path / "kept" / "supervisor.jsonl").is_file()
     code, said = run(capsys, log, *asked)
     assert code == 0 and "by the model: lr_too_high since tick" in said and "price that is not known" in said
+
+
+def test_the_key_of_the_named_variable_goes_to_the_server_alone(
+    log: str, endpoint: Endpoint, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OVEN_TEST_KEY", KEY)
+    endpoint.script = program(HONEST)
+    asked = [log, "--model", "m", "--base-url", endpoint.openai_url, "--key-env"]
+    code, said = run(capsys, *asked, "OVEN_TEST_KEY", "--json")
+    assert code == 0 and KEY not in said
+    assert {headers["Authorization"] for headers in endpoint.headers} == {f"Bearer {KEY}"}
+    with pytest.raises(ConfigError, match="the environment variable NO_SUCH_KEY is not set"):
+        DIAGNOSE.run([*asked, "NO_SUCH_KEY"])
 
 
 @pytest.mark.parametrize(

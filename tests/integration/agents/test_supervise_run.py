@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from oven_agents.supervisor.log import lock
 from oven_bench.questions.counting_endpoint import CountingEndpoint
 from oven_bench.questions.killed_run import measured
 from oven_controller.cli.main import run
@@ -43,5 +44,13 @@ def test_a_grid_measures_each_pair_and_is_continued_where_one_failed(
         calls = endpoint.total
         code, again = typed(capsys, "grid", "--resume", found["grid"])
         assert code == 3 and again["rows"][0] == good and endpoint.total == calls
+        with pytest.raises(SystemExit) as ended:
+            run(["supervise", "grid", "--resume", found["grid"], "--budget-usd", "1"])
+        assert ended.value.code == 2 and "a cap in US dollars cannot be kept" in capsys.readouterr().err
+        settings = [json.loads(path.read_text()) for path in logs.glob("stdlib/*/config.json")]
+        assert [one["budget_usd"] for one in settings] == [None, None], "a cap that cannot be kept is not written down"
+    with lock(Path(json.loads(Path(found["grid"]).read_text())[0])), pytest.raises(SystemExit) as ended:
+        run(["supervise", "grid", "--resume", found["grid"]])
+    assert ended.value.code == 2 and "another process writes to" in capsys.readouterr().err
     code, rows = typed(capsys, "analyze", str(logs / "stdlib"))
     assert code == 0 and {row["supervisor"] for row in rows} == {"script-supervisor", "away"}

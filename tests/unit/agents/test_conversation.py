@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,6 +110,34 @@ def test_a_batch_says_in_its_slot_why_there_is_no_answer() -> None:
         first, second = own.chat_batch([[{"role": "user", "content": "a"}], []])
     assert isinstance(first, LMResponse) and first.text == "a"
     assert isinstance(second, ModelFailure) and str(second) == "bad_request: it is empty"
+
+
+def test_what_an_engine_in_this_process_costs_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Engine:
+        """Answers as vLLM's documented RequestOutput has it; of the second prompt it tells no tokens."""
+
+        def chat(self, batches: list[Any], sampling: Any) -> list[Any]:
+            said = SimpleNamespace(text="seven", token_ids=[1, 2], finish_reason="stop")
+            prompts = [[1, 2, 3], None]
+            return [
+                SimpleNamespace(prompt_token_ids=one, outputs=[said]) for one, _ in zip(prompts, batches, strict=True)
+            ]
+
+    vllm = SimpleNamespace(LLM=lambda model: Engine(), SamplingParams=lambda **options: options)
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    handler = VLLMHandler("m")
+    first, second = handler.chat_batch([[{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]])
+    assert isinstance(first, LMResponse) and isinstance(second, LMResponse)
+    assert (first.usd, first.usage, second.usd, second.usage) == (None, Usage(3, 2), None, None)
+    assert not handler.priced, "so a cap in US dollars is refused"
+
+
+def test_usage_is_read_back_from_a_log_and_what_is_not_told_is_no_zero() -> None:
+    used = Usage(7, 5, 3, 2)
+    assert Usage.read(used.plain()) == used and Usage.read({"input_tokens": 7, "output_tokens": 5}) == Usage(7, 5)
+    for output in ({}, {"output_tokens": None}, {"output_tokens": -1}, {"output_tokens": "5"}):
+        with pytest.raises(ValueError, match="its usage"):
+            Usage.read({"input_tokens": 7, **output})
 
 
 def test_without_vllm_it_is_said_what_to_do() -> None:

@@ -31,8 +31,8 @@ KEY = "sk-canary-3141592653"
 def config(**changes: Any) -> RunConfig:
     given = {
         "task": "qasper", "supervisor_model": "large", "worker_model": "small", "judge_model": "", "base_url": "",
-        "worker_base_url": "",
-        "key_env": "", "data": "", "data_sha256": "", "n": 3, "seed": 1, "max_iterations": 3, "num_distractors": 0,
+        "worker_base_url": "", "key_env": "", "worker_key_env": "", "data": "",
+        "data_sha256": "", "n": 3, "seed": 1, "max_iterations": 3, "num_distractors": 0,
         "worker_ctx_k": 8, "concurrency": 1, "budget_usd": None, "prompt": "",
         "text_evidence_only": False, "baselines": False, "version": "0",
         "python": "3",
@@ -181,3 +181,85 @@ def test_another_question_in_the_folder_is_refused(tmp_path: Path) -> None:
     RunFolder(tmp_path).keep(1, other)
     with pytest.raises(ConfigError, match="holds another question"):
         play(tmp_path, says(), says())
+
+
+LOOK = program("print(worker_batch(['a', 'b']))")
+
+
+def failing_once(*kinds: Any) -> Callable[[str], str]:
+    """Each of the kinds once, and then the prompt in capitals."""
+    left = [ModelFailure(kind) for kind in kinds]
+
+    def says(prompt: str) -> str:
+        if left:
+            raise left.pop()
+        return prompt.upper()
+
+    return says
+
+
+def test_an_answer_after_a_worker_failed_has_no_score_until_that_call_is_made_again(tmp_path: Path) -> None:
+    supervisor = says(LOOK, RIGHT[0], *RIGHT[1:], model="large")
+    worker = ScriptedHandler(failing_once("timeout"), model="small")
+    judge = says(CORRECT, CORRECT, model="judge")
+    done = play(tmp_path, supervisor, worker, judge)
+    lost = done.outcomes[0]
+    assert (lost.supervised.score, lost.supervised.failure, lost.settled) == (None, "worker: timeout", False)
+    assert done.stopped == "" and done.outcomes[1].supervised.score == 1.0
+    first = table(tmp_path, "results.csv")[0]
+    assert (first["score"], first["error"]) == ("", "worker: timeout")
+    (row,) = analysed(tmp_path)
+    assert (row.scored, row.errors, row.failed) == (2, 1, {"worker: timeout": 1})
+    # The worker's other answer, and the supervisor's first, are not asked for again; the second had seen the failure.
+    supervisor, worker = says(RIGHT[0], model="large"), ScriptedHandler(str.upper, model="small")
+    again = play(tmp_path, supervisor, worker, says(CORRECT, model="judge")).outcomes[0]
+    assert (again.supervised.score, again.settled) == (1.0, True)
+    assert len(supervisor.asked) == len(worker.asked) == 1 and "failed" not in supervisor.asked[0]
+    assert [one["step"] for one in exported([tmp_path], "supervisor", 1.0).rows] == [1, 2, 1, 1]
+
+
+def test_what_a_prompt_of_its_own_brings_about_is_scored_and_a_refused_key_ends_the_run(tmp_path: Path) -> None:
+    worker = ScriptedHandler(failing_once("bad_request"), model="small")
+    done = play(tmp_path / "prompt", says(LOOK, *RIGHT), worker)
+    assert done.outcomes[0].supervised.score == 1.0 and all(one.settled for one in done.outcomes.values())
+    done = play(tmp_path / "key", says(LOOK, *RIGHT), ScriptedHandler(failing("auth"), model="small"))
+    assert len(done.outcomes) == 1 and done.outcomes[0].supervised.score is None
+    assert "the worker's calls fail by auth" in done.stopped
+
+
+def test_a_verdict_that_could_not_be_read_is_asked_for_again(tmp_path: Path) -> None:
+    judge = says("I think so", CORRECT, CORRECT, model="judge")
+    assert play(tmp_path, says(*RIGHT), says(), judge).outcomes[0].supervised.judge_failure == "bad_json"
+    judge = says(WRONG, model="judge")
+    again = play(tmp_path, says(), says(), judge)
+    assert len(judge.asked) == 1 and again.outcomes[0].supervised.score == 0.0
+    kept = [json.loads(line) for line in (tmp_path / "000" / "own_calls.jsonl").read_text().splitlines()]
+    assert [one["response"] for one in kept] == ["I think so", WRONG], "what was paid for is written down"
+
+
+def test_a_resumed_run_that_is_stopped_keeps_the_rows_of_the_earlier_one(tmp_path: Path) -> None:
+    play(tmp_path, says(*RIGHT, model="large"), says())
+    (tmp_path / "000" / "outcome.json").unlink()
+    (tmp_path / "000" / "supervisor.jsonl").unlink()
+    again = play(tmp_path, ScriptedHandler(failing("auth"), model="large"), says())
+    assert again.stopped and [row["id"] for row in table(tmp_path, "results.csv")] == ["q0", "q1", "q2"]
+    assert len((tmp_path / "predictions.jsonl").read_text().splitlines()) == 2
+
+
+def test_tokens_that_no_endpoint_told_are_not_counted_as_none_used(tmp_path: Path) -> None:
+    worker = ScriptedHandler(lambda _: '{"answer": "93.4", "evidence": [2]}', usage=None, usd=None, model="small")
+    done = play(tmp_path, says(LOOK, *RIGHT), worker, baselines=True)
+    said = done.outcomes[0]
+    assert (said.supervised.tokens_in, said.supervised.usd) == (None, None)
+    assert said.baselines["cut"].tokens_out is None and said.baselines["no_model"].tokens_in == 0
+    rows = analysed(tmp_path)
+    assert (rows[0].worker_in, rows[0].supervisor_in, rows[1].worker_in, rows[0].usd) == (None, 40, None, None)
+
+
+def test_a_judge_or_a_baseline_that_refuses_the_key_ends_the_run(tmp_path: Path) -> None:
+    done = play(tmp_path / "judge", says(*RIGHT), says(), ScriptedHandler(failing("auth"), model="judge"))
+    assert len(done.outcomes) == 1 and done.stopped == "the judge's calls fail by auth"
+    done = play(tmp_path / "cut", says(*RIGHT), ScriptedHandler(failing("not_found"), model="small"), baselines=True)
+    lost = done.outcomes[0].baselines["cut"]
+    assert len(done.outcomes) == 1 and done.stopped == "the worker's calls fail by not_found"
+    assert (lost.score, lost.answer_f1, lost.evidence_f1, lost.tokens_in, lost.usd) == (None,) * 5

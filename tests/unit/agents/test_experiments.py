@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,7 @@ def test_questions_are_drawn_by_seed_and_read_among_other_documents() -> None:
 
 
 def source_run(folder: Path) -> Path:
-    """As the source system writes a run: seven columns, no settings, no evidence."""
+    """As Supervisor Distillation writes a run: seven columns, no settings, no evidence."""
     rows = [("a", "1.0"), ("b", "0.0"), ("c", "1.0")]
     folder.mkdir(parents=True)
     with (folder / "results.csv").open("w", newline="") as file:
@@ -142,7 +143,7 @@ def source_run(folder: Path) -> Path:
     return folder
 
 
-def test_a_run_of_the_source_system_is_analysed_and_exported(
+def test_a_run_of_supervisor_distillation_is_analysed_and_exported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = source_run(tmp_path / "logs" / "20260211-163519")
@@ -164,6 +165,39 @@ def test_a_run_of_the_source_system_is_analysed_and_exported(
     assert written[0]["prompt"] == [{"role": "user", "content": "read"}]
 
 
+def test_a_damaged_log_is_refused_and_only_a_lines_end_ends_one(tmp_path: Path) -> None:
+    place = source_run(tmp_path / "run")
+    log = place / "000" / "worker.jsonl"
+    log.write_text(log.read_text().replace("done", "done\u2028and\u0085done"))
+    rows = exported([place], "worker", 1.0).rows
+    assert rows[0]["completion"][0]["content"] == "done\u2028and\u0085done"
+    log.write_text('{"step": 1, "resp\n' + log.read_text())
+    for read in (lambda: analysed(place), lambda: exported([place], "worker", 1.0)):
+        with pytest.raises(ConfigError, match=r"worker\.jsonl, line 1, is not an event of a run"):
+            read()
+
+
+def test_a_table_with_something_else_than_figures_is_refused(tmp_path: Path) -> None:
+    place = source_run(tmp_path / "run")
+    whole = (place / "results.csv").read_text()
+    faults = {"nan": "row 1 has score nan", "good": "damaged: .*good", "1.0,7": "row 1 has more or fewer"}
+    for score, said in faults.items():
+        (place / "results.csv").write_text(whole.replace("1.0", score, 1))
+        for read in (lambda: analysed(place), lambda: exported([place], "worker", 1.0)):
+            with pytest.raises(ConfigError, match=said):
+                read()
+
+
+def test_a_table_says_once_what_accuracy_is(tmp_path: Path) -> None:
+    (row,) = analysed(source_run(tmp_path / "run"))
+    judged = replace(row, supervisor="Larger", judge="judge")
+    assert table([row])[-1].endswith("Accuracy is exact match.")
+    assert table([judged, judged])[-1].endswith("Accuracy is the judge's.")
+    assert table([row, judged])[-1].endswith(
+        "Accuracy is the judge's, but exact match in runs without one (Large, Small)."
+    )
+
+
 DATA = ("--data", str(Path(__file__).parents[2] / "support" / "qasper" / "released.json"))
 LOCAL = ("--base-url", "http://127.0.0.1:9/v1")
 
@@ -178,10 +212,12 @@ LOCAL = ("--base-url", "http://127.0.0.1:9/v1")
         (["run", "--data", "cut.json"], "cut or damaged"),
         (["run", *DATA, "-n", "1"], "TOGETHER_API_KEY"),
         (["run", *DATA, "-n", "1", "--key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY"),
+        (["run", *DATA, "-n", "1", "--worker-key-env", "KEY", *LOCAL], "which is not given"),
         (["run", *DATA, "-n", "1", "--budget-usd", "0", *LOCAL], "--budget-usd"),
         (["run", *DATA, "-n", "1", "--budget-usd", "1", *LOCAL], "price"),
         (["run", *DATA, "-n", "3", "--num-distractors", "9"], "--num-distractors 9"),
         (["run", *DATA, "-n", "1", "--prompt", "none.txt"], "cannot read --prompt none.txt"),
+        (["run", *DATA, "-n", "1", "--prompt", "latin.txt"], "--prompt latin.txt is not UTF-8 text (byte 1)"),
         (["run", "--resume", "."], "is not a run of `supervise run`"),
         (["grid", "--task", "stdlib"], "a grid needs models"),
         (["grid", "--resume", "cut.json"], "is not the list of a grid's runs"),
@@ -198,6 +234,7 @@ def test_bad_input_is_a_message_with_the_remedy(
     monkeypatch.chdir(tmp_path)
     for name in ("TOGETHER_API_KEY", "OPENAI_API_KEY", "BASE_URL", "LOG_DIR"):
         monkeypatch.delenv(name, raising=False)
+    Path("latin.txt").write_bytes(b"n\xefve")
     Path("cut.json").write_text('{"a": {"title": "x", "qas": [')
     with pytest.raises(SystemExit) as ended:
         run(["supervise", *typed])

@@ -121,6 +121,25 @@ def test_an_answer_without_a_change_is_a_notice(alone: Alone, found: Found | Mod
     assert not votes(said) and told in notices(said)
 
 
+def test_an_alarm_that_was_over_and_fires_again_is_asked_about_again(alone: Alone) -> None:
+    nothing = Found(Diagnosis("none", (), "", None, None, 0.9), "", "", RESULT)
+
+    def questions(until: int, **metrics: float) -> list[int]:
+        found: list[int] = []
+        while alone.tick < until:
+            alone.ticks(alone.tick + 1, **metrics)
+            if not alone.agent.desk.free:
+                found.append(alone.agent.desk.asked_tick)
+                alone.answered(nothing)
+        return found
+
+    calm = {"loss": 2.0, "learning_rate": 0.003, "optim/update_ratio": 0.005}
+    assert questions(ONSET + 30), "the ratio is ten times as high"
+    assert questions(ONSET + 60, **calm), "and falls back"
+    assert not questions(ONSET + 100, **calm)
+    assert len(questions(ONSET + 120, **calm | {"optim/update_ratio": 0.5})) == 1
+
+
 def test_late_and_overtaken_answers_expire(alone: Alone) -> None:
     alone.ticks(ONSET + 10)
     alone.agent.desk.answered.clear()

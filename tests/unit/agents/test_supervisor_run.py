@@ -19,9 +19,10 @@ from tests.support.scripted_handler import ScriptedHandler, in_order, program
 from oven_agents.providers.failures import ModelFailure
 from oven_agents.providers.usage import Usage
 from oven_agents.supervisor.caps import Caps
-from oven_agents.supervisor.models import LMResponse, Messages
+from oven_agents.supervisor.log import lock
+from oven_agents.supervisor.models import LMResponse, Messages, RefusedError
 from oven_agents.supervisor.orchestrator import RunResult, arun, run
-from oven_controller.errors import ConfigError
+from oven_controller.errors import ConfigError, StoreInUseError
 from oven_controller.sandbox.limits import Limits
 from oven_controller.sandbox.probe import probe
 
@@ -56,7 +57,9 @@ def test_a_run_is_answered_metered_and_logged(tmp_path: Path, backend: str) -> N
     assert result.calls == 4 and not result.failures and not result.unmetered
     (first,) = events(tmp_path / "log", "supervisor")
     assert first["step"] == 1 and first["model"] == "strong" and first["response"] == COUNT
-    assert first["usage"] == {"input_tokens": 10, "output_tokens": 5, "cached_tokens": 0}
+    assert first["usage"] == {
+        "input_tokens": 10, "output_tokens": 5, "cached_tokens": 0, "written_tokens": 0
+    }  # fmt: skip
     assert "text of 3,300 characters in 601 lines" in first["messages"][0]["content"]
     assert first["messages"][1]["content"].startswith("Question: How many?")
     assert [len(one["prompt"]) for one in events(tmp_path / "log", "worker")] == [1100] * 3
@@ -85,7 +88,7 @@ def test_what_was_paid_is_not_asked_again_when_a_run_is_resumed(tmp_path: Path) 
     last = asked(silent, ScriptedHandler(in_order(), model="cheap"), log_dir=tmp_path, resume=True, caps=Caps(calls=1))
     assert last.ended == "final" and len(events(tmp_path, "repl")) == len(done)
     (tmp_path / "worker.jsonl").write_text("[]\n")
-    with pytest.raises(ConfigError, match=r"cannot be resumed: worker\.jsonl, line 1"):
+    with pytest.raises(ConfigError, match=r"cannot be resumed: the log .*worker\.jsonl, line 1, is"):
         asked(silent, log_dir=tmp_path, resume=True)
 
 
@@ -105,6 +108,13 @@ supervisor = ScriptedHandler(lambda text: program(KILLED_CODE), model="strong")
 asked(supervisor, ScriptedHandler(says, model="cheap"), log_dir="log", concurrency=1)
 """
 KILLED_CODE = "first = worker('first')\nFINAL([first, *worker_batch([f'part {n}' for n in range(9)])])"
+
+
+def test_two_processes_do_not_pay_for_the_same_run(tmp_path: Path) -> None:
+    model = ScriptedHandler(in_order(COUNT), model="strong")
+    with lock(tmp_path), pytest.raises(StoreInUseError, match="another process writes to"):
+        asked(model, log_dir=tmp_path, resume=True)
+    assert not model.asked and asked(model, log_dir=tmp_path, resume=True).ended == "final"
 
 
 def test_after_a_kill_no_call_is_paid_twice_but_the_one_under_way(tmp_path: Path) -> None:
@@ -227,6 +237,37 @@ def test_caps_end_a_run_and_say_so() -> None:
     assert (result.ended, result.unmetered, result.supervisor_usage) == ("tokens", result.iterations, Usage(0, 0))
     with pytest.raises(ConfigError, match="the cap usd is 0; give a number above 0"):
         Caps(usd=0)
+
+
+ENDLESS = """
+while True:
+    try:
+        worker("x")
+    except RuntimeError as error:
+        if "cap" in str(error):
+            break
+"""
+
+
+def test_calls_that_fail_count_for_the_cap_and_refusals_for_what_was_spent(tmp_path: Path) -> None:
+    def away(_: str) -> str:
+        raise ModelFailure("overloaded", "HTTP 529")
+
+    def refuses(_: str) -> str:
+        raise RefusedError(LMResponse("", Usage(10, 5), 0.1, "cheap", 0.001, "refusal"))
+
+    worker = ScriptedHandler(away, model="cheap")
+    result = asked(program(ENDLESS), worker, caps=Caps(calls=5), log_dir=tmp_path / "away")
+    assert (result.ended, len(worker.asked), result.calls) == ("calls", 4, 1)
+    worker = ScriptedHandler(refuses, model="cheap")
+    result = asked(program(ENDLESS), worker, caps=Caps(usd=0.0045), log_dir=tmp_path / "refuses")
+    assert (result.ended, len(worker.asked), result.worker_usage) == ("usd", 4, Usage(40, 20))
+    assert result.cost_usd == pytest.approx(0.005) and result.failures == {"worker refusal": 4}
+    for folder, caps in (("away", Caps(calls=5)), ("refuses", Caps(usd=0.0045))):
+        worker = ScriptedHandler(away, model="cheap")
+        supervisor = ScriptedHandler(in_order(), model="strong")
+        again = asked(supervisor, worker, caps=caps, log_dir=tmp_path / folder, resume=True)
+        assert not worker.asked and again.ended in ("calls", "usd"), "what an earlier process spent is spent"
 
 
 def test_a_price_that_is_not_known_is_none_and_no_cap_on_dollars_is_pretended() -> None:

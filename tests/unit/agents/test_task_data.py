@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from oven_agents.supervisor.context_files import read_context
 from oven_agents.tasks.example import Example
 from oven_agents.tasks.qasper import TASK as QASPER
 from oven_agents.tasks.qasper import examples_of
@@ -44,6 +45,14 @@ def test_the_released_file_and_the_hubs_rows_are_the_same_examples(tmp_path: Pat
     paragraphs = released[0].document.paragraphs
     assert paragraphs[:2] == ("Old letters are tagged.", "## Introduction")
     assert paragraphs[-2:] == ("## Figures and tables", "Table 1: F1 of both taggers.") and "" not in paragraphs
+
+
+def test_a_text_of_the_data_may_have_other_lines_ends_than_a_file(tmp_path: Path) -> None:
+    row = json.loads((FILES / "hub.jsonl").read_text())
+    row["title"] = "Old\u2028letters\u0085"
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row, ensure_ascii=False) + "\n")
+    assert examples_of(tmp_path / "rows.jsonl")[0].document.title == row["title"]
+    assert read_context([str(tmp_path / "rows.jsonl")]) == [row]
 
 
 def released(tmp_path: Path, change: Any) -> Path:

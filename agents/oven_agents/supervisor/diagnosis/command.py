@@ -12,10 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from oven_agents.supervisor.caps import Caps
+from oven_agents.supervisor.configured_models import configured_model
 from oven_agents.supervisor.diagnosis.answer import Diagnosis
 from oven_agents.supervisor.diagnosis.diagnosing import MAX_ITERATIONS, Found, diagnose
 from oven_agents.supervisor.diagnosis.graph_view import GraphView, by_detectors, view
 from oven_agents.supervisor.diagnosis.log_context import LogContext, shown_settings
+from oven_agents.supervisor.log import Role
+from oven_agents.supervisor.models import MAX_TOKENS, ModelHandler
 from oven_controller import plugins
 from oven_controller.errors import ConfigError
 from oven_controller.files import read_file
@@ -39,6 +42,10 @@ def main(
     base_url: Annotated[
         str, typer.Option(metavar="URL", help="Of the server that has them, with /v1; it speaks chat completions.")
     ] = "",
+    key_env: Annotated[
+        str | None,
+        typer.Option(metavar="VARIABLE", help="Environment variable with the key.", show_default="that of the server"),
+    ] = None,
     until: Annotated[int | None, typer.Option(metavar="TICK", min=1, help="Read no further than this tick.")] = None,
     knob: Annotated[
         list[str] | None,
@@ -59,9 +66,8 @@ def main(
     found: Found | None = None
     if model:
         caps = Caps(usd=usd, tokens=tokens)
-        found = asyncio.run(
-            _asked(log, seen, (model, worker_model or model, base_url), caps, config, knob, max_iterations, log_dir)
-        )
+        named = model, worker_model or model
+        found = asyncio.run(_asked(log, seen, named, base_url, key_env, caps, config, knob, max_iterations, log_dir))
     if as_json:
         print(json.dumps(_object(run, log, seen, plain, found)))
     else:
@@ -92,19 +98,19 @@ def _read(run: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
 async def _asked(
     log: LogContext,
     seen: GraphView,
-    models: tuple[str, str, str],
+    models: tuple[str, str],
+    base_url: str,
+    key_env: str | None,
     caps: Caps,
     config: dict[str, Any],
     knobs: Sequence[str] | None,
     max_iterations: int,
     log_dir: Path | None,
 ) -> Found:
-    from oven_agents.supervisor.models import OpenAIHandler
+    def handler(role: Role, name: str) -> ModelHandler:
+        return configured_model(role, name, base_url, key_env, temperature=None, max_tokens=MAX_TOKENS)
 
-    with contextlib.ExitStack() as exits:
-        supervisor, worker = (OpenAIHandler(name, models[2]) for name in models[:2])
-        for handler in (supervisor, worker):
-            exits.callback(handler.close)
+    with handler("supervisor", models[0]) as supervisor, handler("worker", models[1]) as worker:
         return await diagnose(
             log, seen, supervisor, worker,
             caps=caps, config=config, knobs=knobs, max_iterations=max_iterations, log_dir=log_dir,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ from oven_agents.providers.failures import ModelFailure
 from oven_agents.supervisor.diagnosis.diagnosing import Found, diagnose
 from oven_agents.supervisor.diagnosis.log_context import context_of
 from oven_agents.supervisor.diagnosis.transcripts import Kept
-from oven_agents.supervisor.log import FILES
+from oven_agents.supervisor.log import FILES, events
 from oven_agents.supervisor.models import LMResponse, Messages, ModelHandler
 from oven_controller.protocol.events import Event
 
@@ -27,9 +25,6 @@ class Silent(ModelHandler):
 
     def chat(self, messages: Messages) -> LMResponse:
         raise ModelFailure("not_configured", "the kept conversation has no answer to this, and no call is made")
-
-    def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
-        return [ModelFailure("not_configured", "no call is made") for _ in message_batches]
 
 
 def recalled(kept: Kept, log: Sequence[Event], knobs: Sequence[str], config: dict[str, object]) -> Found:
@@ -55,9 +50,6 @@ def recalled(kept: Kept, log: Sequence[Event], knobs: Sequence[str], config: dic
 
 
 def _model(log: Path) -> str:
-    """As the kept calls name it; empty where there are none."""
-    if not log.is_file():
-        return ""
-    with log.open(encoding="utf-8") as lines, contextlib.suppress(ValueError, LookupError, TypeError):
-        return str(json.loads(lines.readline())["model"])
-    return ""
+    """As the kept calls name it; empty where there are none. Raises ConfigError for a log that cannot be read."""
+    first = next(events(log), None) if log.is_file() else None
+    return "" if first is None else str(first.get("model", ""))

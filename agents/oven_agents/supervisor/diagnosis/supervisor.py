@@ -96,7 +96,7 @@ class Supervisor(Agent):
         self._off = OFF
         self._name = "supervisor"
         self._looked = -1
-        self._asked_about: set[tuple[str, str]] = set()
+        self._asked_about: dict[tuple[str, str], int] = {}  # metric and symptom → tick of the newest question
         self._standing: Proposed | None = None
 
     def begin(self, around: Surroundings) -> Coroutine[Any, Any, None] | None:
@@ -195,14 +195,15 @@ class Supervisor(Agent):
         if self.desk.asked_tick >= 0 and window.tick < self.desk.asked_tick + self._settings.every:
             return None
         self._looked = window.tick
-        seen = {(alarm.metric, alarm.symptom) for alarm in _alarms(window)}
-        if not seen - self._asked_about:
+        # A metric that recovers and goes wrong again has the symptom anew: a change of after the question about it.
+        seen = {(alarm.metric, alarm.symptom): alarm.onset for alarm in _alarms(window)}
+        if all(onset <= self._asked_about.get(about, -1) for about, onset in seen.items()):
             return None
         if enquirer.spent:
             return Notice(
                 "diagnoses", f"all {self._settings.diagnoses} of supervisor.diagnoses are made: {self._told()}"
             )
-        self._asked_about |= seen
+        self._asked_about |= dict.fromkeys(seen, window.tick)
         values = {name: knob.value for name, knob in window.knobs.items() if name in self.moves}
         self.desk.put(Asked(enquirer.next_number, window.tick, values), window.tick)
         return None

@@ -250,7 +250,10 @@ def path(instance: Instance) -> str:
     return instance.problem_statement.partition(":")[0]
 
 
-LINES = st.lists(st.sampled_from(["a", "b", "  c", "", "@@ -1 +1 @@", "--- x", "+y"]), max_size=8)
+LINES = st.lists(
+    st.sampled_from(["a", "b", "  c", "", "@@ -1 +1 @@", "--- x", "-- x", "++ y", "+y", "form\x0cfeed", "r\r"]),
+    max_size=8,
+)
 
 
 @given(LINES, LINES, st.booleans())
@@ -275,5 +278,55 @@ def test_a_patch_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match="does not fit f: line 1 is not 'a'"):
         apply_patch({"f": "x\nb\n"}, patch)
     assert apply_patch(files, make_patch(files, {"g": "a\n"})) == {"g": "a\n"}
-    with pytest.raises(ConfigError, match="only text is patched"):
-        apply_patch(files, "diff --git a/f b/g\nsimilarity index 100%\nrename from f\nrename to g\n")
+    assert files == {"f": "a\nb\n"}
+
+
+@given(st.dictionaries(st.sampled_from("fgh"), st.sampled_from(["", "a", "a\n", "a\nb\n"])), st.booleans())
+def test_a_patch_makes_and_deletes_files_also_empty_ones(files: dict[str, str], back: bool) -> None:
+    before, after = ({}, files) if back else (files, {})
+    assert apply_patch(before, make_patch(before, after)) == after
+
+
+HEAD = "diff --git a/f b/f\n--- a/f\n+++ b/f\n"
+OUTSIDE = "which is not inside the repository"
+
+
+@pytest.mark.parametrize(
+    ("patch", "said"),
+    [
+        ("diff --git a/f b/g\nsimilarity index 100%\nrename from f\nrename to g\n", "only text is patched"),
+        ("diff --git a/f b/f\nold mode 100644\nnew mode 100755\n", "only text is patched"),
+        (
+            "diff --git a/f b/g\nsimilarity index 90%\ncopy from f\ncopy to g\n--- a/f\n+++ b/g\n@@ -1 +1 @@\n-a\n+c\n",
+            "only text is patched",
+        ),
+        ("--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+c\n", "without a line `diff --git"),
+        ("not a patch", "without a line `diff --git"),
+        (HEAD + "@@ -1,2 +1,2 @@\n-a\n+c\n", "was cut, or its hunk at line 1 counts its lines wrong"),
+        (HEAD + "@@ -1 +1 @@\n-a\n+c\n+d\n", "a line outside its hunks: '\\+d'"),
+        (HEAD + "@@ -1 +1,2 @@\n-a\n+c\n d\n", "was cut, or its hunk at line 1 counts"),
+        (HEAD + "@@ -2 +2 @@\n-b\n+c\n@@ -1 +1 @@\n-a\n+c\n", "a hunk begins after line 0 of 2 lines"),
+        (HEAD + "@@ -9,0 +10 @@\n+c\n", "a hunk begins after line 9 of 2 lines"),
+        (HEAD + "@@ -1 +1 @@\n-a\n+c\n\\ No newline at end of file\n", "ends a line without a newline"),
+        (HEAD.replace("/f\n", "/other\n") + "@@ -1 +1 @@\n-a\n+c\n", "changes other, and the repository has no such"),
+        ("diff --git a/f b/f\n--- /dev/null\n+++ b/f\n@@ -0,0 +1 @@\n+c\n", "makes f anew, and the repository has it"),
+        ("diff --git a/f b/f\n--- a/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n", "deletes f and leaves 1 of its lines"),
+        ("diff --git a/x b/x\n--- /dev/null\n+++ b/../x\n@@ -0,0 +1 @@\n+c\n", OUTSIDE),
+        ("diff --git a/x b/x\n--- /dev/null\n+++ /etc/x\n@@ -0,0 +1 @@\n+c\n", OUTSIDE),
+        ("diff --git a/../x b/../x\nnew file mode 100644\n", OUTSIDE),
+        ('diff --git x x\n--- /dev/null\n+++ "b/\\303\\251"\n@@ -0,0 +1 @@\n+c\n', "core.quotePath=false"),
+    ],
+)
+def test_a_patch_that_is_not_whole_or_leaves_the_repository_is_refused(patch: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        apply_patch({"f": "a\nb\n"}, patch)
+
+
+def test_a_patch_is_read_as_git_reads_it() -> None:
+    """A message before it, a signature behind it, an empty line's space that an editor stripped, a last line without
+    its end."""
+    patch = f"From: a\n\n{HEAD}@@ -1,3 +1,3 @@\n a\n\n-b\n+c\n-- \n2.43.0\n"
+    assert apply_patch({"f": "a\n\nb\n"}, patch) == {"f": "a\n\nc\n"}
+    assert apply_patch({"f": "a\n"}, f"{HEAD}@@ -1 +1 @@\n-a\n+c") == {"f": "c\n"}
+    renamed = HEAD.replace("b/f", "b/g") + "@@ -1 +1 @@\n-a\n+c\n"
+    assert apply_patch({"f": "a\n"}, renamed) == {"g": "c\n"} and apply_patch({"f": "a"}, "") == {"f": "a"}

@@ -11,9 +11,8 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from oven_controller.errors import ConfigError, reason
+from oven_controller.traces import jsonl
 
-LINE_BYTES: Final = 16_000_000
-"""The longest line that is read: SWE-bench's longest patches have 2 MB."""
 REPO: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -92,21 +91,17 @@ def read_instances(path: Path) -> Iterator[Instance]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+    if path.suffix != ".json":
+        for number, row in jsonl.rows(path):
+            if isinstance(row, jsonl.BadLine):
+                raise ConfigError(jsonl.refusal(path, row))
+            yield f"{path}:{number}", row
+        return
     try:
-        if path.suffix == ".json":
-            found = json.loads(path.read_text())
-            for at, row in enumerate(found if isinstance(found, list) else [found]):
-                yield f"{path}[{at}]", row
-            return
-        with path.open("rb") as file:
-            number = 0
-            while line := file.readline(LINE_BYTES):
-                number += 1
-                if not line.endswith(b"\n") and len(line) == LINE_BYTES:
-                    raise ConfigError(f"{path}:{number} is longer than {LINE_BYTES} bytes")
-                if line.strip():
-                    yield f"{path}:{number}", json.loads(line)
+        found = json.loads(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {reason(error)}") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON, or was cut: {error}") from None
+    for at, row in enumerate(found if isinstance(found, list) else [found]):
+        yield f"{path}[{at}]", row

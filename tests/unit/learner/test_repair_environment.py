@@ -141,9 +141,11 @@ class TestInstances:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            ("", "has no instance"),
-            ('{"repo": ', "is not JSON, or was cut"),
-            ("[1]\n", "list where an instance's object should be"),
+            ("", "is empty"),
+            ("\n", "has no instance"),
+            ('{"repo": ', "line 1: cut"),
+            ('{"repo": \n', "line 1: not json"),
+            ("[1]\n", "a list, and a record is an object"),
             ('{"instance_id": "a"}\n', "Field required"),
         ],
     )

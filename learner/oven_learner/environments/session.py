@@ -89,6 +89,15 @@ class RepairSession:
         return float(self.solved)
 
     @property
+    def feedback(self) -> str | None:
+        """Which tests fail at the end of an attempt that solves nothing, what `channel.sdpo` may tell the policy; None
+        where it is solved."""
+        if self.solved:
+            return None
+        failing = [test.partition("::")[2] for test, outcome in self._outcomes.items() if outcome != "passed"]
+        return f"failed: {' '.join(failing)}" if failing else "all tests pass, and it was not submitted"
+
+    @property
     def digest(self) -> str:
         """As in `ToolResult`."""
         return f"{self._workspace.digest}{'+' if self.submitted else ''}"

@@ -27,6 +27,7 @@ from oven_controller.traces.records import Message, Pair, Tool, ToolCall
 from oven_learner.hf import trainer_snapshot
 from oven_learner.hf.attach import attach
 from oven_learner.losses import ChannelTrainer, Hints, ReplayImitation, ReplayPreference, SelfDistillation
+from oven_learner.losses.generated import Generated
 from oven_learner.losses.pair_sampler import PairSampler
 from oven_learner.losses.pair_tokens import PairTokens
 from oven_learner.losses.self_distillation import HINTED
@@ -247,6 +248,16 @@ def test_five_steps_with_all_on_lower_the_loss(tmp_path: Path) -> None:
     assert seen[-1]["channel/replay"] < seen[0]["channel/replay"] == pytest.approx(math.log(2))
     assert seen[-1]["channel/replay/margin"] > seen[0]["channel/replay/margin"] == pytest.approx(0, abs=1e-6)
     assert seen[-1]["channel/replay/accuracy"] > seen[0]["channel/replay/accuracy"]
+
+
+def test_completions_are_gathered_where_a_siblings_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On several ranks that is a collective over all completions, once a step."""
+    gathered: list[Any] = []
+    monkeypatch.setattr("oven_learner.losses.hints.gather_object", lambda said: gathered.append(said) or said)
+    made = Generated([{"feedback": "no"}] * 2, ["a"] * 2, [[1], [2]], torch.ones(2), [[]] * 2, None, 2)
+    alone = Hints(sibling=False).prompts(made, str, 0)
+    assert not gathered and "no" in alone[0] and "[2]" not in alone[0]
+    assert "[2]" in Hints().prompts(made, str, 0)[0] and gathered == [[[1], [2]]]
 
 
 def test_weights_are_knobs_with_gauges(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -135,8 +136,10 @@ def write(path: Path, records: Iterable[Record]) -> int:
 
 
 def append(path: Path, record: Record) -> None:
-    """Add a record at the end, in one write, after what a killed writer left unfinished was cut off. Raises OSError."""
+    """Add a record at the end, in one write, after what a killed writer left unfinished was cut off. Other processes
+    that add to the file are waited for: a line that is being written looks unfinished, too. Raises OSError."""
     with path.open("ab+") as out:
+        fcntl.flock(out, fcntl.LOCK_EX)
         cut_unfinished(out)
         out.write(line(record))
 

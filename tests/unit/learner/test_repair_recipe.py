@@ -138,7 +138,7 @@ class TestCollect:
             (["--set", "hidden"], "write NAME=VALUE"),
             (["--set", "hidden=big"], "--set hidden: .*valid integer"),
             (["--set", "hiden=3"], "--set hiden: Extra inputs"),
-            (["--instances", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+            (["--instances", "nowhere.jsonl"], "nowhere.jsonl is not there"),
         ],
     )
     def test_a_wrong_option_is_named(self, arguments: list[str], said: str, tmp_path: Path) -> None:

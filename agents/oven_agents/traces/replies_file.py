@@ -1,9 +1,9 @@
 """The file of replies and its journal, by which a replay that was killed is resumed and pays for nothing twice.
 
 `replies.jsonl` has a line for each sample, those of one state written at once. Beside it `replies.jsonl.asked` has a
-line for each state before a teacher is asked about it, and `replies.jsonl.lock` has the process that writes. A state that was asked about and has no reply was under way when
-an earlier process died. Whether it was billed is not known, so it is not asked again unless that is wanted, and is
-recorded as a failure of the kind `interrupted`.
+line for each state before a teacher is asked about it, and `replies.jsonl.lock` the process that writes. A state that
+was asked about and has no reply was under way when an earlier process died. Whether it was billed is not known, so it
+is not asked again unless that is wanted, and is recorded as a failure of the kind `interrupted`.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class RepliesFile:
         *,
         again: bool = False,
     ) -> None:
-        """`teachers`: what each is asked with (`TeacherSettings.described`). `again`: what has failed for good by now is
-        asked once more. Raises ConfigError for a file that is another replay's, and StoreInUseError where another process
-        writes to it."""
+        """`teachers`: what each is asked with (`TeacherSettings.described`). `again`: what has failed for good by now
+        is asked once more. Raises ConfigError for a file that is another replay's, and StoreInUseError where another
+        process writes to it."""
         self.path = path
         self.interrupted = 0
         """States that were with a teacher when an earlier process died."""

@@ -317,6 +317,22 @@ def test_an_unknown_price_is_said_and_is_not_0(tmp_path: Path) -> None:
     assert found.usd is None and found.tokens_in > 0
     assert "the price of t is not known" in "\n".join(cost_forecast.lines([found]))
     assert cost_forecast.as_json([found])["usd"] is None
+    path = tmp_path / "replies.jsonl"
+    jsonl.write(path, [reply(0, 0, usd=None), reply(1, 0)])
+    (found,) = forecast_all(file, file.endpoints(), TRACES, path)
+    said = cost_forecast.as_json([found])
+    assert said["spent"] is None and said["teachers"]["t"]["spent"] is None
+
+
+def test_a_forecast_without_replies_says_what_it_assumes_and_counts_a_request_for_each_sample(tmp_path: Path) -> None:
+    price, path = Price(input=1, output=1, cached_input=0.1), tmp_path / "none.jsonl"
+    tokens = {}
+    for wire, provider in (("one request", {}), ("one each", {"provider": "claude"})):
+        file = teachers(price=price, samples=3, **provider)
+        (found,) = forecast_all(file, file.endpoints(), TRACES, path)
+        tokens[wire] = found.tokens_in
+        assert "90% of what a state repeats come from the cache" in cost_forecast.lines([found])[0]
+    assert tokens["one each"] == pytest.approx(3 * tokens["one request"], abs=2)
 
 
 def written(tmp_path: Path, text: str) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from oven_controller.errors import ProcessError
 from oven_learner.environments.instance import Instance
 from oven_learner.environments.sandboxed_tests import Framework, Outcome
 from oven_learner.environments.workspace import ToolError, Workspace
@@ -46,7 +47,8 @@ class Tests(Protocol):
 
 class RepairSession:
     """One attempt at an instance. The tests run after each edit, so that its reward is known; their files are the
-    instance's, whatever the policy made of them."""
+    instance's, whatever the policy made of them. Raises ProcessError where none of them is there before the first one:
+    an attempt without tests has no reward."""
 
     def __init__(self, instance: Instance, files: Mapping[str, str], tests: Tests) -> None:
         self.instance = instance
@@ -54,6 +56,11 @@ class RepairSession:
         self._tests = tests
         self._workspace = Workspace(files, kept=instance.test_paths)
         self._outcomes = self._measured()
+        if set(self._outcomes.values()) == {"missing"}:
+            raise ProcessError(
+                f"none of the {len(self._outcomes)} tests of {instance.instance_id} is found, so nothing would say that "
+                "it is solved: are the packages installed that its repository's tests need, and are their ids pytest's?"
+            )
         self._run: Mapping[str, Callable[..., str]] = {
             "list_files": self._workspace.list_files,
             "read": self._workspace.read,

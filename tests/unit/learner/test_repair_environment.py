@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
 from oven_controller.sandbox.limits import Limits
 from oven_learner.environments.instance import Instance, read_instances
 from oven_learner.environments.patches import apply_patch, make_patch
 from oven_learner.environments.repair import RepairEnvironment
 from oven_learner.environments.repositories import Repositories
-from oven_learner.environments.sandboxed_tests import SandboxedTests
+from oven_learner.environments.sandboxed_tests import Outcome, SandboxedTests
 from oven_learner.environments.session import RepairSession
 from oven_learner.environments.small_functions import SHAPES, TrustedTests, tasks
 from oven_learner.environments.workspace import ToolError, Workspace
@@ -116,6 +116,57 @@ def test_code_that_does_not_end_or_ends_its_process_passes_nothing(code: str, en
     session = RepairSession(SHOP, {**FILES, "shop.py": code}, tests)
     assert ended in (session.call("run_tests", {}).text if ended != "failed" else "failed")
     assert tests.runs["remembered"] == 1
+
+
+def sent(text: str) -> str:
+    return f"def total(price):\n    {text}\n    return 4\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "kind"),
+    [
+        (sent("while True: print('x' * 1000)"), "timeout", "timeout"),
+        (sent("for _ in range(2000): print('x' * 100)"), "passed", "completed"),
+        (sent("import ctypes; ctypes.string_at(0)"), "died", "died"),
+        (sent("raise KeyboardInterrupt"), "died", "error"),
+        (sent("open('/tmp/outside', 'w')"), "failed", "completed"),
+        (sent("open(__file__, 'w')"), "failed", "completed"),
+        (sent("import os; os.kill(os.getppid(), 9)"), "failed", "completed"),
+    ],
+)
+def test_runs_are_counted_by_how_they_ended(code: str, outcome: str, kind: str) -> None:
+    tests = SandboxedTests({"functions": Limits(block_s=0.5, output_bytes=20_000)})
+    assert tests.outcomes({**FILES, "shop.py": code}, SHOP.FAIL_TO_PASS) == {SHOP.FAIL_TO_PASS[0]: outcome}
+    assert dict(tests.runs) == {kind: 1}
+
+
+NO_PYTEST = {"pytest.py": "raise ImportError('it is not installed')\n", "test_a.py": "def test_a():\n    pass\n"}
+
+
+def test_a_machine_that_cannot_run_tests_is_no_failed_test() -> None:
+    tests = SandboxedTests()
+    with pytest.raises(ProcessError, match="pytest cannot be imported in the sandbox"):
+        tests.outcomes(NO_PYTEST, ("test_a.py::test_a",), "pytest")
+    assert not tests.runs
+    with pytest.raises(ProcessError, match="none of the 1 tests of shop-1 is found"):
+        RepairSession(SHOP.model_copy(update={"FAIL_TO_PASS": ("no.py::a",), "PASS_TO_PASS": ()}), FILES, Absent())
+
+
+class Absent(TrustedTests):
+    """Of none of the tests there is a file."""
+
+    def outcomes(self, files: Mapping[str, str], tests: Sequence[str], *_: object) -> dict[str, Outcome]:
+        return dict.fromkeys(tests, "missing")
+
+
+def test_a_test_that_is_not_there_keeps_none_of_the_others_from_running() -> None:
+    files = {
+        "test_a.py": "import pytest\n@pytest.mark.parametrize('n', [1, 2])\ndef test_a(n):\n    assert n == 1\n",
+        "test_b.py": "import nothing_of_the_kind\n",
+    }
+    wanted = ("test_a.py::test_a[1]", "test_a.py::test_a[2]", "test_a.py::gone", "test_b.py::test_b", "no.py::test")
+    found = SandboxedTests().outcomes(files, wanted, "pytest")
+    assert list(found.values()) == ["passed", "failed", "missing", "failed", "missing"]
 
 
 class TestInstances:

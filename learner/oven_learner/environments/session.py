@@ -58,8 +58,8 @@ class RepairSession:
         self._outcomes = self._measured()
         if set(self._outcomes.values()) == {"missing"}:
             raise ProcessError(
-                f"none of the {len(self._outcomes)} tests of {instance.instance_id} is found, so nothing would say that "
-                "it is solved: are the packages installed that its repository's tests need, and are their ids pytest's?"
+                f"none of the {len(self._outcomes)} tests of {instance.instance_id} is found, so nothing says when it "
+                "is solved: are the packages installed that its repository's tests need, and are their ids pytest's?"
             )
         self._run: Mapping[str, Callable[..., str]] = {
             "list_files": self._workspace.list_files,

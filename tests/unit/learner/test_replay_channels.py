@@ -30,6 +30,7 @@ from oven_learner.losses import ChannelTrainer, Hints, ReplayImitation, ReplayPr
 from oven_learner.losses.generated import Generated
 from oven_learner.losses.pair_sampler import PairSampler
 from oven_learner.losses.pair_tokens import PairTokens
+from oven_learner.losses.replay_preference import StartingPolicy
 from oven_learner.losses.self_distillation import HINTED
 from oven_learner.testing import FakeLink
 
@@ -248,6 +249,13 @@ def test_five_steps_with_all_on_lower_the_loss(tmp_path: Path) -> None:
     assert seen[-1]["channel/replay"] < seen[0]["channel/replay"] == pytest.approx(math.log(2))
     assert seen[-1]["channel/replay/margin"] > seen[0]["channel/replay/margin"] == pytest.approx(0, abs=1e-6)
     assert seen[-1]["channel/replay/accuracy"] > seen[0]["channel/replay/accuracy"]
+
+
+def test_the_start_of_a_training_is_measured_once_also_with_a_pair_that_has_no_number() -> None:
+    start = StartingPolicy(pairs(), torch.device("cpu"))
+    assert not start.known
+    start.put(torch.tensor([[math.nan, *[-1.0] * 4], [-2.0] * 5]))
+    assert start.known
 
 
 def test_completions_are_gathered_where_a_siblings_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,6 +229,12 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
     path.mkdir()
     (path / "shop.py").write_text(FILES["shop.py"])
     (path / "logo.png").write_bytes(b"\xff\xd8")
+    kept = {"tests/__init__.py": "", "version.py": "# $Format:%H$\n"}
+    kept[".gitattributes"] = "tests export-ignore\nversion.py export-subst\n"
+    for name, text in kept.items():
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).write_text(text)
+    (path / "link.py").symlink_to("shop.py")
     environment = {"GIT_CONFIG_GLOBAL": "/dev/null", "PATH": "/usr/bin:/bin:/usr/local/bin", "HOME": str(tmp_path)}
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]
     for arguments in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "first"]):
@@ -248,7 +254,7 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
         }
     )
     repositories = Repositories(tmp_path)
-    assert repositories.files(instance) == {"shop.py": FILES["shop.py"], "tests/test_shop.py": test}
+    assert repositories.files(instance) == kept | {"shop.py": FILES["shop.py"], "tests/test_shop.py": test}
     environment_ = RepairEnvironment({"shop-1": instance}, repositories.files, SandboxedTests())
     environment_.reset(instance_id="shop-1", prompt=[])
     assert environment_.run_tests() == "1 of 1 failed: TestTotal::test_a"
@@ -260,6 +266,11 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
         repositories.check(instance.model_copy(update={"base_commit": "1" * 40}))
     with pytest.raises(UnknownNameError, match="shop-1"):
         environment_.reset(instance_id="shop-2")
+    found = subprocess.run(["git", "rev-parse", "HEAD:shop.py"], cwd=path, check=True, capture_output=True)
+    blob = found.stdout.decode().strip()
+    (path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    with pytest.raises(ConfigError, match=r"lacks 'shop.py' of commit .* clone it anew"):
+        repositories.files(instance)
 
 
 class TestGeneratedTasks:

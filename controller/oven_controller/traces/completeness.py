@@ -85,8 +85,8 @@ def check(found: Iterable[Trace | BadLine]) -> Completeness:
         if isinstance(lost := one.meta.get(LOST_BEFORE), int) and lost > 0:
             made.note(made.traces_lacking, "traces before it are lost", f"{one.id}: {lost}", lost)
         if isinstance(unparsed := one.meta.get(UNPARSED), list):
-            for step in unparsed:
-                made.note(made.unusable, "call_not_parsed", f"{one.id}, step {step}")
+            for place in unparsed:
+                made.note(made.unusable, "call_not_parsed", f"{one.id}, step {place}")
         whole = bool(one.steps) and not kinds and one.ended != "truncated"
         for kind in kinds:
             made.note(made.traces_lacking, kind, one.id)

@@ -66,21 +66,23 @@ class Repositories:
 def _texts(path: Path, commit: str) -> dict[str, str]:
     """Regular files of a commit that are text, as they were committed: `git archive` would leave out those that the
     repository's attributes keep from releases, often its tests, and rewrite others. Raises ConfigError."""
-    names: dict[str, bytes] = {}
+    blobs: dict[str, bytes] = {}
     for row in _git(path, "ls-tree", "-r", "-z", "-l", commit).split(b"\0")[:-1]:
-        described, _, name = row.partition(b"\t")
-        mode, _, blob, size = described.split()
-        if mode in REGULAR and not size.isdigit():
+        described, _, written = row.partition(b"\t")
+        name, (mode, _, blob, size) = os.fsdecode(written), described.split()
+        if mode not in REGULAR:
+            continue
+        if not size.isdigit():
             raise ConfigError(
-                f"{path} lacks {os.fsdecode(name)[:200]!r} of commit {commit[:40]}: it was not cloned whole; clone it anew"
+                f"{path} lacks {name[:200]!r} of commit {commit[:40]}: it was not cloned whole; clone it anew"
             )
-        if mode in REGULAR and int(size) <= FILE_BYTES:
-            names[os.fsdecode(name)] = blob
-    packed = io.BytesIO(_git(path, "cat-file", "--batch", given=b"".join(blob + b"\n" for blob in names.values())))
+        if int(size) <= FILE_BYTES:
+            blobs[name] = blob
+    packed = io.BytesIO(_git(path, "cat-file", "--batch", given=b"".join(blob + b"\n" for blob in blobs.values())))
     found = {}
-    for name in names:
-        size = packed.readline().split()[2]
-        content = packed.read(int(size) + 1)[:-1]
+    for name in blobs:
+        length = int(packed.readline().split()[2])
+        content = packed.read(length + 1)[:-1]
         with contextlib.suppress(UnicodeDecodeError):
             found[name] = content.decode()
     return found

@@ -261,7 +261,12 @@ def test_the_start_of_a_training_is_measured_once_also_with_a_pair_that_has_no_n
 def test_completions_are_gathered_where_a_siblings_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """On several ranks that is a collective over all completions, once a step."""
     gathered: list[Any] = []
-    monkeypatch.setattr("oven_learner.losses.hints.gather_object", lambda said: gathered.append(said) or said)
+
+    def gather(said: Any) -> Any:
+        gathered.append(said)
+        return said
+
+    monkeypatch.setattr("oven_learner.losses.hints.gather_object", gather)
     made = Generated([{"feedback": "no"}] * 2, ["a"] * 2, [[1], [2]], torch.ones(2), [[]] * 2, None, 2)
     alone = Hints(sibling=False).prompts(made, str, 0)
     assert not gathered and "no" in alone[0] and "[2]" not in alone[0]

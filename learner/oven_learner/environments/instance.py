@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from oven_controller.errors import ConfigError, reason
 from oven_controller.traces import jsonl
+from oven_learner.environments.patches import patched_paths
 
 REPO: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -56,8 +57,10 @@ class Instance(BaseModel):
 
     @property
     def test_paths(self) -> frozenset[str]:
-        """The files that tests are in: a repair may not change them."""
-        return frozenset(test.partition("::")[0] for test in self.tests)
+        """The files that tests are in, and those that the patch of tests brings to a checkout, as their data and
+        helpers: a repair may not change them."""
+        brought = frozenset() if self.files else patched_paths(self.test_patch)
+        return brought | {test.partition("::")[0] for test in self.tests}
 
 
 def instance_of(row: Mapping[str, Any], where: str) -> Instance:

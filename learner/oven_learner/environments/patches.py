@@ -38,26 +38,36 @@ def make_patch(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 def apply_patch(files: Mapping[str, str], patch: str) -> dict[str, str]:
     """The files after it; an empty patch changes none. Raises ConfigError for a patch that is not whole, that does not
     fit line by line (none is applied nearby), or that names a file outside the repository."""
-    before, *parts = re.split(r"(?m)^diff --git (.*(?:\n|\Z))", patch)
-    if re.search(r"(?m)^@@ -", before) or (before.strip() and not parts):
-        raise ConfigError(
-            "the patch has changes without a line `diff --git a/… b/…` before them; make it with git diff"
-        )
     result = dict(files)
-    for named, part in zip(parts[::2], parts[1::2], strict=True):
-        rows = text_lines(part)
-        first = next((at for at, row in enumerate(rows) if HUNK.match(row)), len(rows))
-        old, new = _names(named, rows[:first])
+    for old, new, rows in _parts(patch):
         if old and old not in result:
             raise ConfigError(f"the patch changes {old}, and the repository has no such text file")
         if new and new != old and new in result:
             raise ConfigError(f"the patch makes {new} anew, and the repository has it already")
-        text = _patched(result.pop(old, ""), rows[first:], new or old)
+        text = _patched(result.pop(old, ""), rows, new or old)
         if new:
             result[new] = text
         elif text:
             raise ConfigError(f"the patch deletes {old} and leaves {len(text_lines(text))} of its lines")
     return result
+
+
+def patched_paths(patch: str) -> frozenset[str]:
+    """All files that it makes, changes or deletes. Raises ConfigError as `apply_patch`."""
+    return frozenset(path for old, new, _ in _parts(patch) for path in (old, new) if path)
+
+
+def _parts(patch: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Of each file: its paths before and after ("" where there is none), and the rows from its first hunk on."""
+    before, *parts = re.split(r"(?m)^diff --git (.*(?:\n|\Z))", patch)
+    if re.search(r"(?m)^@@ -", before) or (before.strip() and not parts):
+        raise ConfigError(
+            "the patch has changes without a line `diff --git a/… b/…` before them; make it with git diff"
+        )
+    for named, part in zip(parts[::2], parts[1::2], strict=True):
+        rows = text_lines(part)
+        first = next((at for at, row in enumerate(rows) if HUNK.match(row)), len(rows))
+        yield *_names(named, rows[:first]), rows[first:]
 
 
 def text_lines(text: str) -> list[str]:

@@ -131,6 +131,8 @@ def _to_the_end(action: tuple[int, ...], ends: Collection[int]) -> tuple[int, ..
 
 
 def _problem(pair: PairTokens, window: float) -> str:
+    if not pair.state:
+        return "with a state of no tokens"
     if not pair.chosen or not pair.rejected:
         return "with an action of no tokens"
     if pair.chosen == pair.rejected:

@@ -248,16 +248,21 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
         update={
             "files": {},
             "base_commit": commit.stdout.decode().strip(),
-            "test_patch": make_patch({}, {"tests/test_shop.py": test}),
+            "test_patch": make_patch({}, {"tests/test_shop.py": test, "tests/data.txt": "4"}),
             "FAIL_TO_PASS": ("tests/test_shop.py::TestTotal::test_a",),
             "PASS_TO_PASS": (),
         }
     )
     repositories = Repositories(tmp_path)
-    assert repositories.files(instance) == kept | {"shop.py": FILES["shop.py"], "tests/test_shop.py": test}
+    assert repositories.files(instance) == kept | {
+        "shop.py": FILES["shop.py"], "tests/test_shop.py": test, "tests/data.txt": "4",
+    }  # fmt: skip
     environment_ = RepairEnvironment({"shop-1": instance}, repositories.files, SandboxedTests())
     environment_.reset(instance_id="shop-1", prompt=[])
     assert environment_.run_tests() == "1 of 1 failed: TestTotal::test_a"
+    assert "holds tests" in environment_.edit("tests/data.txt", "4", "5"), (
+        "what the patch of tests brings stays as it is"
+    )
     assert environment_.edit("shop.py", "- 3", "+ 3") == "edited"
     assert environment_.newest_call is not None and environment_.newest_call.reward == 1
     environment_.submit()

@@ -82,6 +82,8 @@ class LineFormat:
                 yield BadLine(number, "malformed", str(error)[:SHOWN])
             except (ValidationError, RecursionError) as error:
                 yield BadLine(number, "malformed", reason(error)[:SHOWN])
+            except (AttributeError, LookupError, TypeError) as error:
+                yield BadLine(number, "malformed", f"a field has another form than it should ({reason(error)})"[:SHOWN])
 
     def write(self, path: Path, traces: Iterable[Trace]) -> int:
         """To the file, or to the format's file in a folder that is there."""

@@ -266,3 +266,18 @@ def test_a_template_is_given_arguments_as_an_object_and_no_ids() -> None:
     assert to_template(broken)["tool_calls"][0] == {"type": "function", "function": {"name": "a", "arguments": "{"}}
     result = Message(role="tool", content="1", call_id="c", name="a")
     assert to_template(result) == {"role": "tool", "content": "1", "name": "a"}
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("openenv", {"episode_id": "a", "messages": [], "metrics": [1]}),
+        ("verifiers", {"task": {"data": {"id": "a"}}, "traces": [{"id": "a"}], "run": ["b"]}),
+        ("mini-swe-agent", {"trajectory_format": "mini-swe-agent-1.1", "info": {"config": "c"}, "messages": []}),
+    ],
+)
+def test_a_field_of_another_form_makes_a_bad_line_and_not_a_traceback(name: str, row: Any, tmp_path: Path) -> None:
+    path = tmp_path / ("one.traj.json" if name == "mini-swe-agent" else "traces.jsonl")
+    path.write_text(json.dumps(row) + "\n")
+    (found,) = named(name).read(path)
+    assert isinstance(found, BadLine) and found.fault == "malformed" and "another form" in found.detail

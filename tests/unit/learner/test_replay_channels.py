@@ -401,6 +401,10 @@ def test_what_cannot_be_trained_on_is_refused_or_counted(tmp_path: Path, caplog:
         made(ReplayPreference([]))
     with pytest.raises(ConfigError, match=r"none of 1 pairs .*: 1 whose two actions are the same tokens"):
         made(ReplayPreference([PairTokens((4,), (5, 2), (5, 2))]))
+    with pytest.raises(ConfigError, match=r"none of 1 pairs .*: 1 with a state of no tokens"):
+        made(ReplayPreference([PairTokens((), (5, 2), (6, 2))]))
+    with pytest.raises(ConfigError, match="longest 0 tokens; give 1 or more, or None"):
+        ReplayPreference(pairs(), longest=0)
     with pytest.raises(ConfigError, match="no chat template"):
         made(ReplayPreference(PRESSED))
     with pytest.raises(ConfigError, match="a second time within a step"):

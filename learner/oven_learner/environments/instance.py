@@ -82,14 +82,16 @@ def instance_of(row: Mapping[str, Any], where: str) -> Instance:
 
 def read_instances(path: Path) -> Iterator[Instance]:
     """From a .json file with a list, or a .jsonl file. Raises ConfigError for a file that cannot be read, or that has
-    no instance, or something else in it."""
-    count = 0
+    no instance, something else in it, or two different instances of one id."""
+    seen: dict[str, Instance] = {}
     for where, row in _rows(path):
         if not isinstance(row, dict):
             raise ConfigError(f"{where}: {type(row).__name__} where an instance's object should be")
-        yield instance_of(row, where)
-        count += 1
-    if not count:
+        made = instance_of(row, where)
+        if seen.setdefault(made.instance_id, made) != made:
+            raise ConfigError(f"{where}: another instance is called {made.instance_id!r}, too; give each its own id")
+        yield made
+    if not seen:
         raise ConfigError(f"{path} has no instance in it")
 
 

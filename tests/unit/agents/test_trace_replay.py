@@ -354,6 +354,8 @@ ONE = "teachers:\n  t: {family: f, provider: compatible, model: m, base_url: 'ht
         ("teachers:\n  t: {family: f, provider: compatibel, model: m}", "did you mean 'compatible'"),
         ("teachers:\n  t: {family: f, provider: compatible, model: m}", "needs teachers.t.base_url"),
         ("teachers:\n  't t\\e[2J': {family: f, provider: compatible, model: m}", "cannot be a teacher's name"),
+        (ONE.replace("  t:", "  été:") + "}", "cannot be a teacher's name"),
+        (ONE.replace("  t:", "  -t:") + "}", "cannot be a teacher's name"),
         (ONE + "}\nbudget: {usd: 0}", "greater than 0"),
         (ONE + "}\nbudget: {usd: 1}", "the price of 'm'"),
     ],

@@ -206,6 +206,14 @@ class TestInstances:
         with pytest.raises(ConfigError, match=said):
             list(read_instances(file))
 
+    def test_two_instances_of_one_id_are_refused_where_they_differ(self, tmp_path: Path) -> None:
+        file = tmp_path / "lite.json"
+        file.write_text(json.dumps([self.row(), self.row()]))
+        assert len(list(read_instances(file))) == 2
+        file.write_text(json.dumps([self.row(), self.row(base_commit="1" * 40)]))
+        with pytest.raises(ConfigError, match="another instance is called 'shop-1', too"):
+            list(read_instances(file))
+
     @pytest.mark.parametrize(
         ("changes", "said"),
         [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -96,7 +97,11 @@ class LineFormat:
                     out.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
                 count += 1
         for name, content in self.beside().items():
-            file.with_name(name).write_bytes(content)
+            with (
+                contextlib.suppress(FileExistsError),
+                file.with_name(name).open("xb") as out,
+            ):  # one that is there stays
+                out.write(content)
         return count
 
     def _file(self, path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import random
@@ -67,7 +68,8 @@ def warm_policy(
             # Copies: the head shares its memory with the embedding, which a file cannot say.
             store_weights({name: weight.clone() for name, weight in model.state_dict().items()}, folder)
             if not reached:
-                (folder / BELOW).touch()
+                with contextlib.suppress(FileNotFoundError):  # another process is storing the same
+                    (folder / BELOW).touch()
     if not reached:
         log.warning(
             "the warm-up ended at its longest, %d steps, below %g of unseen tasks solved: GRPO may find nothing to "

@@ -281,3 +281,11 @@ def test_a_field_of_another_form_makes_a_bad_line_and_not_a_traceback(name: str,
     path.write_text(json.dumps(row) + "\n")
     (found,) = named(name).read(path)
     assert isinstance(found, BadLine) and found.fault == "malformed" and "another form" in found.detail
+
+
+def test_a_file_beside_the_traces_that_is_there_stays(tmp_path: Path) -> None:
+    named("openenv").write(tmp_path / "results.jsonl", [REPAIR])
+    assert (tmp_path / "metadata.json").is_file()
+    (tmp_path / "metadata.json").write_text("mine")
+    named("openenv").write(tmp_path / "results.jsonl", [REPAIR])
+    assert (tmp_path / "metadata.json").read_text() == "mine"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 from collections.abc import Iterable, Iterator
@@ -139,7 +140,8 @@ def append(path: Path, record: Record) -> None:
     """Add a record at the end, in one write, after what a killed writer left unfinished was cut off. Other processes
     that add to the file are waited for: a line that is being written looks unfinished, too. Raises OSError."""
     with path.open("ab+") as out:
-        fcntl.flock(out, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # a file system without locks: better a record than none
+            fcntl.flock(out, fcntl.LOCK_EX)
         cut_unfinished(out)
         out.write(line(record))
 

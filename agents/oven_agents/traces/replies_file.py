@@ -169,7 +169,7 @@ class RepliesFile:
     def _resume(self, teachers: Mapping[str, Mapping[str, object]], families: Mapping[str, str]) -> None:
         jsonl.cut_unfinished(self._journal)
         self._journal.seek(0)
-        for key in self._under_way(filter(None, self._journal.read().split(b"\n")), teachers):
+        for key in self._under_way(self._journal.read().split(b"\n")[:-1], teachers):
             self._mark_interrupted(key, families)
         # Again at each start: a teacher may be new here, and the next call compares it, too.
         self._append({"kind": "replay", "version": VERSION, "teachers": teachers})

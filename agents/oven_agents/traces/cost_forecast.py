@@ -9,6 +9,7 @@ values, and says so.
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +26,13 @@ CHARACTERS_PER_TOKEN: Final = 3.6
 and 4.2."""
 LEAST_CACHED: Final = 1024
 """Tokens below which no large provider caches a prompt."""
+USUALLY_CACHED: Final = 0.9
+"""Share of what a state repeats that comes from the provider's cache, where no reply tells."""
+ASSUMED: Final = (
+    f"fitted to no reply, it assumes that {USUALLY_CACHED:.0%} of what a state repeats come from the cache and that "
+    "answers are as long as the student's, which those of a model that reasons are not"
+)
+"""What a forecast without replies rests on."""
 DRAWS: Final = 200
 """Resamples of traces for the interval."""
 UNFITTED: Final = 2.0
@@ -85,8 +93,8 @@ class Forecast:
     """Where the true cost lies with about 95 % confidence."""
     seconds: float | None
     """With the teacher's lanes in use; None: no reply tells."""
-    spent: float = 0.0
-    """US dollars that its replies have cost already."""
+    spent: float | None = 0.0
+    """US dollars that its replies have cost already; None: the price of one is not known."""
 
 
 @dataclass
@@ -129,7 +137,7 @@ def forecast(
     """For the states `left`, from the replies of this teacher. `sizes`: of all states, by trace and step."""
     billed = _billed(teacher, replies, sizes)
     whole = [one for one in billed if one.tokens_in and one.samples >= samples]
-    fit = _fit(whole, asked) if whole else _usual(samples, left)
+    fit = _fit(whole, asked) if whole else _usual(samples, left, asked)
     tokens = [_tokens(fit, size) for size in left]
     into, cached, out = (round(sum(of)) for of in zip(*tokens, strict=True)) if tokens else (0, 0, 0)
     usd = _usd(asked, fit, into, cached, out)
@@ -145,18 +153,14 @@ def forecast(
         low=low,
         high=high,
         seconds=None if fit.seconds is None else fit.seconds * len(left) / lanes,
-        spent=sum(one.usd or 0.0 for one in billed),
+        spent=_sum(one.usd for one in billed),
     )
 
 
 def as_json(found: Sequence[Forecast]) -> dict[str, Any]:
     """For `--json`; null where a price is not known."""
-    unknown = any(one.usd is None for one in found)
     return {
-        "usd": None if unknown else sum(one.usd or 0.0 for one in found),
-        "low": None if unknown else sum(one.low or 0.0 for one in found),
-        "high": None if unknown else sum(one.high or 0.0 for one in found),
-        "spent": sum(one.spent for one in found),
+        **{name: _sum(getattr(one, name) for one in found) for name in ("usd", "low", "high", "spent")},
         "teachers": {
             one.teacher: {
                 name: getattr(one, name)
@@ -173,15 +177,16 @@ def lines(found: Sequence[Forecast]) -> list[str]:
     said = []
     for one in found:
         cost = "price unknown" if one.usd is None else f"${one.usd:.4f} (${one.low or 0:.4f} to ${one.high or 0:.4f})"
-        basis = f"fitted to {one.fitted_to} states" if one.fitted_to else "from usual values, fitted to no reply"
+        basis = f"fitted to {one.fitted_to} states" if one.fitted_to else ASSUMED
         cached = 100 * one.tokens_cached / one.tokens_in if one.tokens_in else 0
         took = "" if one.seconds is None else f"; {one.seconds / 60:.1f} min"
         said.append(
             f"{one.teacher}: {one.states} states, {one.tokens_in:,} tokens in ({cached:.0f} % cached), "
             f"{one.tokens_out:,} out: {cost}{took}; {basis}"
         )
-    if found and all(one.usd is not None for one in found):
-        said.append(f"together: ${sum(one.usd or 0.0 for one in found):.4f}")
+    whole = _sum(one.usd for one in found)
+    if found and whole is not None:
+        said.append(f"together: ${whole:.4f}")
     elif found:
         unknown = ", ".join(one.teacher for one in found if one.usd is None)
         said.append(
@@ -220,11 +225,19 @@ def _billed(teacher: str, replies: Iterable[Reply], sizes: Mapping[tuple[str, in
     return list(found.values())
 
 
-def _usual(samples: int, left: Sequence[StateSize]) -> Fit:
-    """A request that draws all samples at once, a cache that keeps nine tenths of a prefix, and answers as long as the
-    student's."""
+def _usual(samples: int, left: Sequence[StateSize], asked: ModelEndpoint) -> Fit:
+    """As ASSUMED says, with all samples of one request; Anthropic's API draws one a request, and reads the state of the
+    others from the cache."""
+    requests = samples if asked.wire == "anthropic" else 1
+    cached = (requests - 1 + USUALLY_CACHED) / requests
     out = samples * fmean(size.action for size in left) / CHARACTERS_PER_TOKEN if left else 0.0
-    return Fit(8.0, 1 / CHARACTERS_PER_TOKEN, 0.9, 0.0, 0.0, out, 1.0, None)
+    return Fit(8.0 * requests, requests / CHARACTERS_PER_TOKEN, cached, 0.0, 0.0, out, 1.0, None)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """None where one is not known."""
+    found = list(values)
+    return None if None in found else math.fsum(one for one in found if one is not None)
 
 
 def _fit(billed: Sequence[_Billed], asked: ModelEndpoint) -> Fit:

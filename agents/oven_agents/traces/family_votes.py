@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from oven_controller.traces.comparable_actions import Action, Unusable, action
 from oven_controller.traces.records import Message, Reply, Tool, TraceStep
+
+OTHER_STATE: Final = "reply: to another state"
+"""Why a reply counts for nothing whose state is not the step's."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def _usable(
     seen: set[tuple[str, int]] = set()
     for reply in sorted(replies, key=lambda one: (one.teacher, one.sample, one.failure)):
         if reply.state != state:
-            ignored["reply: to another state"] += 1
+            ignored[OTHER_STATE] += 1
             continue
         if (which := (reply.teacher, reply.sample)) in seen:
             if reply.action is not None:  # a failure was asked again

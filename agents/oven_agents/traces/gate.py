@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -60,6 +61,12 @@ def at_random(trace: Trace, at: int) -> float | None:
     return int.from_bytes(hashlib.sha256(f"{trace.id}\0{at}".encode(errors="replace")).digest()[:6]) / 2**48
 
 
+NEEDS: Final[Mapping[str, str]] = {
+    "entropy": "no step has sampled tokens with their entropies or log-probabilities (TraceStep.sampled)",
+    "disagreement": "no step has further samples of the policy's own (TraceStep.own)",
+    "failed": "no trace says whether it is solved (Trace.solved)",
+}
+"""Why a gate cannot tell about any state."""
 GATES: Final[Mapping[str, Gate]] = {
     "entropy": entropy,
     "disagreement": disagreement,
@@ -163,6 +170,10 @@ class Point:
     pairs: float
 
 
+NOTHING: Final = "no pair was made, or nothing was paid: there is nothing to save"
+"""Why nothing about asking less can be judged."""
+
+
 @dataclass(frozen=True)
 class Curve:
     """What a gate gets for what it costs."""
@@ -172,26 +183,31 @@ class Curve:
     """At 0, 10, …, 100 % of the cost."""
     gain: float
     """The mean share of pairs over all shares of cost, minus ½, which asking at random has: from −½ to ½."""
-    low: float
-    high: float
-    """95 % of draws of traces."""
+    low: float | None
+    high: float | None
+    """95 % of draws of traces; None: of one trace, all draws are the same."""
     unscored: int
     """States that the gate could not tell about."""
 
 
-def curve(replay: Replay, gate: str, *, seed: int = 0, draws: int = DRAWS) -> Curve | None:
-    """A gate's curve; None where the replay has no pair or no cost, or the gate cannot tell about any state."""
+def curve(replay: Replay, gate: str, *, seed: int = 0, draws: int = DRAWS) -> Curve | str:
+    """A gate's curve, or why it cannot be judged."""
     ordered = _asked_in_order(replay.states, gate)
-    if all(one.scores[gate] is None for one in ordered):
-        return None
+    scores = {one.scores[gate] for one in ordered}
+    if scores <= {None}:
+        return NEEDS.get(gate, "there is no state")
+    if len(scores) == 1:
+        return f"it tells no state from another: all have the score {next(iter(scores)):g}"
     traces = sorted({one.trace for one in ordered})
     points = _points(ordered, dict.fromkeys(traces, 1))
     if points is None:
-        return None
+        return NOTHING
     chance = random.Random(seed)
     drawn = (_points(ordered, Counter(chance.choices(traces, k=len(traces)))) for _ in range(draws))
     gains = sorted(_area(found) - 0.5 for found in drawn if found is not None)
-    low, high = (gains[int(share * (len(gains) - 1))] for share in (0.025, 0.975)) if gains else (-0.5, 0.5)
+    low = high = None
+    if gains and len(traces) > 1:
+        low, high = (gains[int(share * (len(gains) - 1))] for share in (0.025, 0.975))
     tenths = tuple(_at_cost(points, share / 10) for share in range(11))
     return Curve(gate, tenths, _area(points) - 0.5, low, high, sum(one.scores[gate] is None for one in ordered))
 
@@ -226,13 +242,11 @@ def tiers(replay: Replay, first: Collection[str]) -> Tiers | None:
     return Tiers(tuple(sorted(first)), share, spent / cost, kept.total() / pairs.total(), by_rule)
 
 
-def cheapest(replay: Replay) -> str:
-    """The teacher that cost least."""
-    costs: Counter[str] = Counter()
-    for state in replay.states:
-        for name in replay.teachers:
-            costs[name] += state.costs.get(name, 0.0)  # type: ignore[assignment]
-    return min(replay.teachers, key=lambda name: (costs[name], name))
+def cheapest(replay: Replay) -> str | None:
+    """The teacher that cost least, of those that gave an action; None: none did."""
+    heard = {one.teacher for state in replay.states for one in state.replies if one.action is not None}
+    costs = {name: math.fsum(state.costs.get(name, 0.0) for state in replay.states) for name in heard}
+    return min(heard, key=lambda name: (costs[name], name), default=None)
 
 
 def _asked_in_order(states: Sequence[ReplayedState], gate: str) -> list[ReplayedState]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
 
-from oven_agents.traces.gate import GATES, Curve, Replay, Tiers, cheapest, curve, replayed, tiers
-from oven_agents.traces.pairs_command import Replies, SkipBad, read_replies
+from oven_agents.traces.gate import GATES, NOTHING, Curve, Replay, Tiers, cheapest, curve, replayed, tiers
+from oven_agents.traces.pairs_command import Replies, SkipBad, known_traces, read_replies
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.plugged_command import PluggedCommand
 from oven_controller.terminal_text import say
-from oven_controller.traces.source_file import From, Json, Source, source_traces
+from oven_controller.traces.source_file import From, Json, Source
 
 
 def _gate(
@@ -29,7 +29,7 @@ def _gate(
     as_json: Json = False,
 ) -> int:
     asked = read_replies(replies, ())
-    replay = replayed(source_traces(source, from_, skip_bad=skip_bad), asked)
+    replay = replayed(known_traces(source, from_, skip_bad), asked)
     for name in cheap or ():
         if name not in replay.teachers:
             raise UnknownNameError("teacher", name, replay.teachers)
@@ -38,17 +38,19 @@ def _gate(
             f"{replies}: no state of {source} has replies of all of {', '.join(replay.teachers)}, and gates are judged "
             "on such states: finish the replay"
         )
-    curves = [one for name in GATES if (one := curve(replay, name)) is not None]
-    first = tiers(replay, cheap or [cheapest(replay)])
+    found = {name: curve(replay, name) for name in GATES}
+    least = cheapest(replay)
+    asked_first = cheap or ([] if least is None else [least])
+    first = tiers(replay, asked_first) if asked_first else None
     if as_json:
-        print(json.dumps(report(replay, curves, first)))
+        print(json.dumps(report(replay, found, first)))
     else:
-        say(*_text(replay, curves, first))
-    return 0 if curves else 1
+        say(*_text(replay, found, first))
+    return 0 if any(isinstance(one, Curve) for one in found.values()) else 1
 
 
-def report(replay: Replay, curves: list[Curve], first: Tiers | None) -> dict[str, Any]:
-    """All that is to be said, for JSON."""
+def report(replay: Replay, found: Mapping[str, Curve | str], first: Tiers | None) -> dict[str, Any]:
+    """All that is to be said, for JSON. A gate that cannot be judged is null, with the reason under `not_judged`."""
     return {
         "states": len(replay.states),
         "partial_states": replay.partial,
@@ -57,12 +59,13 @@ def report(replay: Replay, curves: list[Curve], first: Tiers | None) -> dict[str
         "unit": replay.unit,
         "unpriced_failures": replay.unpriced_failures,
         "teachers": list(replay.teachers),
-        "gates": dict.fromkeys(GATES) | {one.gate: asdict(one) for one in curves},
+        "gates": {name: asdict(one) if isinstance(one, Curve) else None for name, one in found.items()},
+        "not_judged": {name: one for name, one in found.items() if isinstance(one, str)},
         "tiers": None if first is None else asdict(first),
     }
 
 
-def _text(replay: Replay, curves: list[Curve], first: Tiers | None) -> Iterator[str]:
+def _text(replay: Replay, found: Mapping[str, Curve | str], first: Tiers | None) -> Iterator[str]:
     cost = sum(one.cost for one in replay.states)
     price = (
         f"${cost:.4f}"
@@ -75,18 +78,19 @@ def _text(replay: Replay, curves: list[Curve], first: Tiers | None) -> Iterator[
         yield f"  left out, since some teacher was not asked: {replay.partial:,} states"
     if replay.unpriced_failures:
         yield f"  failures of unknown cost, in no sum: {replay.unpriced_failures:,}"
-    if not curves:
-        yield "  no pair was made, or nothing was paid: there is nothing to save"
+    if NOTHING in found.values():
+        yield f"  {NOTHING}"
         return
     yield "  share of pairs when this share of the cost is paid, and the gain over asking at random:"
     yield "  " + f"{'gate':14}" + "".join(f"{share:>7} %" for share in range(20, 100, 20)) + "    gain"
-    for one in curves:
+    for name, one in found.items():
+        if isinstance(one, str):
+            yield f"  {name:14}   not judged: {one}"
+            continue
         shares = "".join(f"{one.points[share // 10].pairs:9.2f}" for share in range(20, 100, 20))
+        between = "" if one.low is None or one.high is None else f" [{one.low:+.3f}, {one.high:+.3f}]"
         unscored = f"; cannot tell at {one.unscored:,}" if one.unscored else ""
-        yield f"  {one.gate:14}{shares}    {one.gain:+.3f} [{one.low:+.3f}, {one.high:+.3f}]{unscored}"
-    for name in GATES:
-        if name not in {one.gate for one in curves}:
-            yield f"  {name:14}   cannot tell about any state: the traces do not say what it goes by"
+        yield f"  {name:14}{shares}    {one.gain:+.3f}{between}{unscored}"
     if first is not None:
         names = ", ".join(first.first)
         rules = ", ".join(f"{rule.replace('_', ' ')} {share:.0%}" for rule, share in first.by_rule.items())

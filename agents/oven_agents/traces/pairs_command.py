@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from oven_agents.traces.family_votes import OTHER_STATE
 from oven_agents.traces.pair_divergence import (
     FEATURES,
     PERMUTATIONS,
@@ -18,7 +19,7 @@ from oven_agents.traces.pair_divergence import (
     information,
     log_ratio_feature,
 )
-from oven_agents.traces.pairs import Key, Mined, grouped, mined
+from oven_agents.traces.pairs import LEAST_FAMILIES, Key, Mined, grouped, mined
 from oven_controller import plugins
 from oven_controller.errors import NO_ROOM, ConfigError, UnknownNameError, reason
 from oven_controller.plugged_command import PluggedCommand
@@ -64,24 +65,22 @@ def _pairs(
     as_json: Json = False,
 ) -> int:
     asked = read_replies(replies, teacher or ())
-    traces = _known(source, from_, skip_bad)
+    traces = known_traces(source, from_, skip_bad)
     untried: list[str] = []
     if tasks is not None:
         traces = _tried(
             traces, asked, plugins.load("commands", "command", "tried-actions")(tasks, repositories), untried
         )
     found = mined(traces, asked)
-    refuse_strangers(found.unknown, asked, source)
+    refuse_strangers(found, asked, source)
+    if tasks is not None and len(untried) == found.traces:
+        raise ConfigError(f"{tasks} has the task of none of the {found.traces} traces: is it of another collection?")
     tested = information([*found.pairs], FEATURES, permutations=permutations)
     ratios = None if policy is None else _log_ratios(found, policy, permutations)
     if out is not None:
         _write(out, found)
     plain = report(found, tested, ratios, silent_teachers(asked))
     if tasks is not None:
-        if len(untried) == found.traces:
-            raise ConfigError(
-                f"{tasks} has the task of none of the {found.traces} traces: is it of another collection?"
-            )
         plain["traces_without_task"] = len(untried)
     if as_json:
         print(json.dumps(plain))
@@ -93,27 +92,46 @@ def _pairs(
 def read_replies(path: Path, teachers: Sequence[str]) -> dict[Key, list[Reply]]:
     """The replies of a file by state; a last line that is still being written is passed over.
 
-    Raises ConfigError, also where all are of one family, and UnknownNameError for a teacher that is not there."""
+    Raises ConfigError, also where fewer than two families gave an action, and UnknownNameError for a teacher that is
+    not there."""
     everything = list(jsonl.read(path, Reply, cut=True))
     known = {reply.teacher for reply in everything}
     for name in teachers:
         if name not in known:
             raise UnknownNameError("teacher", name, known)
     asked = grouped(everything, teachers)
-    families = {reply.family for given in asked.values() for reply in given}
-    if len(families) == 1:
+    counted = [reply for given in asked.values() for reply in given]
+    families = {reply.family for reply in counted if reply.action is not None}
+    if len(families) >= LEAST_FAMILIES:
+        return asked
+    if not families:
+        kinds = Counter(reply.failure for reply in counted).most_common(1)
         raise ConfigError(
-            f"{path}: all replies are of one family, {next(iter(families))!r}, and a pair needs two that agree: models "
-            "that were trained alike err alike. Ask a teacher of another family, or give each its own in the teachers' "
-            "file"
+            f"{path}: none of {len(counted):,} replies is an action; most failed with {kinds[0][0]!r}: mend that, and "
+            "call `traces replay` again"
+            if kinds
+            else f"{path} has no reply"
         )
-    return asked
+    (only,) = families
+    silent = sorted({reply.family for reply in counted} - families)
+    raise ConfigError(
+        f"{path}: all replies with an action are of one family, {only!r}"
+        + (f" (all of {', '.join(silent)} failed: call `traces replay` again)" if silent else "")
+        + ", and a pair needs two that agree: models that were trained alike err alike. Ask a teacher of another "
+        "family, or give each its own in the teachers' file"
+    )
 
 
-def refuse_strangers(unknown: int, asked: Mapping[Key, Sequence[Reply]], source: Path) -> None:
+def refuse_strangers(found: Mined, asked: Mapping[Key, Sequence[Reply]], source: Path) -> None:
     """Raises ConfigError where no reply is to a state of the file."""
-    if asked and unknown == sum(map(len, asked.values())):
-        raise ConfigError(f"none of the {unknown:,} replies is to a trace of {source}: are the two of one replay?")
+    given = sum(map(len, asked.values()))
+    if given and found.unknown == given:
+        raise ConfigError(f"none of the {given:,} replies is to a trace of {source}: are the two of one replay?")
+    if given and found.unknown + found.ignored[OTHER_STATE] == given:
+        raise ConfigError(
+            f"none of the {given:,} replies is to a state of {source} as it is there: its traces have changed since "
+            "the replay; name the file that was replayed, or replay this one"
+        )
 
 
 def silent_teachers(asked: Mapping[Key, Sequence[Reply]]) -> dict[str, int]:
@@ -126,7 +144,8 @@ def silent_teachers(asked: Mapping[Key, Sequence[Reply]]) -> dict[str, int]:
     return {name: count for name, count in sorted(given.items()) if not calls[name]}
 
 
-def _known(source: Path, from_: str | None, skip_bad: bool) -> Iterator[Trace]:
+def known_traces(source: Path, from_: str | None, skip_bad: bool) -> Iterator[Trace]:
+    """The traces of a file. Raises ConfigError for two of one id, and as `source_traces`."""
     seen: set[str] = set()
     for trace in source_traces(source, from_, skip_bad=skip_bad):
         if trace.id in seen:

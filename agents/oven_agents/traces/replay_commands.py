@@ -21,7 +21,7 @@ from oven_agents.providers.usage import Usage, cost_usd
 from oven_agents.traces import cost_forecast, replay_report
 from oven_agents.traces.cost_forecast import Forecast, StateSize, state_sizes
 from oven_agents.traces.replay import Outcome, Replay, Teacher
-from oven_agents.traces.replies_file import RepliesFile
+from oven_agents.traces.replies_file import RepliesFile, Settled
 from oven_agents.traces.teachers_file import TeachersFile, read_teachers
 from oven_controller.cancellation import call_at_end
 from oven_controller.errors import ConfigError
@@ -74,7 +74,7 @@ def replay(
         if not as_json:
             _announce(file, replies, found)
             if _left(file, replies, found):
-                say(*cost_forecast.lines(forecast_all(file, endpoints, found, out)), flush=True)
+                say(*cost_forecast.lines(forecast_all(file, endpoints, found, out, again=again)), flush=True)
         outcome = asyncio.run(_replayed(found, file, endpoints, keys, replies, opened, quiet=as_json))
     said = replay_report.report(found, jsonl.read(out, Reply) if out.exists() and out.stat().st_size else ())
     left = _left(file, replies, found)
@@ -126,9 +126,15 @@ def read_traces(
 
 
 def forecast_all(
-    file: TeachersFile, endpoints: Mapping[str, ModelEndpoint], traces: Sequence[Trace], replies: Path
+    file: TeachersFile,
+    endpoints: Mapping[str, ModelEndpoint],
+    traces: Sequence[Trace],
+    replies: Path,
+    *,
+    again: bool = False,
 ) -> list[Forecast]:
-    """One of each teacher, for the states that have no answer of it yet. Raises ConfigError."""
+    """One of each teacher, for the states that it has still to be asked about. `again`: as in `traces replay`. Raises
+    ConfigError."""
     sizes: dict[tuple[str, int], StateSize] = {}
     digests: dict[tuple[str, int], str] = {}
     for trace in traces:
@@ -140,10 +146,13 @@ def forecast_all(
         for reply in (jsonl.read(replies, Reply, cut=True) if replies.exists() and replies.stat().st_size else ())
         if digests.get((reply.trace, reply.step)) == reply.state
     ]
-    found = []
+    settled, found = Settled(there), []
     for name, teacher in file.teachers.items():
-        answered = {(one.trace, one.step) for one in there if one.teacher == name and one.action is not None}
-        left = [size for key, size in sizes.items() if key not in answered]
+        left = [
+            size
+            for key, size in sizes.items()
+            if not settled.answered((name, *key)) and (again or not settled.failed((name, *key)))
+        ]
         found.append(cost_forecast.forecast(name, teacher.samples, teacher.lanes, endpoints[name], left, there, sizes))
     return found
 

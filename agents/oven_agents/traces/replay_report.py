@@ -66,7 +66,7 @@ class ReplayReport:
 
 
 def report(traces: Iterable[Trace], replies: Iterable[Reply]) -> ReplayReport:
-    """Of the newest replies to each state: a state that failed may have been asked again."""
+    """Of all replies: a state that failed and was asked again counts once, and what it cost each time."""
     by_trace = {trace.id: trace for trace in traces}
     digests = {name: trace.digests() for name, trace in by_trace.items()}
     states: dict[tuple[str, str, int], list[Reply]] = defaultdict(list)

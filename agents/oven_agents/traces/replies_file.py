@@ -1,15 +1,16 @@
 """The file of replies and its journal, by which a replay that was killed is resumed and pays for nothing twice.
 
 `replies.jsonl` has a line for each sample, those of one state written at once. Beside it `replies.jsonl.asked` has a
-line for each state before a teacher is asked about it. A state that was asked about and has no reply was under way when
-an earlier process died. Whether it was billed is not known, so it is not asked again unless that is wanted, and is
-recorded as a failure of the kind `interrupted`.
+line for each state before a teacher is asked about it, and `replies.jsonl.lock` the process that writes. A state that
+was asked about and has no reply was under way when an earlier process died. Whether it was billed is not known, so it
+is not asked again unless that is wanted, and is recorded as a failure of the kind `interrupted`.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from io import RawIOBase
@@ -26,8 +27,47 @@ Key: TypeAlias = tuple[str, str, int]
 INTERRUPTED: Final = "interrupted"
 FINAL: Final = frozenset((INTERRUPTED, "refusal", "truncated", "no_action", "malformed_request"))
 """Kinds of failure that asking again does not mend, or that were paid for."""
+TURNED_DOWN: Final = "bad_request"
+"""The kind that lasts where the teacher has answered about other states: this one is too long for it, say. Where it has
+answered nothing, its settings are wrong, and can be mended."""
 VERSION: Final = 1
 """Of the journal's form; another one is refused."""
+
+
+class Settled:
+    """Which states need no question any more: a fold over replies, in the order of the file."""
+
+    def __init__(self, replies: Iterable[Reply] = ()) -> None:
+        self._answered: set[Key] = set()
+        self._failed: dict[Key, str] = {}
+        self._heard: set[str] = set()
+        """Teachers that have answered about any state."""
+        for reply in replies:
+            self.enter(reply)
+
+    def enter(self, reply: Reply) -> None:
+        """Samples of one question follow each other, 0 the first: it begins a new question, whose outcome counts."""
+        key = (reply.teacher, reply.trace, reply.step)
+        if reply.sample == 0:
+            self._failed.pop(key, None)
+        if reply.action is not None:
+            self._answered.add(key)
+            self._heard.add(reply.teacher)
+        elif self._failed.get(key) not in FINAL:  # of several samples one that was paid for is enough
+            self._failed[key] = reply.failure
+
+    def answered(self, key: Key) -> bool:
+        """Whether there is an action of any sample."""
+        return key in self._answered
+
+    def failed(self, key: Key) -> bool:
+        """Whether it failed for good."""
+        failure = self._failed.get(key)
+        return failure in FINAL or (failure == TURNED_DOWN and key[0] in self._heard)
+
+    def failures(self) -> frozenset[Key]:
+        """All that failed for good."""
+        return frozenset(key for key in self._failed if self.failed(key) and key not in self._answered)
 
 
 class RepliesFile:
@@ -42,20 +82,19 @@ class RepliesFile:
         *,
         again: bool = False,
     ) -> None:
-        """`teachers`: what each is asked with (`TeacherSettings.described`). `again`: what failed for good is asked
-        once more. Raises ConfigError for a file that is another replay's, and StoreInUseError where another process
-        writes to it."""
+        """`teachers`: what each is asked with (`TeacherSettings.described`). `again`: what has failed for good by now
+        is asked once more. Raises ConfigError for a file that is another replay's, and StoreInUseError where another
+        process writes to it."""
         self.path = path
         self.interrupted = 0
         """States that were with a teacher when an earlier process died."""
         self._digests = {trace.id: trace.digests() for trace in traces}
-        self._answered: set[Key] = set()
-        self._failed: dict[Key, str] = {}
+        self._settled = Settled()
         self._ended: Counter[Key] = Counter()
         """Questions that have replies in the file, the one before it failed included."""
-        self._again = again
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            self._held = path.with_name(path.name + ".lock").open("ab+", buffering=0)
             self._journal = path.with_name(path.name + ".asked").open("ab+", buffering=0)
         except OSError as error:
             raise ConfigError(f"cannot write to {path}: {reason(error)}; name another file with --out") from error
@@ -68,14 +107,14 @@ class RepliesFile:
             jsonl.cut_unfinished(self._out)
         except BaseException:
             self._journal.close()
+            self._held.close()
             raise
+        self._again = set(self._settled.failures() if again else ())
+        """Those that are still to be asked once more."""
 
     def wants(self, key: Key) -> bool:
         """Whether this teacher has still to be asked about this state."""
-        if key in self._answered:
-            return False
-        failure = self._failed.get(key)
-        return failure is None or self._again or failure not in FINAL
+        return not self._settled.answered(key) and (key in self._again or not self._settled.failed(key))
 
     def begin(self, key: Key) -> None:
         """The teacher is asked next: written before the call is made."""
@@ -89,19 +128,26 @@ class RepliesFile:
         """All that one state brought, in one write. Raises OSError."""
         _write(self._out, b"".join(jsonl.line(reply) for reply in replies))
         self._enter(key, replies)
+        self._again.discard(key)
 
     def close(self) -> None:
         """Gives the file free for another process."""
         self._out.close()
         self._journal.close()
+        self._held.close()
 
     def _lock(self) -> None:
         try:
-            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._held.seek(0)
+            who = self._held.read(20).decode(errors="replace").strip()
+            holder = f"another process, {who}, writes" if who.isdigit() else "another process writes"
+            raise StoreInUseError(f"{holder} to {self.path}; wait for it, or name another file with --out") from error
         except OSError as error:
-            raise StoreInUseError(
-                f"another process writes to {self.path}; wait for it, or name another file"
-            ) from error
+            raise ConfigError(f"{self._held.name} cannot be locked: {reason(error)}; name a file elsewhere") from error
+        self._held.truncate(0)
+        self._held.write(b"%d\n" % os.getpid())
 
     def _read(self) -> None:
         for reply in jsonl.read(self.path, Reply, cut=True):
@@ -118,10 +164,7 @@ class RepliesFile:
     def _enter(self, key: Key, replies: Sequence[Reply]) -> None:
         for reply in replies:
             self._ended[key] += reply.sample == 0
-            if reply.action is not None:
-                self._answered.add(key)
-            elif self._failed.get(key) not in FINAL:  # of several samples one that was paid for is enough
-                self._failed[key] = reply.failure
+            self._settled.enter(reply)
 
     def _resume(self, teachers: Mapping[str, Mapping[str, object]], families: Mapping[str, str]) -> None:
         jsonl.cut_unfinished(self._journal)

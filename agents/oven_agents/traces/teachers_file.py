@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -73,6 +74,9 @@ def read_teachers(path: Path) -> TeachersFile:
     layers = [Layer(str(path), given, "file", key_lines(read_text(path)))]
     found = validated(TeachersFile, given, "", layers, None)
     for name in found.teachers:
-        if not name.replace("_", "").replace("-", "").replace(".", "").isalnum() or len(name) > 64:
-            raise ConfigError(f"{path}: {name!r} cannot be a teacher's name; use letters, digits, '_', '-' and '.'")
+        if not re.fullmatch(NAME, name):
+            raise ConfigError(
+                f"{path}: {name!r} cannot be a teacher's name; use up to 64 of a-z, A-Z, 0-9, '_', '-' and '.', the "
+                "first a letter or a digit"
+            )
     return found

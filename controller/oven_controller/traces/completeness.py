@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from oven_controller.traces.comparable_actions import Unusable, action
 from oven_controller.traces.jsonl import BadLine
@@ -13,6 +13,12 @@ from oven_controller.traces.records import Message, Trace, TraceStep
 
 EXAMPLES = 3
 """Places shown for each kind."""
+UNPARSED: Final = "unparsed_calls"
+"""In a trace's `meta`: the steps whose calls the trainer could not read and took for texts."""
+LOST_BEFORE: Final = "lost_before"
+"""In a trace's `meta`: how many traces before it could not be recorded."""
+TOKENS_LOST: Final = "tokens_lost"
+"""In a trace's `meta`: the sampled tokens could not be told apart by step."""
 
 
 @dataclass
@@ -54,9 +60,9 @@ class Completeness:
             "whole": self.whole,
         }
 
-    def note(self, counter: Counter[str], kind: str, where: str) -> None:
-        """Count one of `kind`, and keep where it is if few are kept yet."""
-        counter[kind] += 1
+    def note(self, counter: Counter[str], kind: str, where: str, count: int = 1) -> None:
+        """Count `count` of `kind`, and keep where it is if few are kept yet."""
+        counter[kind] += count
         places = self.examples.setdefault(kind, [])
         if len(places) < EXAMPLES:
             places.append(where)
@@ -76,6 +82,11 @@ def check(found: Iterable[Trace | BadLine]) -> Completeness:
         if one.id in seen:
             kinds.append("its id is another trace's, too")
         seen.add(one.id)
+        if isinstance(lost := one.meta.get(LOST_BEFORE), int) and lost > 0:
+            made.note(made.traces_lacking, "traces before it are lost", f"{one.id}: {lost}", lost)
+        if isinstance(unparsed := one.meta.get(UNPARSED), list):
+            for place in unparsed:
+                made.note(made.unusable, "call_not_parsed", f"{one.id}, step {place}")
         whole = bool(one.steps) and not kinds and one.ended != "truncated"
         for kind in kinds:
             made.note(made.traces_lacking, kind, one.id)
@@ -106,6 +117,8 @@ def _trace_lacks(trace: Trace) -> Iterator[str]:
         yield "how it ended is not said"
     if trace.reward is None:
         yield "no reward"
+    if trace.meta.get(TOKENS_LOST):
+        yield "its sampled tokens are not told apart by step"
 
 
 def _step_lacks(trace: Trace, step: TraceStep, state: Sequence[Message], known: bool) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -135,8 +137,11 @@ def write(path: Path, records: Iterable[Record]) -> int:
 
 
 def append(path: Path, record: Record) -> None:
-    """Add a record at the end, in one write, after what a killed writer left unfinished was cut off. Raises OSError."""
+    """Add a record at the end, in one write, after what a killed writer left unfinished was cut off. Other processes
+    that add to the file are waited for: a line that is being written looks unfinished, too. Raises OSError."""
     with path.open("ab+") as out:
+        with contextlib.suppress(OSError):  # a file system without locks: better a record than none
+            fcntl.flock(out, fcntl.LOCK_EX)
         cut_unfinished(out)
         out.write(line(record))
 

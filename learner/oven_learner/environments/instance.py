@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from oven_controller.errors import ConfigError, reason
+from oven_controller.traces import jsonl
+from oven_learner.environments.patches import patched_paths
 
-LINE_BYTES: Final = 16_000_000
-"""The longest line that is read: SWE-bench's longest patches have 2 MB."""
 REPO: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -57,8 +57,10 @@ class Instance(BaseModel):
 
     @property
     def test_paths(self) -> frozenset[str]:
-        """The files that tests are in: a repair may not change them."""
-        return frozenset(test.partition("::")[0] for test in self.tests)
+        """The files that tests are in, and those that the patch of tests brings to a checkout, as their data and
+        helpers: a repair may not change them."""
+        brought = frozenset() if self.files else patched_paths(self.test_patch)
+        return brought | {test.partition("::")[0] for test in self.tests}
 
 
 def instance_of(row: Mapping[str, Any], where: str) -> Instance:
@@ -80,33 +82,31 @@ def instance_of(row: Mapping[str, Any], where: str) -> Instance:
 
 def read_instances(path: Path) -> Iterator[Instance]:
     """From a .json file with a list, or a .jsonl file. Raises ConfigError for a file that cannot be read, or that has
-    no instance, or something else in it."""
-    count = 0
+    no instance, something else in it, or two different instances of one id."""
+    seen: dict[str, Instance] = {}
     for where, row in _rows(path):
         if not isinstance(row, dict):
             raise ConfigError(f"{where}: {type(row).__name__} where an instance's object should be")
-        yield instance_of(row, where)
-        count += 1
-    if not count:
+        made = instance_of(row, where)
+        if seen.setdefault(made.instance_id, made) != made:
+            raise ConfigError(f"{where}: another instance is called {made.instance_id!r}, too; give each its own id")
+        yield made
+    if not seen:
         raise ConfigError(f"{path} has no instance in it")
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+    if path.suffix != ".json":
+        for number, row in jsonl.rows(path):
+            if isinstance(row, jsonl.BadLine):
+                raise ConfigError(jsonl.refusal(path, row))
+            yield f"{path}:{number}", row
+        return
     try:
-        if path.suffix == ".json":
-            found = json.loads(path.read_text())
-            for at, row in enumerate(found if isinstance(found, list) else [found]):
-                yield f"{path}[{at}]", row
-            return
-        with path.open("rb") as file:
-            number = 0
-            while line := file.readline(LINE_BYTES):
-                number += 1
-                if not line.endswith(b"\n") and len(line) == LINE_BYTES:
-                    raise ConfigError(f"{path}:{number} is longer than {LINE_BYTES} bytes")
-                if line.strip():
-                    yield f"{path}:{number}", json.loads(line)
+        found = json.loads(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {reason(error)}") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON, or was cut: {error}") from None
+    for at, row in enumerate(found if isinstance(found, list) else [found]):
+        yield f"{path}[{at}]", row

@@ -28,20 +28,24 @@ class OpenEnvRepair(RepairTools):
         """`client`: OpenEnv's, synchronous. It has no `close` of its own: TRL would take that for a tool."""
         self._client = client
         self._solved = False
+        self._feedback: str | None = None
 
     def reset(self, **row: Any) -> None:
-        self._client.reset(instance_id=row["instance_id"])
-        self._solved = False
+        self._solved, self._feedback = False, self._client.reset(instance_id=row["instance_id"]).observation["feedback"]
         self.newest_call = self._fault = None
 
     @property
     def solved(self) -> bool:
         return self._solved
 
+    @property
+    def feedback(self) -> str | None:
+        return self._feedback
+
     def _call(self, tool: str, **arguments: str) -> ToolResult:
         result = self._client.step({"tool": tool, "arguments": arguments})
         seen = result.observation
-        self._solved = seen["solved"]
+        self._solved, self._feedback = seen["solved"], seen["feedback"]
         return ToolResult(seen["text"], float(result.reward or 0), seen["failed"], seen["digest"])
 
 

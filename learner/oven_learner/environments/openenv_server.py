@@ -43,6 +43,7 @@ class RepairObservation(Observation):  # type: ignore[misc]
     failed: bool = False
     digest: str = ""
     solved: bool = False
+    feedback: str | None = None
 
 
 class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State]):  # type: ignore[misc]
@@ -63,7 +64,9 @@ class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State
         instance = self._instances[instance_id]
         self._session = RepairSession(instance, self._repositories.files(instance), self._tests)
         self._state = State(episode_id=episode_id or instance_id, step_count=0)
-        return RepairObservation(text=instance.problem_statement, digest=self._session.digest)
+        return RepairObservation(
+            text=instance.problem_statement, digest=self._session.digest, feedback=self._session.feedback
+        )
 
     def step(self, action: RepairAction, timeout_s: float | None = None, **_: Any) -> RepairObservation:
         """Raises RuntimeError before the first `reset`."""
@@ -76,6 +79,7 @@ class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State
             failed=result.failed,
             digest=result.digest,
             solved=self._session.solved,
+            feedback=self._session.feedback,
             reward=result.reward,
             done=self._session.submitted,
         )

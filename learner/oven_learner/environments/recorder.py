@@ -13,14 +13,16 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from transformers.utils.chat_template_utils import get_json_schema
 
 from oven_controller.errors import ConfigError, reason
-from oven_controller.traces.records import Ended, Policy, Task, Tool, Trace
-from oven_learner.environments.rollout_steps import Call, Rollout, chat_message, steps_of
+from oven_controller.traces.completeness import LOST_BEFORE, TOKENS_LOST, UNPARSED
+from oven_controller.traces.records import Ended, Policy, Task, Tool, Trace, TraceStep
+from oven_learner.environments.rollout_steps import Call, Rollout, recorded_message, steps_of
 from oven_learner.losses.pair_tokens import vocabulary
 
 log = logging.getLogger("oven.learner")
@@ -78,10 +80,10 @@ class Recorder:
 
         def seen(prompts: list[Any]) -> Any:
             found = generate(prompts)
-            _, ids, mask, _, logprobs, *_ = found
-            many = range(len(ids))
+            asked, ids, mask, _, logprobs, *_ = found
             self._rollouts = [
-                Rollout(ids[at], mask[at] if mask else None, logprobs[at] if logprobs else None) for at in many
+                Rollout(asked[at], ids[at], mask[at] if mask else None, logprobs[at] if logprobs else None)
+                for at in range(len(ids))
             ]
             return found
 
@@ -91,7 +93,7 @@ class Recorder:
         self, prompts: list[Any], completions: list[Any], environments: list[Any], trainer_state: Any, **columns: Any
     ) -> list[float]:
         """The environments' rewards, by which each rollout is over: its trace goes to the sink. TRL calls it. A trace
-        that cannot be made or kept is lost, with a warning for the first one."""
+        that cannot be made or kept is lost, with a warning, and the next one says how many were."""
         if self._trainer is None or len(self._rollouts) != len(completions):
             raise ConfigError("the recorder sees no rollouts: bind it to the trainer before it trains")
         rewards = []
@@ -102,6 +104,7 @@ class Recorder:
                 self._sink(
                     self._trace(prompt, messages, environment, self._rollouts[at], row, trainer_state.global_step)
                 )
+                self._lost = 0  # the trace says so
             except Exception as error:  # a disk that is full, say: what watches a training does not end it
                 self._lose(error)
             self._count += 1
@@ -110,28 +113,51 @@ class Recorder:
 
     def _lose(self, error: Exception) -> None:
         if not self._lost:
-            log.warning("a trace is not recorded, and no later one's failure is reported: %s", reason(error))
+            log.warning("a trace is not recorded, nor are later ones until one says how many: %s", reason(error))
         self._lost += 1
 
     def _trace(
         self, prompt: list[Any], messages: list[Any], environment: Any, rollout: Rollout, row: dict[str, Any], step: int
     ) -> Trace:
         calls = list(environment.calls)
-        steps, lost = steps_of(messages, calls, rollout, known=hasattr(environment, "newest_call"))
+        no_place: Counter[str] = Counter()
+        steps, lost = steps_of(messages, calls, rollout, no_place, known=hasattr(environment, "newest_call"))
         ended, why = self._ended(messages, rollout, lost)
+        asked = tuple(recorded_message(one, no_place) for one in prompt)
+        marks: dict[str, Any] = {
+            "why": why,
+            UNPARSED: self._unparsed(steps, rollout),
+            LOST_BEFORE: self._lost,
+            TOKENS_LOST: bool(steps) and steps[0].sampled is None,
+            "lost": dict(no_place),
+        }
         tokenizer = self._trainer._tokenizer
         return Trace(
             id=f"{self._split or 'rollout'}-{step}-{self._rank}{self._count}",
             task=task_of(row, self._split),
             tools=self._tools,
-            prompt=tuple(chat_message(one) for one in prompt),
+            prompt=asked,
             steps=steps,
             reward=float(environment.get_reward()),
             solved=getattr(environment, "solved", None),
             ended=ended,
             policy=Policy(model=self._name, step=step, vocabulary=vocabulary(tokenizer)),
-            meta={"why": why} if why else {},
+            meta={name: said for name, said in marks.items() if said},
         )
+
+    def _unparsed(self, steps: Sequence[TraceStep], rollout: Rollout) -> list[int]:
+        """The step that has no call since the trainer could not read what may be one: it takes that for a text, after
+        which a rollout ends. Only the last step can be."""
+        words = self._trainer._tokenizer
+        sampled = steps[-1].sampled if steps and not steps[-1].action.calls else None
+        if sampled is None or getattr(words, "response_template", None) is None:  # it reads no calls off such answers
+            return []
+        before = [*rollout.prompt, *rollout.ids[: len(rollout.ids) - len(sampled.ids)]]
+        try:
+            made = words.parse_response(list(sampled.ids), prefix=before)
+        except (ValueError, TypeError):  # those that TRL takes for this
+            made = None
+        return [len(steps) - 1] if made is None or made.get("tool_calls") else []
 
     def _ended(self, messages: list[Any], rollout: Rollout, lost: Sequence[Call]) -> tuple[Ended, str]:
         """How, and why where that is not by the policy's own will."""

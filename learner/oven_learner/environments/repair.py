@@ -27,6 +27,11 @@ class RepairTools(ABC):
     def solved(self) -> bool:
         """Whether it is submitted, and all tests that count pass."""
 
+    @property
+    @abstractmethod
+    def feedback(self) -> str | None:
+        """As `RepairSession.feedback`."""
+
     def get_reward(self) -> float:
         """1 where it is solved, else 0. Raises ProcessError where a call was not carried out, since the sandbox or the
         server failed: the trainer tells that to the policy, and a reward of 0 would be made up."""
@@ -119,11 +124,7 @@ class RepairEnvironment(RepairTools):
 
     @property
     def feedback(self) -> str | None:
-        """Which tests fail at the end of an attempt that solves nothing: what `channel.sdpo` may tell the policy."""
-        if self.solved:
-            return None
-        failing = [test.partition("::")[2] for test, outcome in self.session.outcomes.items() if outcome != "passed"]
-        return f"failed: {' '.join(failing)}" if failing else "all tests pass, and it was not submitted"
+        return self.session.feedback
 
     def _call(self, tool: str, **arguments: str) -> ToolResult:
         return self.session.call(tool, arguments)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import subprocess
-import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,6 +18,8 @@ from oven_learner.environments.patches import apply_patch
 
 FILE_BYTES: Final = 2_000_000
 """A larger file of a checkout is not source."""
+REGULAR: Final = (b"100644", b"100755")
+"""Modes in git's trees: not of links, nor of other repositories."""
 
 
 @dataclass(frozen=True)
@@ -57,29 +60,38 @@ class Repositories:
         self.check(instance)
         path = self.checkout(instance)
         assert path is not None
-        packed = io.BytesIO(_git(path, "archive", "--format=tar", instance.base_commit))
-        with tarfile.open(fileobj=packed) as archive:
-            return apply_patch(_texts(archive), instance.test_patch)
+        return apply_patch(_texts(path, instance.base_commit), instance.test_patch)
 
 
-def _texts(archive: tarfile.TarFile) -> dict[str, str]:
-    """Regular files that are text."""
+def _texts(path: Path, commit: str) -> dict[str, str]:
+    """Regular files of a commit that are text, as they were committed: `git archive` would leave out those that the
+    repository's attributes keep from releases, often its tests, and rewrite others. Raises ConfigError."""
+    blobs: dict[str, bytes] = {}
+    for row in _git(path, "ls-tree", "-r", "-z", "-l", commit).split(b"\0")[:-1]:
+        described, _, written = row.partition(b"\t")
+        name, (mode, _, blob, size) = os.fsdecode(written), described.split()
+        if mode not in REGULAR:
+            continue
+        if not size.isdigit():
+            raise ConfigError(
+                f"{path} lacks {name[:200]!r} of commit {commit[:40]}: it was not cloned whole; clone it anew"
+            )
+        if int(size) <= FILE_BYTES:
+            blobs[name] = blob
+    packed = io.BytesIO(_git(path, "cat-file", "--batch", given=b"".join(blob + b"\n" for blob in blobs.values())))
     found = {}
-    for member in archive:
-        if not member.isfile() or member.size > FILE_BYTES:
-            continue
-        content = archive.extractfile(member)
-        assert content is not None
-        try:
-            found[member.name] = content.read().decode()
-        except UnicodeDecodeError:
-            continue
+    for name in blobs:
+        length = int(packed.readline().split()[2])
+        content = packed.read(length + 1)[:-1]
+        with contextlib.suppress(UnicodeDecodeError):
+            found[name] = content.decode()
     return found
 
 
-def _git(path: Path, *arguments: str) -> bytes:
+def _git(path: Path, *arguments: str, given: bytes = b"") -> bytes:
+    command = ["git", "-C", str(path), *arguments]
     try:
-        done = subprocess.run(["git", "-C", str(path), *arguments], capture_output=True, check=False, timeout=120)
+        done = subprocess.run(command, input=given, capture_output=True, check=False, timeout=120)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"git cannot be run: {reason(error)}") from None
     if done.returncode:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oven_controller.traces.records import Message, Sampled, ToolCall, TraceStep
+from oven_controller.traces.formats.chat_messages import from_chat, text_of
+from oven_controller.traces.records import Message, Sampled, TraceStep
 
 
 @dataclass(frozen=True)
@@ -25,15 +27,17 @@ class Call:
 class Rollout:
     """What the trainer knows of one rollout, beyond its messages."""
 
+    prompt: Sequence[int]
     ids: Sequence[int]
     mask: Sequence[int] | None
     logprobs: Sequence[float] | None
 
 
 def steps_of(
-    messages: list[Any], calls: list[Call], rollout: Rollout, *, known: bool
+    messages: list[Any], calls: list[Call], rollout: Rollout, lost: Counter[str], *, known: bool
 ) -> tuple[tuple[TraceStep, ...], list[Call]]:
-    """The steps, and the calls whose results the policy never saw. `known`: the environment rewards each step."""
+    """The steps, and the calls whose results the policy never saw. `known`: the environment rewards each step. `lost`
+    counts what the messages have and a trace has no place for, by kind."""
     sampled = _sampled(rollout, sum(one["role"] == "assistant" for one in messages))
     steps: list[TraceStep] = []
     waiting = list(calls)
@@ -51,8 +55,8 @@ def steps_of(
         nothing = 0.0 if known else None  # a step without a call turned no test
         steps.append(
             TraceStep(
-                action=chat_message(action, f"{turn}"),
-                result=None if missing else tuple(_result(one, f"{turn}-{n}") for n, one in enumerate(results)),
+                action=recorded_message(action, lost, f"{turn}"),
+                result=None if missing else tuple(_result(one, f"{turn}-{n}", lost) for n, one in enumerate(results)),
                 reward=sum(rewards) if rewards else nothing,
                 sampled=sampled[turn] if sampled else None,
                 outcome=next((call.digest for call in reversed(done) if call.digest), ""),
@@ -92,22 +96,20 @@ def _sampled(rollout: Rollout, turns: int) -> list[Sampled] | None:
     return runs if len(runs) == turns else None
 
 
-def chat_message(message: Any, turn: str = "") -> Message:
-    calls = [one["function"] for one in message.get("tool_calls") or [] if "function" in one]
-    return Message(
-        role=message["role"],
-        content=message.get("content") or "",
-        reasoning=message.get("reasoning_content") or "",
-        calls=tuple(
-            ToolCall(id=f"{turn}-{n}", name=one["name"], arguments=_written(one["arguments"]))
-            for n, one in enumerate(calls)
-        ),
-    )
+def recorded_message(message: Any, lost: Counter[str], turn: str = "") -> Message:
+    """Ours, with the calls numbered within the turn: the trainer's have no ids. `lost` as in `from_chat`."""
+    calls = [_call(one, f"{turn}-{number}") for number, one in enumerate(message.get("tool_calls") or ())]
+    return from_chat({**message, "tool_calls": calls}, lost)
 
 
-def _result(message: Any, call: str) -> Message:
-    return Message(role="tool", content=str(message["content"]), call_id=call, name=message.get("name", ""))
+def _call(said: Any, name: str) -> dict[str, Any]:
+    """A call that the trainer could not read has the name that its result has, and itself as its arguments."""
+    function = said.get("function") or {"name": said.get("name", "unknown"), "arguments": said}
+    arguments = function["arguments"]
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return {"id": name, "name": function["name"], "arguments": written}
 
 
-def _written(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments)
+def _result(message: Any, call: str, lost: Counter[str]) -> Message:
+    content = text_of(message["content"], lost)  # a list where the tool gave images, too
+    return Message(role="tool", content=content, call_id=call, name=message.get("name", ""))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from oven_controller.errors import ProcessError
 from oven_learner.environments.instance import Instance
 from oven_learner.environments.sandboxed_tests import Framework, Outcome
 from oven_learner.environments.workspace import ToolError, Workspace
@@ -46,7 +47,8 @@ class Tests(Protocol):
 
 class RepairSession:
     """One attempt at an instance. The tests run after each edit, so that its reward is known; their files are the
-    instance's, whatever the policy made of them."""
+    instance's, whatever the policy made of them. Raises ProcessError where none of them is there before the first one:
+    an attempt without tests has no reward."""
 
     def __init__(self, instance: Instance, files: Mapping[str, str], tests: Tests) -> None:
         self.instance = instance
@@ -54,6 +56,11 @@ class RepairSession:
         self._tests = tests
         self._workspace = Workspace(files, kept=instance.test_paths)
         self._outcomes = self._measured()
+        if set(self._outcomes.values()) == {"missing"}:
+            raise ProcessError(
+                f"none of the {len(self._outcomes)} tests of {instance.instance_id} is found, so nothing says when it "
+                "is solved: are the packages installed that its repository's tests need, and are their ids pytest's?"
+            )
         self._run: Mapping[str, Callable[..., str]] = {
             "list_files": self._workspace.list_files,
             "read": self._workspace.read,
@@ -87,6 +94,15 @@ class RepairSession:
     def reward(self) -> float:
         """1 where it is solved, else 0."""
         return float(self.solved)
+
+    @property
+    def feedback(self) -> str | None:
+        """Which tests fail at the end of an attempt that solves nothing, what `channel.sdpo` may tell the policy; None
+        where it is solved."""
+        if self.solved:
+            return None
+        failing = [test.partition("::")[2] for test, outcome in self._outcomes.items() if outcome != "passed"]
+        return f"failed: {' '.join(failing)}" if failing else "all tests pass, and it was not submitted"
 
     @property
     def digest(self) -> str:

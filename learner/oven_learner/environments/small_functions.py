@@ -127,13 +127,20 @@ def tasks(
     raise ValueError(f"{count} tasks are more than these shapes have on one side of the split: {len(found)}")
 
 
+def known_shapes(names: Sequence[str]) -> Sequence[str]:
+    """The names. Raises ValueError for one that no shape has."""
+    known = [shape.name for shape in SHAPES]
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"no shape is called {unknown[0]!r}; there are {', '.join(known)}")
+    return names
+
+
 def drawing(
     rng: random.Random, *, evaluation: bool = False, shapes: Sequence[str] = (), neighbour: bool = False
 ) -> Iterator[Instance]:
     """Endless tasks of one side of the split. Raises ValueError for a shape that there is not."""
     known = {shape.name: shape for shape in SHAPES}
-    if unknown := [name for name in shapes if name not in known]:
-        raise ValueError(f"no shape is called {unknown[0]!r}; there are {', '.join(known)}")
+    known_shapes(shapes)
     allowed = [known[name] for name in shapes] or list(SHAPES)
     while True:
         broken = _function(rng, allowed, "")

@@ -43,10 +43,10 @@ class Hints:
             )
 
     def prompts(self, generated: Generated, decode: Callable[[Sequence[int]], str], rank: int) -> list[Any]:
-        """Each row's prompt with its hints, a text or a conversation, or None. A collective where there are several
-        ranks: a group may lie on two."""
+        """Each row's prompt with its hints, a text or a conversation, or None. With `sibling` a collective where there
+        are several ranks: a group may lie on two."""
         count = len(generated.rows)
-        everyones = gather_object([list(ids) for ids in generated.completion_ids])
+        everyones = gather_object([list(ids) for ids in generated.completion_ids]) if self.sibling else []
         found: list[Any] = []
         for row in range(count):
             place = rank * count + row

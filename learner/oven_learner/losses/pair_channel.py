@@ -23,7 +23,8 @@ class PairChannel(Channel):
     the trainer's step and the rank: a training that is resumed, or goes back, has those that it would have had.
     `longest`: tokens of a state and an action, beyond which a pair is left out; None: what the model can read.
 
-    In evaluation it adds nothing: its pairs are training data. Raises ConfigError for an empty batch.
+    In evaluation it adds nothing: its pairs are training data. Raises ConfigError for an empty batch, and for a
+    `longest` below 1.
     """
 
     def __init__(
@@ -39,6 +40,8 @@ class PairChannel(Channel):
         super().__init__(weight, maximum=maximum)
         if batch < 1:
             raise ConfigError(f"channel.{self.name}: a batch of {batch} pairs; give 1 or more")
+        if longest is not None and longest < 1:
+            raise ConfigError(f"channel.{self.name}: longest {longest} tokens; give 1 or more, or None for no limit")
         self._given, self._batch, self._longest, self._seed = tuple(pairs), batch, longest, seed
         self.pairs: Sequence[PairTokens] = ()
         """Those that can be trained on; known from `bind` on."""

@@ -7,11 +7,12 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from oven_controller.errors import ConfigError
+from oven_controller.traces.formats.chat_messages import to_template, to_tool
 from oven_controller.traces.records import Message, Pair, Tool
 
 log = logging.getLogger("oven.learner")
@@ -36,10 +37,11 @@ def tokenized(trainer: Any, pairs: Sequence[Pair | PairTokens], name: str, longe
     policy = trainer.accelerator.unwrap_model(trainer.model)
     rows = int(policy.get_input_embeddings().weight.shape[0])
     window = min(longest or math.inf, getattr(policy.config, "max_position_embeddings", None) or math.inf)
+    ends = end_tokens(trainer.processing_class, policy)
     left_out: Counter[str] = Counter()
     kept: list[PairTokens] = []
     for number, pair in enumerate(pairs):
-        made = pair if isinstance(pair, PairTokens) else _rendered(trainer, pair)
+        made = pair if isinstance(pair, PairTokens) else _rendered(trainer, pair, ends)
         if isinstance(made, str):
             left_out[made] += 1
             continue
@@ -71,43 +73,66 @@ def vocabulary(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
 
 
-def _rendered(trainer: Any, pair: Pair) -> PairTokens | str:
+def _rendered(trainer: Any, pair: Pair, ends: Collection[int]) -> PairTokens | str:
     """The tokens, or why there are none."""
-    state = [chat_message(message) for message in pair.state]
-    tools = [chat_tool(tool) for tool in pair.tools] or None
-    before = _render(trainer, state, tools, add_generation_prompt=True)
-    actions = []
-    for action in (pair.chosen, pair.rejected):
-        whole = _render(trainer, [*state, chat_message(action)], tools, add_generation_prompt=False)
-        if whole[: len(before)] != before:
-            return "whose state the chat template renders otherwise when an action follows"
-        actions.append(to_the_end(whole[len(before) :], trainer.processing_class))
-    return PairTokens(tuple(before), *actions)
-
-
-def _render(trainer: Any, messages: list[dict[str, Any]], tools: Any, *, add_generation_prompt: bool) -> list[int]:
     words = trainer.processing_class
     if getattr(trainer, "chat_template", None) is None and getattr(words, "chat_template", None) is None:
         raise ConfigError("pairs are conversations, and the tokenizer has no chat template; give it one")
-    ids = words.apply_chat_template(
-        messages,
-        tools=tools,
-        chat_template=trainer.chat_template,
-        add_generation_prompt=add_generation_prompt,
-        tokenize=True,
-        return_dict=True,
-        **trainer.chat_template_kwargs,
-    )["input_ids"]
-    return list(ids)
+    options = {"chat_template": trainer.chat_template, **trainer.chat_template_kwargs}
+    state, (chosen, rejected) = rendered(words, pair.state, pair.tools, (pair.chosen, pair.rejected), ends, **options)
+    if chosen is None or rejected is None:
+        return "whose state the chat template renders otherwise when an action follows"
+    return PairTokens(state, chosen, rejected)
 
 
-def to_the_end(action: list[int], tokenizer: Any) -> tuple[int, ...]:
-    """Up to the last end of turn: some templates write a line break behind it, which no policy samples."""
-    ends = [place for place, token in enumerate(action) if token == tokenizer.eos_token_id]
-    return tuple(action[: ends[-1] + 1] if ends else action)
+def rendered(
+    words: Any,
+    state: Sequence[Message],
+    tools: Sequence[Tool],
+    actions: Sequence[Message],
+    ends: Collection[int],
+    **options: Any,
+) -> tuple[tuple[int, ...], list[tuple[int, ...] | None]]:
+    """The ids of a state, and of each action after it, up to its end of turn (`ends`): some templates write a line
+    break behind it, which no policy samples. None for an action before which the template renders the state otherwise.
+    `options`: further ones of `apply_chat_template`."""
+    given = [to_tool(tool) for tool in tools] or None
+
+    def ids(messages: Sequence[Message], *, asked: bool) -> tuple[int, ...]:
+        made = words.apply_chat_template(
+            [to_template(message) for message in messages],
+            tools=given,
+            add_generation_prompt=asked,
+            tokenize=True,
+            return_dict=True,
+            **options,
+        )
+        return tuple(made["input_ids"])
+
+    before = ids(state, asked=True)
+    found: list[tuple[int, ...] | None] = []
+    for action in actions:
+        whole = ids([*state, action], asked=False)
+        same = whole[: len(before)] == before
+        found.append(_to_the_end(whole[len(before) :], ends) if same else None)
+    return before, found
+
+
+def end_tokens(words: Any, model: Any) -> frozenset[int]:
+    """The ids that end a turn: the tokenizer's, and those at which the model's generation stops."""
+    said = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    own = getattr(words, "tokenizer", words).eos_token_id  # a processor holds a tokenizer
+    return frozenset(one for one in (own, *(said if isinstance(said, list) else [said])) if one is not None)
+
+
+def _to_the_end(action: tuple[int, ...], ends: Collection[int]) -> tuple[int, ...]:
+    last = max((place for place, token in enumerate(action) if token in ends), default=len(action) - 1)
+    return action[: last + 1]
 
 
 def _problem(pair: PairTokens, window: float) -> str:
+    if not pair.state:
+        return "with a state of no tokens"
     if not pair.chosen or not pair.rejected:
         return "with an action of no tokens"
     if pair.chosen == pair.rejected:
@@ -115,33 +140,3 @@ def _problem(pair: PairTokens, window: float) -> str:
     if len(pair.state) + max(len(pair.chosen), len(pair.rejected)) > window:
         return f"longer than {window:,} tokens"
     return ""
-
-
-def chat_message(message: Message) -> dict[str, Any]:
-    """As chat templates take it. Arguments that are not JSON stay text."""
-    made: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.reasoning:
-        made["reasoning_content"] = message.reasoning
-    if message.calls:
-        made["tool_calls"] = [
-            {"type": "function", "function": {"name": call.name, "arguments": _arguments(call.arguments)}}
-            for call in message.calls
-        ]
-    if message.role == "tool" and message.name:
-        made["name"] = message.name
-    return made
-
-
-def chat_tool(tool: Tool) -> dict[str, Any]:
-    """As chat templates take it: OpenAI's form."""
-    return {
-        "type": "function",
-        "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
-    }
-
-
-def _arguments(written: str) -> Any:
-    try:
-        return json.loads(written or "{}")
-    except ValueError:
-        return written

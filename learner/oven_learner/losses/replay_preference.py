@@ -154,8 +154,9 @@ class StartingPolicy(nn.Module):
 
     @property
     def known(self) -> bool:
-        """Whether they were computed."""
-        return not bool(self.get_buffer("nats").isnan().any())
+        """Whether they were computed. A pair may have NaN for its own: computed once more, its start would be another
+        policy."""
+        return not bool(self.get_buffer("nats").isnan().all())
 
     def put(self, nats: Tensor) -> None:
         """(2, pairs)."""

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from oven_controller.errors import ConfigError
 from oven_learner.losses.channel import Channel, Tally
-from oven_learner.losses.completion_logits import completion_logits
+from oven_learner.losses.completion_logits import completion_logits, padded
 from oven_learner.losses.generated import Generated
 
 CARRIED = "oven_reference"
@@ -79,13 +79,9 @@ class Supervised(Channel):
     def _tokenized(self, texts: list[str], device: torch.device) -> tuple[Tensor, Tensor]:
         """Ids and mask, (b, C), padded on the right."""
         tokenizer = self._trainer.processing_class
-        tokens = [[*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id] for text in texts]
-        ids = torch.full((len(tokens), max(map(len, tokens))), tokenizer.pad_token_id)
-        mask = torch.zeros_like(ids)
-        for row, one in enumerate(tokens):
-            ids[row, : len(one)] = torch.tensor(one)
-            mask[row, : len(one)] = 1
-        return ids.to(device), mask.to(device)
+        return padded(
+            [[*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id] for text in texts], device
+        )
 
     def _text(self, row: Mapping[str, Any]) -> str | None:
         if self.column not in row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,39 @@ def test_a_refusal_was_paid_for_though_another_sample_failed_on_the_way(tmp_path
     file.close()
 
 
+def test_again_asks_once_more_what_failed_for_good_and_then_not_again(tmp_path: Path) -> None:
+    refused = answer(finish="refusal", calls=(), text="No.")
+    replayed(tmp_path, Model(refused, ModelFailure("malformed_request")))
+
+    def called(*script: Answer | Exception) -> tuple[int, int]:
+        """How many questions a call with --again asked, and how many it leaves."""
+        teacher, model = settings(), Model(*script)
+        file = RepliesFile(tmp_path / "replies.jsonl", TRACES, {"t": teacher.described()}, {"t": "f"}, again=True)
+        asyncio.run(Replay(TRACES, [Teacher("t", teacher, model)], file).run())
+        left = sum(file.wants(("t", trace.id, step)) for trace in TRACES for step in range(4))
+        file.close()
+        return len(model.asked), left
+
+    assert called(refused, refused) == (2, 0), "what is refused again is neither asked about nor left"
+    assert called(ModelFailure("timeout"), refused) == (2, 1), "a time-out may be better luck the next time"
+    file = RepliesFile(tmp_path / "replies.jsonl", TRACES, {}, {})
+    assert [file.wants(("t", TRACES[0].id, step)) for step in range(3)] == [True, False, False]
+    file.close()
+
+
+def test_a_state_that_a_teacher_turns_down_is_settled_where_it_answers_about_others(tmp_path: Path) -> None:
+    (tmp_path / "deaf").mkdir()
+    model = Model(answer(), ModelFailure("bad_request"))
+    replayed(tmp_path, model)
+    file = RepliesFile(tmp_path / "replies.jsonl", TRACES, {}, {})
+    assert len(model.asked) == STATES and not file.wants(("t", TRACES[0].id, 1))
+    file.close()
+    replayed(tmp_path / "deaf", Model(*[ModelFailure("bad_request")] * 3))
+    file = RepliesFile(tmp_path / "deaf" / "replies.jsonl", TRACES, {}, {})
+    assert file.wants(("t", TRACES[0].id, 0)), "its settings are wrong, and are mended before the next call"
+    file.close()
+
+
 def test_few_failures_are_asked_about_once_more_and_many_are_not(tmp_path: Path) -> None:
     few, many = tmp_path / "few", tmp_path / "many"
     few.mkdir()
@@ -164,7 +198,7 @@ def test_few_failures_are_asked_about_once_more_and_many_are_not(tmp_path: Path)
 
 def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
     first = RepliesFile(tmp_path / "r.jsonl", TRACES, {}, {})
-    with pytest.raises(StoreInUseError, match="another process writes"):
+    with pytest.raises(StoreInUseError, match=f"another process, {os.getpid()}, writes to .*r.jsonl; wait for it"):
         RepliesFile(tmp_path / "r.jsonl", TRACES, {}, {})
     first.close()
     RepliesFile(tmp_path / "r.jsonl", TRACES, {}, {}).close()
@@ -270,12 +304,35 @@ def test_a_forecast_is_fitted_to_what_replies_were_billed(tmp_path: Path) -> Non
     assert "fitted to 32 states" in cost_forecast.lines([found])[0]
 
 
+def test_a_forecast_is_for_what_a_replay_would_ask(tmp_path: Path) -> None:
+    file, path = teachers(price=Price(input=1, output=1)), tmp_path / "replies.jsonl"
+    jsonl.write(path, [reply(0, None), reply(1, None, failure="refusal"), reply(2, 0)])
+    states = [forecast_all(file, file.endpoints(), TRACES[:1], path, again=again)[0].states for again in (False, True)]
+    assert states == [2, 3]
+
+
 def test_an_unknown_price_is_said_and_is_not_0(tmp_path: Path) -> None:
     file = teachers()
     (found,) = forecast_all(file, file.endpoints(), TRACES, tmp_path / "none.jsonl")
     assert found.usd is None and found.tokens_in > 0
     assert "the price of t is not known" in "\n".join(cost_forecast.lines([found]))
     assert cost_forecast.as_json([found])["usd"] is None
+    path = tmp_path / "replies.jsonl"
+    jsonl.write(path, [reply(0, 0, usd=None), reply(1, 0)])
+    (found,) = forecast_all(file, file.endpoints(), TRACES, path)
+    said = cost_forecast.as_json([found])
+    assert said["spent"] is None and said["teachers"]["t"]["spent"] is None
+
+
+def test_a_forecast_without_replies_says_what_it_assumes_and_counts_a_request_for_each_sample(tmp_path: Path) -> None:
+    price, path = Price(input=1, output=1, cached_input=0.1), tmp_path / "none.jsonl"
+    tokens = {}
+    for wire, provider in (("one request", {}), ("one each", {"provider": "claude"})):
+        file = teachers(price=price, samples=3, **provider)
+        (found,) = forecast_all(file, file.endpoints(), TRACES, path)
+        tokens[wire] = found.tokens_in
+        assert "90% of what a state repeats come from the cache" in cost_forecast.lines([found])[0]
+    assert tokens["one each"] == pytest.approx(3 * tokens["one request"], abs=2)
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -297,6 +354,8 @@ ONE = "teachers:\n  t: {family: f, provider: compatible, model: m, base_url: 'ht
         ("teachers:\n  t: {family: f, provider: compatibel, model: m}", "did you mean 'compatible'"),
         ("teachers:\n  t: {family: f, provider: compatible, model: m}", "needs teachers.t.base_url"),
         ("teachers:\n  't t\\e[2J': {family: f, provider: compatible, model: m}", "cannot be a teacher's name"),
+        (ONE.replace("  t:", "  été:") + "}", "cannot be a teacher's name"),
+        (ONE.replace("  t:", "  -t:") + "}", "cannot be a teacher's name"),
         (ONE + "}\nbudget: {usd: 0}", "greater than 0"),
         (ONE + "}\nbudget: {usd: 1}", "the price of 'm'"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from oven_agents.traces.pairs_command import PAIRS
 from oven_bench.trace_pairs.scripted_replay import Skills, scripted
 from oven_controller.errors import ConfigError
 from oven_controller.traces import jsonl
+from oven_learner.losses.pair_tokens import end_tokens, rendered
 from oven_learner.recipes.repair.action_scores import action_scores
-from oven_learner.recipes.repair.chat_format import build_tokenizer
+from oven_learner.recipes.repair.chat_format import END, build_tokenizer
 from oven_learner.recipes.repair.settings import RepairSettings
 from oven_learner.recipes.repair.warm_policy import build_model
 
@@ -40,6 +42,18 @@ def test_a_score_is_the_sum_of_the_tokens_log_probabilities(policy: Path) -> Non
     assert list(action_scores(policy, [(state, REPAIR.tools, actions[:1])])) == [(short,)]
     beyond = called("read", path="x" * 5000)
     assert list(action_scores(policy, [(state, REPAIR.tools, (beyond,))])) == [(None,)], "it is outside the window"
+
+
+def test_a_turn_ends_where_the_policys_generation_does() -> None:
+    words: Any = build_tokenizer(["read median.py", "submit"])
+    model = build_model(RepairSettings(hidden=16, layers=1, heads=2, ffn=16), words)
+    turn = words.convert_tokens_to_ids(END)
+    words.eos_token = "<pad>"  # as a tokenizer says whose sequences end otherwise than its turns
+    assert end_tokens(words, model) == {words.eos_token_id, turn}
+    model.generation_config.eos_token_id = [turn]
+    ends = end_tokens(words, model)
+    _, (action,) = rendered(words, REPAIR.state(1), REPAIR.tools, [called("submit")], ends)
+    assert action is not None and action[-1] == turn, "the template's line break is not sampled"
 
 
 def test_pairs_are_tested_on_the_policys_log_ratios(

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
 from oven_controller.sandbox.limits import Limits
 from oven_learner.environments.instance import Instance, read_instances
 from oven_learner.environments.patches import apply_patch, make_patch
 from oven_learner.environments.repair import RepairEnvironment
 from oven_learner.environments.repositories import Repositories
-from oven_learner.environments.sandboxed_tests import SandboxedTests
+from oven_learner.environments.sandboxed_tests import Outcome, SandboxedTests
 from oven_learner.environments.session import RepairSession
 from oven_learner.environments.small_functions import SHAPES, TrustedTests, tasks
 from oven_learner.environments.workspace import ToolError, Workspace
@@ -118,6 +118,57 @@ def test_code_that_does_not_end_or_ends_its_process_passes_nothing(code: str, en
     assert tests.runs["remembered"] == 1
 
 
+def sent(text: str) -> str:
+    return f"def total(price):\n    {text}\n    return 4\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "kind"),
+    [
+        (sent("while True: print('x' * 1000)"), "timeout", "timeout"),
+        (sent("for _ in range(2000): print('x' * 100)"), "passed", "completed"),
+        (sent("import ctypes; ctypes.string_at(0)"), "died", "died"),
+        (sent("raise KeyboardInterrupt"), "died", "error"),
+        (sent("open('/tmp/outside', 'w')"), "failed", "completed"),
+        (sent("open(__file__, 'w')"), "failed", "completed"),
+        (sent("import os; os.kill(os.getppid(), 9)"), "failed", "completed"),
+    ],
+)
+def test_runs_are_counted_by_how_they_ended(code: str, outcome: str, kind: str) -> None:
+    tests = SandboxedTests({"functions": Limits(block_s=0.5, output_bytes=20_000)})
+    assert tests.outcomes({**FILES, "shop.py": code}, SHOP.FAIL_TO_PASS) == {SHOP.FAIL_TO_PASS[0]: outcome}
+    assert dict(tests.runs) == {kind: 1}
+
+
+NO_PYTEST = {"pytest.py": "raise ImportError('it is not installed')\n", "test_a.py": "def test_a():\n    pass\n"}
+
+
+def test_a_machine_that_cannot_run_tests_is_no_failed_test() -> None:
+    tests = SandboxedTests()
+    with pytest.raises(ProcessError, match="pytest cannot be imported in the sandbox"):
+        tests.outcomes(NO_PYTEST, ("test_a.py::test_a",), "pytest")
+    assert not tests.runs
+    with pytest.raises(ProcessError, match="none of the 1 tests of shop-1 is found"):
+        RepairSession(SHOP.model_copy(update={"FAIL_TO_PASS": ("no.py::a",), "PASS_TO_PASS": ()}), FILES, Absent())
+
+
+class Absent(TrustedTests):
+    """Of none of the tests there is a file."""
+
+    def outcomes(self, files: Mapping[str, str], tests: Sequence[str], *_: object) -> dict[str, Outcome]:
+        return dict.fromkeys(tests, "missing")
+
+
+def test_a_test_that_is_not_there_keeps_none_of_the_others_from_running() -> None:
+    files = {
+        "test_a.py": "import pytest\n@pytest.mark.parametrize('n', [1, 2])\ndef test_a(n):\n    assert n == 1\n",
+        "test_b.py": "import nothing_of_the_kind\n",
+    }
+    wanted = ("test_a.py::test_a[1]", "test_a.py::test_a[2]", "test_a.py::gone", "test_b.py::test_b", "no.py::test")
+    found = SandboxedTests().outcomes(files, wanted, "pytest")
+    assert list(found.values()) == ["passed", "failed", "missing", "failed", "missing"]
+
+
 class TestInstances:
     def row(self, **changes: object) -> dict[str, object]:
         published = SHOP.model_dump(exclude={"files"}) | {
@@ -141,9 +192,11 @@ class TestInstances:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            ("", "has no instance"),
-            ('{"repo": ', "is not JSON, or was cut"),
-            ("[1]\n", "list where an instance's object should be"),
+            ("", "is empty"),
+            ("\n", "has no instance"),
+            ('{"repo": ', "line 1: cut"),
+            ('{"repo": \n', "line 1: not json"),
+            ("[1]\n", "a list, and a record is an object"),
             ('{"instance_id": "a"}\n', "Field required"),
         ],
     )
@@ -151,6 +204,14 @@ class TestInstances:
         file = tmp_path / "lite.jsonl"
         file.write_text(text)
         with pytest.raises(ConfigError, match=said):
+            list(read_instances(file))
+
+    def test_two_instances_of_one_id_are_refused_where_they_differ(self, tmp_path: Path) -> None:
+        file = tmp_path / "lite.json"
+        file.write_text(json.dumps([self.row(), self.row()]))
+        assert len(list(read_instances(file))) == 2
+        file.write_text(json.dumps([self.row(), self.row(base_commit="1" * 40)]))
+        with pytest.raises(ConfigError, match="another instance is called 'shop-1', too"):
             list(read_instances(file))
 
     @pytest.mark.parametrize(
@@ -176,6 +237,12 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
     path.mkdir()
     (path / "shop.py").write_text(FILES["shop.py"])
     (path / "logo.png").write_bytes(b"\xff\xd8")
+    kept = {"tests/__init__.py": "", "version.py": "# $Format:%H$\n"}
+    kept[".gitattributes"] = "tests export-ignore\nversion.py export-subst\n"
+    for name, text in kept.items():
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).write_text(text)
+    (path / "link.py").symlink_to("shop.py")
     environment = {"GIT_CONFIG_GLOBAL": "/dev/null", "PATH": "/usr/bin:/bin:/usr/local/bin", "HOME": str(tmp_path)}
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]
     for arguments in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "first"]):
@@ -189,16 +256,21 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
         update={
             "files": {},
             "base_commit": commit.stdout.decode().strip(),
-            "test_patch": make_patch({}, {"tests/test_shop.py": test}),
+            "test_patch": make_patch({}, {"tests/test_shop.py": test, "tests/data.txt": "4"}),
             "FAIL_TO_PASS": ("tests/test_shop.py::TestTotal::test_a",),
             "PASS_TO_PASS": (),
         }
     )
     repositories = Repositories(tmp_path)
-    assert repositories.files(instance) == {"shop.py": FILES["shop.py"], "tests/test_shop.py": test}
+    assert repositories.files(instance) == kept | {
+        "shop.py": FILES["shop.py"], "tests/test_shop.py": test, "tests/data.txt": "4",
+    }  # fmt: skip
     environment_ = RepairEnvironment({"shop-1": instance}, repositories.files, SandboxedTests())
     environment_.reset(instance_id="shop-1", prompt=[])
     assert environment_.run_tests() == "1 of 1 failed: TestTotal::test_a"
+    assert "holds tests" in environment_.edit("tests/data.txt", "4", "5"), (
+        "what the patch of tests brings stays as it is"
+    )
     assert environment_.edit("shop.py", "- 3", "+ 3") == "edited"
     assert environment_.newest_call is not None and environment_.newest_call.reward == 1
     environment_.submit()
@@ -207,6 +279,11 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
         repositories.check(instance.model_copy(update={"base_commit": "1" * 40}))
     with pytest.raises(UnknownNameError, match="shop-1"):
         environment_.reset(instance_id="shop-2")
+    found = subprocess.run(["git", "rev-parse", "HEAD:shop.py"], cwd=path, check=True, capture_output=True)
+    blob = found.stdout.decode().strip()
+    (path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    with pytest.raises(ConfigError, match=r"lacks 'shop.py' of commit .* clone it anew"):
+        repositories.files(instance)
 
 
 class TestGeneratedTasks:
@@ -250,7 +327,10 @@ def path(instance: Instance) -> str:
     return instance.problem_statement.partition(":")[0]
 
 
-LINES = st.lists(st.sampled_from(["a", "b", "  c", "", "@@ -1 +1 @@", "--- x", "+y"]), max_size=8)
+LINES = st.lists(
+    st.sampled_from(["a", "b", "  c", "", "@@ -1 +1 @@", "--- x", "-- x", "++ y", "+y", "form\x0cfeed", "r\r"]),
+    max_size=8,
+)
 
 
 @given(LINES, LINES, st.booleans())
@@ -275,5 +355,55 @@ def test_a_patch_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match="does not fit f: line 1 is not 'a'"):
         apply_patch({"f": "x\nb\n"}, patch)
     assert apply_patch(files, make_patch(files, {"g": "a\n"})) == {"g": "a\n"}
-    with pytest.raises(ConfigError, match="only text is patched"):
-        apply_patch(files, "diff --git a/f b/g\nsimilarity index 100%\nrename from f\nrename to g\n")
+    assert files == {"f": "a\nb\n"}
+
+
+@given(st.dictionaries(st.sampled_from("fgh"), st.sampled_from(["", "a", "a\n", "a\nb\n"])), st.booleans())
+def test_a_patch_makes_and_deletes_files_also_empty_ones(files: dict[str, str], back: bool) -> None:
+    before, after = ({}, files) if back else (files, {})
+    assert apply_patch(before, make_patch(before, after)) == after
+
+
+HEAD = "diff --git a/f b/f\n--- a/f\n+++ b/f\n"
+OUTSIDE = "which is not inside the repository"
+
+
+@pytest.mark.parametrize(
+    ("patch", "said"),
+    [
+        ("diff --git a/f b/g\nsimilarity index 100%\nrename from f\nrename to g\n", "only text is patched"),
+        ("diff --git a/f b/f\nold mode 100644\nnew mode 100755\n", "only text is patched"),
+        (
+            "diff --git a/f b/g\nsimilarity index 90%\ncopy from f\ncopy to g\n--- a/f\n+++ b/g\n@@ -1 +1 @@\n-a\n+c\n",
+            "only text is patched",
+        ),
+        ("--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+c\n", "without a line `diff --git"),
+        ("not a patch", "without a line `diff --git"),
+        (HEAD + "@@ -1,2 +1,2 @@\n-a\n+c\n", "was cut, or its hunk at line 1 counts its lines wrong"),
+        (HEAD + "@@ -1 +1 @@\n-a\n+c\n+d\n", "a line outside its hunks: '\\+d'"),
+        (HEAD + "@@ -1 +1,2 @@\n-a\n+c\n d\n", "was cut, or its hunk at line 1 counts"),
+        (HEAD + "@@ -2 +2 @@\n-b\n+c\n@@ -1 +1 @@\n-a\n+c\n", "a hunk begins after line 0 of 2 lines"),
+        (HEAD + "@@ -9,0 +10 @@\n+c\n", "a hunk begins after line 9 of 2 lines"),
+        (HEAD + "@@ -1 +1 @@\n-a\n+c\n\\ No newline at end of file\n", "ends a line without a newline"),
+        (HEAD.replace("/f\n", "/other\n") + "@@ -1 +1 @@\n-a\n+c\n", "changes other, and the repository has no such"),
+        ("diff --git a/f b/f\n--- /dev/null\n+++ b/f\n@@ -0,0 +1 @@\n+c\n", "makes f anew, and the repository has it"),
+        ("diff --git a/f b/f\n--- a/f\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n", "deletes f and leaves 1 of its lines"),
+        ("diff --git a/x b/x\n--- /dev/null\n+++ b/../x\n@@ -0,0 +1 @@\n+c\n", OUTSIDE),
+        ("diff --git a/x b/x\n--- /dev/null\n+++ /etc/x\n@@ -0,0 +1 @@\n+c\n", OUTSIDE),
+        ("diff --git a/../x b/../x\nnew file mode 100644\n", OUTSIDE),
+        ('diff --git x x\n--- /dev/null\n+++ "b/\\303\\251"\n@@ -0,0 +1 @@\n+c\n', "core.quotePath=false"),
+    ],
+)
+def test_a_patch_that_is_not_whole_or_leaves_the_repository_is_refused(patch: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        apply_patch({"f": "a\nb\n"}, patch)
+
+
+def test_a_patch_is_read_as_git_reads_it() -> None:
+    """A message before it, a signature behind it, an empty line's space that an editor stripped, a last line without
+    its end."""
+    patch = f"From: a\n\n{HEAD}@@ -1,3 +1,3 @@\n a\n\n-b\n+c\n-- \n2.43.0\n"
+    assert apply_patch({"f": "a\n\nb\n"}, patch) == {"f": "a\n\nc\n"}
+    assert apply_patch({"f": "a\n"}, f"{HEAD}@@ -1 +1 @@\n-a\n+c") == {"f": "c\n"}
+    renamed = HEAD.replace("b/f", "b/g") + "@@ -1 +1 @@\n-a\n+c\n"
+    assert apply_patch({"f": "a\n"}, renamed) == {"g": "c\n"} and apply_patch({"f": "a"}, "") == {"f": "a"}

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.unit.learner.test_trace_recorder import TASKS, recorded, shown
 
 from oven_controller.errors import ConfigError
-from oven_learner.environments.openenv_client import served
+from oven_learner.environments.openenv_client import OpenEnvRepair, served
+from oven_learner.environments.repair import RepairEnvironment
+from oven_learner.environments.session import RepairSession
+from oven_learner.environments.small_functions import TrustedTests
 from oven_learner.recipes.repair.demonstrations import Habits
 
 MISSING = find_spec("openenv") is None
@@ -22,6 +27,37 @@ def test_the_traces_are_the_same(tmp_path: Path) -> None:
         behind = recorded(tmp_path, script, environment)
     assert behind == recorded(tmp_path, script)
     assert {one.ended for one in behind} == {"submitted"}
+
+
+class Client:
+    """OpenEnv's client without its wire: observations as its server gives them."""
+
+    def __init__(self) -> None:
+        self._session = RepairSession(TASKS[0], TASKS[0].files, TrustedTests())
+
+    def _seen(self, **said: Any) -> Any:
+        session = self._session
+        seen = {"solved": session.solved, "feedback": session.feedback, "digest": session.digest, **said}
+        return SimpleNamespace(observation=seen, reward=0.0)
+
+    def reset(self, instance_id: str) -> Any:
+        return self._seen(text="", failed=False)
+
+    def step(self, action: dict[str, Any]) -> Any:
+        result = self._session.call(action["tool"], action["arguments"])
+        return self._seen(text=result.text, failed=result.failed)
+
+
+def test_the_policy_may_be_told_which_tests_fail_behind_openenv_too() -> None:
+    behind, here = (
+        OpenEnvRepair(Client()),
+        RepairEnvironment({TASKS[0].instance_id: TASKS[0]}, lambda one: one.files, TrustedTests()),
+    )
+    for environment in (behind, here):
+        environment.reset(instance_id=TASKS[0].instance_id)
+        failing = environment.feedback
+        environment.submit()
+        assert environment.feedback == failing and failing is not None and failing.startswith("failed: test_")
 
 
 @pytest.mark.skipif(not MISSING, reason="the extra openenv is installed")

@@ -21,7 +21,7 @@ from oven_learner.environments.small_functions import TrustedTests, tasks
 from oven_learner.recipes.repair.chat_format import ASSISTANT, END
 from oven_learner.recipes.repair.collect_command import COLLECT
 from oven_learner.recipes.repair.demonstrations import Habits, demonstration
-from oven_learner.recipes.repair.job import build, lines_of
+from oven_learner.recipes.repair.job import build, lines_of, repair_trainer
 from oven_learner.recipes.repair.recipe import RECIPE
 from oven_learner.recipes.repair.settings import RepairSettings, parse_start
 from oven_learner.recipes.repair.warm_policy import OTHERS, alike_batches, answers, collate, vocabulary, warm_policy
@@ -91,7 +91,22 @@ def test_the_warm_policy_is_kept_and_training_it_leaves_no_trace(cache: Path, ca
     assert not torch.equal(weights[0], torch.cat([one.flatten() for one in other.parameters()]))
     with caplog.at_level(logging.WARNING):
         warm_policy(TINY.model_copy(update={"solved_from": 1.0}), 1, cache, TrustedTests())
-    assert "allow more steps (sft_steps)" in caplog.text
+        warm_policy(TINY.model_copy(update={"solved_from": 1.0}), 1, cache, TrustedTests())
+    assert caplog.text.count("allow more steps (sft_steps)") == 2, "of one from the cache, too"
+
+
+def test_a_training_may_begin_with_the_policy_of_another_seed(cache: Path, tmp_path: Path) -> None:
+    def begun(seed: int, **more: Any) -> Any:
+        return repair_trainer(TINY, parse_start("tuned"), seed, tmp_path, cache, tests=SandboxedTests(), **more)
+
+    def start(trainer: Any) -> list[torch.Tensor]:
+        return [one.detach() for one in trainer.model.parameters()]
+
+    own, of_another = begun(1), begun(2, policy_seed=1)
+    assert all(torch.equal(*two) for two in zip(start(own), start(of_another), strict=True))
+    assert own.train_dataset["prompt"] != of_another.train_dataset["prompt"]
+    with pytest.raises(ConfigError, match="no task to attempt"):
+        begun(1, instances=[])
 
 
 def test_a_job_trains_records_each_rollout_and_measures_what_is_held_out(cache: Path, tmp_path: Path) -> None:
@@ -125,7 +140,9 @@ class TestCollect:
         monkeypatch.setenv("OVEN_HOME", str(tmp_path))
         out = tmp_path / "traces.jsonl"
         assert COLLECT.run([str(out), "-n", "3", "--json", *SETTINGS]) == 0
-        said = json.loads(capsys.readouterr().out.splitlines()[-1])
+        printed = capsys.readouterr()
+        said = json.loads(printed.out)
+        assert not printed.err, "no progress of a library's"
         assert (said["traces"], said["tasks"]) == (3, 2)
         traces = list(jsonl.read(out, Trace))
         assert len(traces) == 3 and {one.task.split for one in traces} == {"collected"}
@@ -137,8 +154,10 @@ class TestCollect:
         [
             (["--set", "hidden"], "write NAME=VALUE"),
             (["--set", "hidden=big"], "--set hidden: .*valid integer"),
+            (["--set", "hidden=["], "is not YAML"),
+            (["--set", "shapes=[cube]"], "no shape is called 'cube'"),
             (["--set", "hiden=3"], "--set hiden: Extra inputs"),
-            (["--instances", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+            (["--instances", "nowhere.jsonl"], "nowhere.jsonl is not there"),
         ],
     )
     def test_a_wrong_option_is_named(self, arguments: list[str], said: str, tmp_path: Path) -> None:

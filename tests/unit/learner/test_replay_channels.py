@@ -27,8 +27,10 @@ from oven_controller.traces.records import Message, Pair, Tool, ToolCall
 from oven_learner.hf import trainer_snapshot
 from oven_learner.hf.attach import attach
 from oven_learner.losses import ChannelTrainer, Hints, ReplayImitation, ReplayPreference, SelfDistillation
+from oven_learner.losses.generated import Generated
 from oven_learner.losses.pair_sampler import PairSampler
 from oven_learner.losses.pair_tokens import PairTokens
+from oven_learner.losses.replay_preference import StartingPolicy
 from oven_learner.losses.self_distillation import HINTED
 from oven_learner.testing import FakeLink
 
@@ -249,6 +251,28 @@ def test_five_steps_with_all_on_lower_the_loss(tmp_path: Path) -> None:
     assert seen[-1]["channel/replay/accuracy"] > seen[0]["channel/replay/accuracy"]
 
 
+def test_the_start_of_a_training_is_measured_once_also_with_a_pair_that_has_no_number() -> None:
+    start = StartingPolicy(pairs(), torch.device("cpu"))
+    assert not start.known
+    start.put(torch.tensor([[math.nan, *[-1.0] * 4], [-2.0] * 5]))
+    assert start.known
+
+
+def test_completions_are_gathered_where_a_siblings_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On several ranks that is a collective over all completions, once a step."""
+    gathered: list[Any] = []
+
+    def gather(said: Any) -> Any:
+        gathered.append(said)
+        return said
+
+    monkeypatch.setattr("oven_learner.losses.hints.gather_object", gather)
+    made = Generated([{"feedback": "no"}] * 2, ["a"] * 2, [[1], [2]], torch.ones(2), [[]] * 2, None, 2)
+    alone = Hints(sibling=False).prompts(made, str, 0)
+    assert not gathered and "no" in alone[0] and "[2]" not in alone[0]
+    assert "[2]" in Hints().prompts(made, str, 0)[0] and gathered == [[[1], [2]]]
+
+
 def test_weights_are_knobs_with_gauges(tmp_path: Path) -> None:
     job = game(tmp_path, ChannelTrainer, channels=of_keys(0.0), max_steps=4)
     line = FakeLink({1: ("channel.sdpo", 0.5), 2: ("channel.replay", 0.25)})
@@ -377,6 +401,10 @@ def test_what_cannot_be_trained_on_is_refused_or_counted(tmp_path: Path, caplog:
         made(ReplayPreference([]))
     with pytest.raises(ConfigError, match=r"none of 1 pairs .*: 1 whose two actions are the same tokens"):
         made(ReplayPreference([PairTokens((4,), (5, 2), (5, 2))]))
+    with pytest.raises(ConfigError, match=r"none of 1 pairs .*: 1 with a state of no tokens"):
+        made(ReplayPreference([PairTokens((), (5, 2), (6, 2))]))
+    with pytest.raises(ConfigError, match="longest 0 tokens; give 1 or more, or None"):
+        ReplayPreference(pairs(), longest=0)
     with pytest.raises(ConfigError, match="no chat template"):
         made(ReplayPreference(PRESSED))
     with pytest.raises(ConfigError, match="a second time within a step"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from oven_controller.traces.completeness import check
 from oven_controller.traces.records import Trace
 from oven_learner.environments.recorder import Recorder
 from oven_learner.environments.repair import RepairEnvironment
+from oven_learner.environments.rollout_steps import Rollout, steps_of
 from oven_learner.environments.sandboxed_tests import Outcome
 from oven_learner.environments.small_functions import TrustedTests, tasks
 from oven_learner.losses.channel_trainer import ChannelTrainer
@@ -182,9 +184,9 @@ def test_calls_that_do_not_reach_the_environment_are_in_the_trace(folder: Path) 
             "{'error': 'Tool delete not found.'}",
             "{'error': \"RepairTools.read() got an unexpected keyword argument 'file'\"}",
         ]
-        assert "nonsense" in one.steps[-1].action.content
+        assert "nonsense" in one.steps[-1].action.content and one.meta == {"unparsed_calls": [2]}
     assert check(found).whole  # the policy did it
-    assert dict(check(found).unusable) == {"unknown_tool": 4, "arguments_outside_schema": 4}
+    assert dict(check(found).unusable) == {"unknown_tool": 4, "arguments_outside_schema": 4, "call_not_parsed": 4}
 
 
 class Dice:
@@ -232,6 +234,23 @@ def test_any_environment_of_trl_can_be_recorded(folder: Path) -> None:
     assert found[0].prompt[-1].content.endswith(" Roll.") and found[0].tools[0].name == "roll"
 
 
+class Pictures(Dice):
+    """Its tool answers with parts, of which one is a picture."""
+
+    def look(self) -> list[dict[str, Any]]:
+        """Look at the table."""
+        return [{"type": "text", "text": "a die"}, {"type": "image", "image": None}]
+
+
+def test_what_a_trace_has_no_place_for_is_counted(folder: Path) -> None:
+    message = {"role": "assistant", "content": "", "tool_calls": [{"type": "custom", "name": "look"}]}
+    result = {"role": "tool", "name": "look", "content": Pictures().look()}
+    lost: Counter[str] = Counter()
+    ((step,), waiting) = steps_of([message, result], [], Rollout([], [1, 2], [1, 1], None), lost, known=False)
+    assert step.action.calls[0].name == "look" and not waiting
+    assert step.result is not None and step.result[0].content == "a die" and lost == {"a part of type image": 1}
+
+
 class Outage(TrustedTests):
     """Tests whose sandbox is gone after the first run."""
 
@@ -250,12 +269,22 @@ def test_an_environment_that_fails_is_no_reward_of_0(folder: Path) -> None:
         recorded(folder, shown(Habits(right=1.0)), lambda: RepairEnvironment(by_id, lambda one: one.files, tests))
 
 
-def test_a_trace_that_cannot_be_kept_ends_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def full(trace: Trace) -> None:
-        raise OSError(28, "No space left on device")
+def test_a_trace_that_cannot_be_kept_ends_nothing_and_the_next_one_says_so(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept: list[Trace] = []
+    full = iter([True, True, False, False])
 
-    recorded(folder, shown(Habits(right=1.0)), sink=full)
+    def sink(trace: Trace) -> None:
+        if next(full):
+            raise OSError(28, "No space left on device")
+        kept.append(trace)
+
+    recorded(folder, shown(Habits(right=1.0)), sink=sink)
     assert caplog.text.count("a trace is not recorded") == 1 and "No space left" in caplog.text
+    assert [one.meta for one in kept] == [{"lost_before": 2}, {}]
+    found = check(kept)
+    assert not found.whole and found.traces_lacking == {"traces before it are lost": 2}
 
 
 def test_an_environment_that_cannot_be_recorded_is_refused() -> None:

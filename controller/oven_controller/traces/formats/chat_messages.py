@@ -34,6 +34,22 @@ def to_chat(message: Message) -> dict[str, Any]:
     return made
 
 
+def to_template(message: Message) -> dict[str, Any]:
+    """As Hugging Face's chat templates take it: without ids, and with a call's arguments as the object that they are.
+    Arguments that are not JSON stay text."""
+    made: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning:
+        made["reasoning_content"] = message.reasoning
+    if message.calls:
+        made["tool_calls"] = [
+            {"type": "function", "function": {"name": call.name, "arguments": _parsed(call.arguments)}}
+            for call in message.calls
+        ]
+    if message.role == "tool" and message.name:
+        made["name"] = message.name
+    return made
+
+
 def from_chat(said: object, lost: Counter[str]) -> Message:
     """Ours. `lost` counts what a message of ours has no place for, by kind. Raises NotReadable."""
     if not isinstance(said, Mapping):
@@ -125,6 +141,13 @@ def split(messages: Iterable[Message]) -> tuple[tuple[Message, ...], tuple[Trace
         for action, result in steps
     )
     return tuple(prompt), made
+
+
+def _parsed(arguments: str) -> Any:
+    try:
+        return json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return arguments
 
 
 def _text(said: Mapping[str, Any], name: str) -> str:

@@ -83,6 +83,9 @@ class MiniSweAgent:
                 yield BadLine(number, "malformed", f"{file.name}: {error}"[:SHOWN])
             except (ValidationError, RecursionError) as error:
                 yield BadLine(number, "malformed", f"{file.name}: {reason(error)}"[:SHOWN])
+            except (AttributeError, LookupError, TypeError) as error:
+                why = f"{file.name}: a field has another form than it should ({reason(error)})"
+                yield BadLine(number, "malformed", why[:SHOWN])
             except ValueError as error:
                 fault = str(error) if isinstance(error, ConfigError) else f"{file.name}: {reason(error)}"
                 yield BadLine(number, "not_json", fault[:SHOWN])

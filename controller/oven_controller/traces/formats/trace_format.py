@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -82,6 +83,8 @@ class LineFormat:
                 yield BadLine(number, "malformed", str(error)[:SHOWN])
             except (ValidationError, RecursionError) as error:
                 yield BadLine(number, "malformed", reason(error)[:SHOWN])
+            except (AttributeError, LookupError, TypeError) as error:
+                yield BadLine(number, "malformed", f"a field has another form than it should ({reason(error)})"[:SHOWN])
 
     def write(self, path: Path, traces: Iterable[Trace]) -> int:
         """To the file, or to the format's file in a folder that is there."""
@@ -94,7 +97,11 @@ class LineFormat:
                     out.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
                 count += 1
         for name, content in self.beside().items():
-            file.with_name(name).write_bytes(content)
+            with (
+                contextlib.suppress(FileExistsError),
+                file.with_name(name).open("xb") as out,
+            ):  # one that is there stays
+                out.write(content)
         return count
 
     def _file(self, path: Path) -> Path:

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from oven_controller.errors import ConfigError, reason
 from oven_controller.traces.records import Message, Tool
-from oven_learner.losses.pair_tokens import chat_message, chat_tool, to_the_end
+from oven_learner.losses.pair_tokens import end_tokens, rendered
 from oven_learner.recipes.quiet_libraries import quiet_libraries
 
 Asked = tuple[Sequence[Message], Sequence[Tool], Sequence[Message]]
@@ -28,18 +28,13 @@ def action_scores(policy: Path, asked: Iterable[Asked]) -> Iterator[tuple[float 
     quiet_libraries()
     model, words = _loaded(policy)
     window = getattr(model.config, "max_position_embeddings", None)
+    ends = end_tokens(words, model)
     for state, tools, actions in asked:
-        messages = [chat_message(message) for message in state]
-        given = [chat_tool(tool) for tool in tools] or None
-        before = _render(words, messages, given, add_generation_prompt=True)
-        found: list[float | None] = []
-        for action in actions:
-            whole = _render(words, [*messages, chat_message(action)], given, add_generation_prompt=False)
-            ids = to_the_end(whole[len(before) :], words)
-            fits = window is None or len(before) + len(ids) <= window
-            same = whole[: len(before)] == before
-            found.append(_log_prob(model, before, ids) if ids and fits and same else None)
-        yield tuple(found)
+        before, said = rendered(words, state, tools, actions, ends)
+        yield tuple(
+            _log_prob(model, before, ids) if ids and (window is None or len(before) + len(ids) <= window) else None
+            for ids in said
+        )
 
 
 def _loaded(policy: Path) -> tuple[Any, Any]:
@@ -53,13 +48,6 @@ def _loaded(policy: Path) -> tuple[Any, Any]:
     if words.chat_template is None:
         raise ConfigError(f"the tokenizer in {policy} has no chat template, by which states are rendered; give it one")
     return (model.cuda() if torch.cuda.is_available() else model).eval(), words
-
-
-def _render(words: Any, messages: list[dict[str, Any]], tools: Any, *, add_generation_prompt: bool) -> list[int]:
-    made = words.apply_chat_template(
-        messages, tools=tools, add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=True
-    )
-    return list(made["input_ids"])
 
 
 @torch.inference_mode()

@@ -10,6 +10,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from trl.chat_template_utils import parse_response
 
 from oven_learner.environments.session import RepairSession
+from oven_learner.losses.completion_logits import padded
 from oven_learner.recipes.repair.chat_format import ASSISTANT, after_results
 
 TURNS = 12
@@ -80,16 +81,14 @@ def _sampled(
     temperature: float,
 ) -> list[list[int]]:
     """An answer to each context, to its end-of-turn token."""
-    width = max(len(one) for one in contexts)
     pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
-    ids = torch.tensor([[pad] * (width - len(one)) + one for one in contexts], device=model.device)  # (B, P)
-    mask = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in contexts], device=model.device)
+    ids, mask = padded(contexts, model.device, left=True)  # (B, P)
     chosen = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
     with torch.no_grad():
         out = model.generate(  # type: ignore[misc]
             input_ids=ids, attention_mask=mask, max_new_tokens=most, pad_token_id=pad, eos_token_id=end, **chosen
         )  # (B, P + C)
-    answers = out[:, width:].tolist()
+    answers = out[:, ids.size(1) :].tolist()
     return [answer[: answer.index(end) + 1] if end in answer else answer for answer in answers]
 
 

@@ -41,7 +41,10 @@ def _collect(
         Path | None, typer.Option(metavar="DIR", help="Checkouts of the instances' repositories, as owner__name.")
     ] = None,
     openenv: Annotated[bool, typer.Option("--openenv", help="Carry calls out behind an OpenEnv server.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of the policy, the tasks and the rollouts.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the tasks and the rollouts.")] = 0,
+    policy_seed: Annotated[
+        int | None, typer.Option(min=0, help="Random seed of the warm policy.", show_default="as --seed")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="A=B", help="A setting of the recipe repair; repeatable.")
     ] = None,
@@ -70,7 +73,9 @@ def _collect(
 
     began, cpu = time.monotonic(), time.process_time()
     attempted = [chosen[at % len(chosen)] for at in range(wanted)]
-    traces = collected(settings, attempted, seed, Home().cache, repositories=repositories, openenv=openenv)[:rollouts]
+    traces = collected(
+        settings, attempted, seed, Home().cache, policy_seed=policy_seed, repositories=repositories, openenv=openenv
+    )[:rollouts]
     _written(out, b"".join(map(jsonl.line, traces)))
     report = summary(traces) | {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
     if as_json:
@@ -97,7 +102,10 @@ def _settings(given: Sequence[str]) -> RepairSettings:
         name, mark, value = one.partition("=")
         if not mark:
             raise ConfigError(f"--set {one}: write NAME=VALUE, e.g. --set sft_steps=800")
-        options[name] = yaml.safe_load(value)
+        try:
+            options[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ConfigError(f"--set {name}: {value!r} is not YAML; quote it, or write a number or a list") from None
     try:
         return RepairSettings.model_validate(options)
     except ValidationError as error:

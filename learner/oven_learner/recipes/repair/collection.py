@@ -26,12 +26,15 @@ def collected(
     seed: int,
     cache: Path,
     *,
+    policy_seed: int | None = None,
     repositories: Path | None = None,
     openenv: bool = False,
 ) -> list[Trace]:
-    """The traces of `group_size` attempts at each instance. Seeds torch's global generator: the same arguments give the
-    same traces, whether the calls are carried out here or behind OpenEnv. Raises ConfigError for an instance whose
-    repository is missing, and ProcessError where an attempt was not recorded."""
+    """The traces of `group_size` attempts at each instance, by the warm policy of `policy_seed` (None: of `seed`).
+
+    Seeds torch's global generator: the same arguments give the same traces, whether the calls are carried out here or
+    behind OpenEnv. Raises ConfigError for an instance whose repository is missing, and ProcessError where an attempt
+    was not recorded."""
     found: list[Trace] = []
     tests = SandboxedTests()
     different = list({one.instance_id: one for one in instances}.values())
@@ -47,6 +50,7 @@ def collected(
             Path(work),
             cache,
             tests=tests,
+            policy_seed=policy_seed,
             instances=different,
             environment=environment,
             sink=found.append,

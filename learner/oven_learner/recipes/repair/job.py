@@ -17,6 +17,7 @@ from typing import Any
 from datasets import Dataset
 from trl.trainer.grpo_config import GRPOConfig
 
+from oven_controller.errors import ConfigError
 from oven_controller.traces import jsonl
 from oven_controller.traces.records import Trace
 from oven_learner.environments.instance import Instance
@@ -61,20 +62,26 @@ def repair_trainer(
     tests: SandboxedTests | None = None,
     channels: Iterable[Channel] = (),
     trainer_class: type[ChannelTrainer] = ChannelTrainer,
-    instances: Sequence[Instance] = (),
+    policy_seed: int | None = None,
+    instances: Sequence[Instance] | None = None,
     environment: Callable[[], RepairTools] | None = None,
     sink: Callable[[Trace], None] | None = None,
     split: str = "train",
     first: int = 0,
     **arguments: Any,
 ) -> Any:
-    """The trainer alone, for those who train it otherwise. `instances`: the tasks, without which training's own are
-    generated; `environment`: another one than that of this process; `sink` is given each rollout's trace; `split` is
-    what these say of their tasks, and `first` the first one's number; `arguments` are further ones of GRPOConfig."""
+    """The trainer alone, for those who train it otherwise.
+
+    `seed` is of the tasks and of what is sampled, and of the warm policy where `policy_seed` is None; `instances`: the
+    tasks (None: training's own are generated); `environment`: another one than that of this process; `sink` is given
+    each rollout's trace; `split` is what these say of their tasks, and `first` the first one's number; `arguments` are
+    further ones of GRPOConfig. Raises ConfigError for no task."""
     quiet_libraries()
     tests = tests or SandboxedTests()
-    model, tokenizer = warm_policy(settings, seed, cache, tests)
-    chosen = list(instances) or settings.tasks(f"training {seed}", settings.train_tasks)
+    model, tokenizer = warm_policy(settings, seed if policy_seed is None else policy_seed, cache, tests)
+    chosen = settings.tasks(f"training {seed}", settings.train_tasks) if instances is None else list(instances)
+    if not chosen:
+        raise ConfigError("there is no task to attempt: give one instance or more")
     recorder = Recorder(environment or local(chosen, tests), sink or _nowhere, split=split, name="repair", first=first)
     trainer = trainer_class(
         model=model,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from oven_learner.environments.instance import Instance
-from oven_learner.environments.small_functions import tasks
+from oven_learner.environments.small_functions import known_shapes, tasks
 from oven_learner.recipes.base import no_such_start
 
 TUNED_LEARNING_RATE = 3e-4
@@ -20,7 +21,9 @@ class RepairSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    shapes: tuple[str, ...] = Field(default=(), description="kinds of function; empty: all of them")
+    shapes: Annotated[tuple[str, ...], AfterValidator(known_shapes)] = Field(
+        default=(), description="kinds of function; empty: all of them"
+    )
     neighbour: bool = Field(default=False, description="a second, right function stands in each module")
     train_tasks: int = Field(default=2000, ge=1, description="pool of training tasks")
     eval_tasks: int = Field(default=64, ge=1, description="unseen tasks that are evaluated on")

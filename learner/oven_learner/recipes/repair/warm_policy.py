@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import random
@@ -39,6 +40,8 @@ WORDED = 400
 """Demonstrations that the vocabulary is taken from: all words of the tasks are in them."""
 WARM_UP = "warm-up"
 """The seed of the tasks that it measures on: neither training's nor those of evaluations."""
+BELOW = "below_solved_from"
+"""A file beside cached weights whose warm-up did not reach `solved_from`: that is said at each use."""
 DECIDES = (
     "shapes", "neighbour", "hidden", "layers", "heads", "ffn", "demonstrations", "right_habit", "sft_batch",
     "sft_learning_rate", "sft_steps", "sft_round", "sft_tasks", "solved_from", "max_completion_length",
@@ -59,10 +62,19 @@ def warm_policy(
         model = build_model(settings, tokenizer)
         if (weights := load_weights(folder)) is not None:
             model.load_state_dict(weights)
+            reached = not (folder / BELOW).is_file()
         else:
-            _train(model, tokenizer, settings, seed, tests or SandboxedTests())
+            reached = _train(model, tokenizer, settings, seed, tests or SandboxedTests())
             # Copies: the head shares its memory with the embedding, which a file cannot say.
             store_weights({name: weight.clone() for name, weight in model.state_dict().items()}, folder)
+            if not reached:
+                with contextlib.suppress(FileNotFoundError):  # another process is storing the same
+                    (folder / BELOW).touch()
+    if not reached:
+        log.warning(
+            "the warm-up ended at its longest, %d steps, below %g of unseen tasks solved: GRPO may find nothing to "
+            "reinforce; allow more steps (sft_steps)", settings.sft_steps, settings.solved_from,
+        )  # fmt: skip
     return model, tokenizer
 
 
@@ -99,7 +111,8 @@ def _worded() -> tuple[str, ...]:
 
 def _train(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, seed: int, tests: Tests
-) -> None:
+) -> bool:
+    """Whether the policy came to solve the share of unseen tasks that is wanted of it."""
     habits, draws = Habits(right=settings.right_habit), random.Random(f"demonstrations {seed}")
     shown = settings.tasks(f"demonstrations {seed}", settings.demonstrations)
     texts = render(demonstration(one, habits, draws) for one in shown)
@@ -127,11 +140,8 @@ def _train(
             solved = measured(model, tokenizer, settings, tests)
             log.info("warm-up: step %d, loss %.3f, %.2f of unseen tasks solved", step, loss.item(), solved)
             if solved >= settings.solved_from:
-                return
-    log.warning(
-        "the warm-up ended at its longest, %d steps, below %g of unseen tasks solved: GRPO may find nothing to "
-        "reinforce; allow more steps (sft_steps)", settings.sft_steps, settings.solved_from,
-    )  # fmt: skip
+                return True
+    return False
 
 
 def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:

@@ -7,7 +7,7 @@ import random
 import pytest
 from tests.support.traces import REPAIR, called, reply
 
-from oven_agents.traces.gate import GATES, cheapest, curve, replayed, tiers
+from oven_agents.traces.gate import GATES, NEEDS, NOTHING, Curve, Replay, cheapest, curve, replayed, tiers
 from oven_agents.traces.pairs import grouped
 from oven_bench.trace_pairs.scripted_replay import Skills, scripted
 from oven_controller.traces.records import Reply, Sampled, Trace
@@ -51,26 +51,57 @@ def test_scores_of_the_gates(traces: list[Trace]) -> None:
     assert [GATES[name](bare, 0) for name in ("entropy", "disagreement", "failed")] == [None, None, None]
 
 
+def judged(replay: Replay, gate: str) -> Curve:
+    found = curve(replay, gate)
+    assert isinstance(found, Curve), found
+    return found
+
+
+def test_a_gate_that_cannot_be_judged_says_why_and_has_no_figure(traces: list[Trace]) -> None:
+    replay = replayed(traces, grouped(asked(traces, [False, True, False, False])))
+    bare = [
+        one.model_copy(
+            update={
+                "steps": tuple(at.model_copy(update={"own": (), "sampled": None}) for at in one.steps),
+                "solved": None,
+            }
+        )
+        for one in traces
+    ]
+    lacking = replayed(bare, grouped(asked(bare, [False, True, False, False])))
+    assert {name: curve(lacking, name) for name in NEEDS} == dict(NEEDS)
+    unsolved = [one.model_copy(update={"solved": False}) for one in traces]
+    alike = replayed(unsolved, grouped(asked(unsolved, [False, True, False, False])))
+    assert curve(alike, "failed") == "it tells no state from another: all have the score 1"
+    assert curve(replayed(traces, grouped(asked(traces, [False] * 4))), "entropy") == NOTHING
+    single = replayed(traces[:1], grouped(asked(traces[:1], [False, True, False, False])))
+    assert (judged(single, "entropy").low, judged(single, "entropy").high) == (None, None), "all draws are the same"
+    assert judged(replay, "entropy").low is not None
+
+
 def test_a_gate_that_knows_asks_first_where_pairs_are(traces: list[Trace]) -> None:
     replay = replayed(traces, grouped(asked(traces, [False, True, False, False])))
-    knows, by_chance = curve(replay, "entropy"), curve(replay, "random")
-    assert knows is not None
-    assert by_chance is not None
+    knows, by_chance = judged(replay, "entropy"), judged(replay, "random")
     shares = [point.pairs for point in knows.points]
     assert shares == pytest.approx([0, 0.4, 0.8, *[1.0] * 8]), "a quarter of the cost has all pairs"
     assert [point.cost for point in knows.points] == pytest.approx([one / 10 for one in range(11)])
     assert knows.gain == pytest.approx(0.375)
     assert knows.unscored == 0
-    assert knows.low > 0
+    assert knows.low is not None and knows.low > 0
+    assert by_chance.low is not None and by_chance.high is not None
     assert by_chance.low < 0 < by_chance.high
-    disagrees = curve(replay, "disagreement")
-    assert disagrees is not None
-    assert disagrees.unscored == 36
+    assert judged(replay, "disagreement").unscored == 36
 
 
 def test_a_cheap_tier_that_is_right_keeps_all_pairs(traces: list[Trace]) -> None:
     replay = replayed(traces, grouped(asked(traces, [False, True, False, False])))
     assert cheapest(replay) == "a"
+    silent = [
+        one.model_copy(update={"action": None, "failure": "auth", "usd": None}) if one.teacher == "a" else one
+        for given in grouped(asked(traces, [False, True, False, False])).values()
+        for one in given
+    ]
+    assert cheapest(replayed(traces, grouped(silent))) == "b", "a cost nothing, and said nothing"
     found = tiers(replay, ["a"])
     assert found is not None
     assert (found.asked, found.pairs) == (0.25, 1.0)
@@ -108,5 +139,4 @@ def test_states_that_some_teacher_was_not_asked_about_are_not_judged_on(traces: 
     replay = replayed(traces, grouped(asked(traces, [True] * 4)[1:]))
     assert (len(replay.states), replay.partial) == (47, 1)
     none = replayed(traces, grouped(asked(traces, [False] * 4)))
-    assert curve(none, "entropy") is None
     assert tiers(none, ["a"]) is None

@@ -51,18 +51,22 @@ def test_gates_are_reported(files: tuple[Path, Path], capsys: pytest.CaptureFixt
     code, said, _ = command(capsys, "gate", *files, "--json")
     found = json.loads(said)
     assert code == 0
-    assert {name for name, one in found["gates"].items() if one} == {"entropy", "random"}
-    assert found["unit"] == "usd"
+    assert {name for name, one in found["gates"].items() if one} == {"random"}
+    assert found["unit"] == "usd" and set(found["not_judged"]) == {"entropy", "disagreement", "failed"}
+    assert "all have the score" in found["not_judged"]["entropy"]
     code, said, _ = command(capsys, "gate", *files, "--cheap", "b")
     assert "tiers: b first" in said
-    assert "disagreement     cannot tell about any state" in said
+    assert "disagreement     not judged: no step has further samples" in said
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("one family", "all replies are of one family, 'a'"),
+        ("one family", "all replies with an action are of one family, 'a', and a pair"),
+        ("one answered", "of one family, 'a' (all of b, c failed: call `traces replay` again), and a pair"),
+        ("none answered", "most failed with 'timeout': mend that"),
         ("strangers", "is to a trace of"),
+        ("changed", "its traces have changed since the replay"),
         ("empty", "is empty"),
         ("version", "foreign version: version 7; this reads 1"),
         ("twice", "two traces have the id 't0'"),
@@ -74,9 +78,15 @@ def test_bad_input_ends_with_2_and_a_remedy(
 ) -> None:
     traces, source = files
     replies = list(jsonl.read(source, Reply))
-    changes: dict[str, dict[str, object]] = {"one family": {"family": "a"}, "strangers": {"trace": "x"}}
+    changes: dict[str, dict[str, object]] = {
+        "one family": {"family": "a"}, "strangers": {"trace": "x"}, "changed": {"state": "0" * 16},
+    }  # fmt: skip
+    failed = {"one answered": ("b", "c"), "none answered": ("a", "b", "c")}.get(change, ())
     path = tmp_path / "replies.jsonl"
-    jsonl.write(path, [one.model_copy(update=changes.get(change, {})) for one in replies])
+    out = tmp_path / "pairs.jsonl"
+    made = [one.model_copy(update=changes.get(change, {})) for one in replies]
+    failure = {"action": None, "failure": "timeout"}
+    jsonl.write(path, [one.model_copy(update=failure if one.family in failed else {}) for one in made])
     if change == "empty":
         path.write_text("")
     elif change == "version":
@@ -85,8 +95,9 @@ def test_bad_input_ends_with_2_and_a_remedy(
         doubled = tmp_path / "traces.jsonl"
         doubled.write_bytes(traces.read_bytes() * 2)
         traces = doubled
-    code, _, err = command(capsys, "pairs", traces, path, *(["--teacher", "z"] if change == "teacher" else []))
-    assert code == 2
+    more = ["--teacher", "z"] if change == "teacher" else []
+    code, _, err = command(capsys, "pairs", traces, path, "--out", out, *more)
+    assert code == 2 and not out.exists()
     assert said in " ".join(err.split())
 
 

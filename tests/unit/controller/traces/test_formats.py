@@ -13,9 +13,10 @@ from tests.support.traces import REPAIR, traces
 
 from oven_controller import plugins
 from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.traces.formats.chat_messages import to_template
 from oven_controller.traces.formats.trace_format import named, recognised
 from oven_controller.traces.jsonl import BadLine
-from oven_controller.traces.records import Message, Sampled, Trace
+from oven_controller.traces.records import Message, Sampled, ToolCall, Trace
 
 NAMES = list(plugins.points("traces"))
 LOSSLESS = [name for name in NAMES if name != "chat"]
@@ -256,3 +257,35 @@ def test_a_format_says_what_it_keeps_aside(tmp_path: Path, name: str) -> None:
     steps = {f"steps.{field}" for step in kept.get("each_step", {}).values() for field in step}
     assert (set(kept) - {"each_step", "of"}) | steps == set(named(name).aside) - {"steps.state"}
     assert read(name, path) == [FULL]
+
+
+def test_a_template_is_given_arguments_as_an_object_and_no_ids() -> None:
+    said = Message(role="assistant", calls=(ToolCall(id="c", name="a", arguments='{"b": 1}'), ToolCall(name="d")))
+    assert [call["function"]["arguments"] for call in to_template(said)["tool_calls"]] == [{"b": 1}, {}]
+    broken = Message(role="assistant", calls=(ToolCall(id="c", name="a", arguments="{"),))
+    assert to_template(broken)["tool_calls"][0] == {"type": "function", "function": {"name": "a", "arguments": "{"}}
+    result = Message(role="tool", content="1", call_id="c", name="a")
+    assert to_template(result) == {"role": "tool", "content": "1", "name": "a"}
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("openenv", {"episode_id": "a", "messages": [], "metrics": [1]}),
+        ("verifiers", {"task": {"data": {"id": "a"}}, "traces": [{"id": "a"}], "run": ["b"]}),
+        ("mini-swe-agent", {"trajectory_format": "mini-swe-agent-1.1", "info": {"config": "c"}, "messages": []}),
+    ],
+)
+def test_a_field_of_another_form_makes_a_bad_line_and_not_a_traceback(name: str, row: Any, tmp_path: Path) -> None:
+    path = tmp_path / ("one.traj.json" if name == "mini-swe-agent" else "traces.jsonl")
+    path.write_text(json.dumps(row) + "\n")
+    (found,) = named(name).read(path)
+    assert isinstance(found, BadLine) and found.fault == "malformed" and "another form" in found.detail
+
+
+def test_a_file_beside_the_traces_that_is_there_stays(tmp_path: Path) -> None:
+    named("openenv").write(tmp_path / "results.jsonl", [REPAIR])
+    assert (tmp_path / "metadata.json").is_file()
+    (tmp_path / "metadata.json").write_text("mine")
+    named("openenv").write(tmp_path / "results.jsonl", [REPAIR])
+    assert (tmp_path / "metadata.json").read_text() == "mine"

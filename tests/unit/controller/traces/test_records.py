@@ -114,3 +114,12 @@ def test_what_is_no_file_of_records_is_refused(tmp_path: Path, kind: str) -> Non
         path.mkdir()
     with pytest.raises(ConfigError, match=str(path)):
         list(jsonl.read(path, Pair))
+
+
+def test_a_line_that_another_process_is_writing_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, line = tmp_path / "traces.jsonl", jsonl.line(trace(id="1"))
+    with path.open("ab", buffering=0) as other:
+        other.write(line[:10])
+        monkeypatch.setattr("fcntl.flock", lambda *_: other.write(line[10:]))  # it has the lock until it has written
+        jsonl.append(path, trace(id="2"))
+    assert [one.id for one in jsonl.read(path, Trace)] == ["1", "2"]

@@ -100,10 +100,12 @@ def _in_file(path: Path, arm: str) -> Iterator[Outcome]:
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is not a regular file; name a log, or the episodes of a gym")
     try:
-        lines = path.read_text().splitlines()
+        text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {reason(error)}") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.split("\n"), 1):  # splitlines would also part a text at U+2028
+        if not line:
+            continue
         try:
             entry = json.loads(line)
             if "kept" in entry:

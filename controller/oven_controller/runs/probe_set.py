@@ -87,11 +87,11 @@ def read_prompts(file: Path) -> tuple[str, ...]:
     """One prompt per line, or with the suffix .jsonl an object with "prompt" per line; empty lines are passed over.
     Raises ConfigError for a file that cannot be read, has no prompt, one twice or more than MOST_PROMPTS."""
     try:
-        lines = read_file(file, "the prompts of committee.frontier", PROMPTS_BYTES).decode().splitlines()
+        text = read_file(file, "the prompts of committee.frontier", PROMPTS_BYTES).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8: {reason(error)}") from error
     found = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):  # splitlines also parts at U+2028
         if line.strip():
             found.append(_prompt(file, number, line) if file.suffix == ".jsonl" else line)
     if not found:

@@ -29,7 +29,7 @@ from oven_controller.security.signing import LEARNER, MESH, Signer
 
 KEYS = "keys.json"
 SIGNING: tuple[Role, ...] = ("learner", "mesh", "operator")
-READY_S = 10.0
+READY_S = 30.0
 MAX_PAYLOAD = 1024 * 1024
 MAX_FILE = 8 << 30
 _PORTS = range(15_000, 32_000)

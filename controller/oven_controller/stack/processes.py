@@ -19,8 +19,9 @@ from oven_controller.runs.log_watch import Watch
 from oven_controller.server.embedded import EmbeddedServer
 from oven_controller.stack.plan import Plan, Pool, Service
 
-READY_S = 20.0
-KG_READY_S = 10.0
+READY_S = 60.0
+"""A process that ends is noticed at once. One that imports an SDK for the first time, on a busy machine, takes 20 s."""
+KG_READY_S = 20.0
 LEARNER_GRACE_S = 20.0
 GRACE_S = 5.0
 ASK_AGAIN_S = 0.05

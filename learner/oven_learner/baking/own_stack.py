@@ -20,7 +20,7 @@ from typing import Any
 
 from oven_controller.errors import ConfigError, ProcessError
 
-READY_S = 60.0
+READY_S = 120.0
 """So long a stack may take until it waits for its learner."""
 GRACE_S = 30.0
 """So long it may take to end: its log is brought home in it."""

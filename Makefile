@@ -7,7 +7,7 @@ ARGS ?=
 # Workers of the tests, which wait for processes much of the time: more than there are cores.
 JOBS ?= 3
 # Large packages that are imported for little, or by tools that come compiled.
-RARE := anthropic|apprise|diffusers|fontTools|genai_prices|matplotlib|mpl_toolkits|mypy|mypyc|narwhals|oauthlib|openai|pip|pygments|pytorch_lightning|ruamel|setuptools|sklearn
+RARE := apprise|diffusers|fontTools|genai_prices|matplotlib|mpl_toolkits|mypy|mypyc|narwhals|oauthlib|pip|pygments|pytorch_lightning|ruamel|setuptools|sklearn
 
 .PHONY: install up test check clean
 

@@ -24,7 +24,7 @@ class Float32Muon(torch.optim.Optimizer):
     """Muon with Nesterov's momentum and without weight decay, for 2-D weights."""
 
     def __init__(self, matrices: Iterable[Tensor], lr: float) -> None:
-        """Raises ValueError for a weight that is no matrix."""
+        """Raises ValueError for a weight that is not a matrix."""
         chosen = list(matrices)
         if other := [tuple(one.shape) for one in chosen if one.ndim != 2]:
             raise ValueError(f"Muon is for matrices, and this weight has the shape {other[0]}; give it to AdamW")
@@ -34,7 +34,7 @@ class Float32Muon(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> Any:
         """Moves each matrix that has a gradient by its learning rate along the orthogonalised momentum."""
         if closure is not None:
-            raise ValueError("this optimizer takes no closure: it evaluates the loss once a step")
+            raise ValueError("this optimizer takes no closure: the loss is evaluated by who calls it")
         for group in self.param_groups:
             for matrix in group["params"]:
                 if matrix.grad is None:

@@ -19,15 +19,26 @@ from pydantic import BaseModel
 
 from oven_controller import plugins
 from oven_controller.bus import streams
-from oven_controller.protocol import codec, completion_messages, judge_spec, messages, requests, trial_messages
+from oven_controller.protocol import (
+    codec,
+    committee_requests,
+    completion_messages,
+    graph_requests,
+    history_requests,
+    judge_spec,
+    messages,
+    trial_messages,
+)
 from oven_controller.protocol.asyncapi import asyncapi
 from oven_controller.protocol.permissions import Role, permissions
 from oven_controller.protocol.rules import Rules
 from oven_controller.protocol.subjects import ASIDE, REQUESTS, SUBJECTS
 from oven_controller.replica.history_service import REPLY_BYTES
 from oven_controller.server import embedded
+from oven_controller.settings.committee_settings import MemberSettings
 from oven_controller.settings.environment import VARIABLES
-from oven_controller.settings.model import MemberSettings, ModelSettings, Settings
+from oven_controller.settings.language_models import ModelSettings
+from oven_controller.settings.model import Settings
 from oven_controller.settings.notifications import RecipientSettings
 from oven_controller.traces.formats.trace_format import named
 
@@ -45,16 +56,16 @@ PARTS = (
     messages.OutcomeLine,
     trial_messages.TrialArm,
     trial_messages.ArmReading,
-    requests.LoggedEvent,
-    requests.Completion,
-    requests.JudgeHealth,
-    requests.Symptom,
-    requests.EvidencePath,
-    requests.Cause,
-    requests.Remedy,
-    requests.Mastery,
-    requests.UnmetPrerequisite,
-    requests.QueryRow,
+    history_requests.LoggedEvent,
+    committee_requests.Completion,
+    committee_requests.JudgeHealth,
+    graph_requests.Symptom,
+    graph_requests.EvidencePath,
+    graph_requests.Cause,
+    graph_requests.Remedy,
+    graph_requests.Mastery,
+    graph_requests.UnmetPrerequisite,
+    graph_requests.QueryRow,
     completion_messages.ShownText,
     completion_messages.ShownCompletion,
     completion_messages.MemberScores,

@@ -9,6 +9,7 @@ import multiprocessing.util
 import os
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,6 +70,8 @@ def _ask_once() -> None:
     if "accelerate" in sys.modules:  # it parses the metadata of packages, tens of times a trainer
         imports: Any = sys.modules["accelerate.utils.imports"]
         imports._is_package_available = functools.cache(imports._is_package_available)  # noqa: SLF001
+        memory: Any = sys.modules["accelerate.utils.memory"]
+        memory.gc = types.SimpleNamespace(collect=lambda: gc.collect(0))  # a full one at the start of every training
     torch: Any = sys.modules.get("torch")
     if torch is not None and not torch.cuda.is_available():  # it keeps each seed for later, and its caller's stack
         for device in (torch.cuda, torch.xpu, torch.mtia):

@@ -27,6 +27,8 @@ pytestmark = pytest.mark.e2e
 
 CUSTOM = Path(__file__).resolve().parents[2] / "examples" / "custom_agent.py"
 B = TypeVar("B", bound=LogMessage)
+SMALL = ("--set", "recipe_options.hidden=64", "--set", "recipe_options.ffn=256")
+"""A policy of a quarter of the recipe's size."""
 TIMED = ("step_time", "time/", "tokens_per_s", "machine/")
 """Metrics that measure time, or the machine."""
 
@@ -48,7 +50,7 @@ def course(events: list[Event]) -> list[tuple[int, str, object]]:
 
 
 def test_the_drill_is_repaired_announced_as_a_drill_and_hidden_from_the_agents(oven: Oven) -> None:
-    command = ["up", "--headless", "--steps", "18", "--seed", "1"]
+    command = ["up", "--headless", *SMALL, "--steps", "18", "--seed", "1"]
     command += ["--set", "lockstep=true", "--set", "recipe_options.eval_every=9"]
     code, said = oven(*command, "--run", "drill")
     assert code == 0, said
@@ -94,7 +96,7 @@ def test_the_drill_is_repaired_announced_as_a_drill_and_hidden_from_the_agents(o
 
 
 def test_a_collapse_is_rolled_back_and_the_rate_cut(oven: Oven) -> None:
-    command = ["up", "--headless", "--set", "lockstep=true", "--set", "charge_rollbacks=true"]
+    command = ["up", "--headless", *SMALL, "--set", "lockstep=true", "--set", "charge_rollbacks=true"]
     command += ["--steps", "20", "--seed", "1", "--run", "high"]
     code, said = oven(*command, "--start", "drill:lr-high")
     assert code == 0, said
@@ -102,7 +104,7 @@ def test_a_collapse_is_rolled_back_and_the_rate_cut(oven: Oven) -> None:
     receipts = {receipt.actuator: receipt for receipt in bodies(events, Receipt)}
     assert receipts["run.rollback"].after == 0.0 and receipts["optimizer.lr_scale"].after == 0.125
     rewards = [o.metrics["reward"] for o in bodies(events, Observation) if "reward" in o.metrics]
-    assert min(rewards) < 0.1 and rewards[-1] > 0.4, "gone, and back"
+    assert min(rewards) < 0.1 and rewards[-1] > 0.4, str(rewards)
     assert len(rewards) == 20, "the budget counts the steps that the rollback threw away"
     assert replay(events, "high").same
 
@@ -127,7 +129,7 @@ def _counted(events: list[Event]) -> None:
 
 
 def test_ctrl_c_saves_and_resume_goes_on_with_the_knobs_where_they_were(oven: Oven) -> None:
-    command = ["up", "--headless", "--seed", "1", "--run", "stopped"]
+    command = ["up", "--headless", *SMALL, "--seed", "1", "--run", "stopped"]
     process = oven.start(*command, "--steps", "1000")  # not to be ended before the signal comes
     oven.until(process, "applied")
     _joined_by_an_agent(oven, process)

@@ -17,9 +17,9 @@ from oven_agents import providers
 from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_agents.providers.provider import EndpointProvider
-from oven_controller.protocol.requests import Completion, ScoreRequest
+from oven_controller.protocol.committee_requests import Completion, ScoreRequest
+from oven_controller.settings.committee_settings import MemberSettings
 from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of
-from oven_controller.settings.model import MemberSettings
 from oven_learner.recipes.grpo.model import build_tokenizer
 from oven_learner.recipes.grpo.settings import GrpoSettings
 from oven_learner.recipes.grpo.supervised_warmup import warm_policy

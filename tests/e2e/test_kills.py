@@ -60,9 +60,12 @@ class Sorted(Endpoint):
 async def test_a_run_outlives_all_that_serves_it_and_tells_no_key(oven: Oven) -> None:
     async with Sorted().running() as endpoint:
         member = f"{{provider: claude, model: 'm@echo500,echo401', base_url: '{endpoint.url}', key_env: JUDGE_KEY}}"
+        small = ("hidden=64", "ffn=256", "prompts_per_step=4")  # nothing here hangs on what the model learns
+        sizes = [part for size in small for part in ("--set", f"recipe_options.{size}")]
         up = oven.start(
             *("up", "--headless", "--start", "tuned", "--seed", "1", "--steps", "1000", "--run", "kills"),
             *("--set", f"committee.members.critic={member}", "--otlp", endpoint.url),
+            *sizes,
             env={"JUDGE_KEY": CANARY},
         )
         folder = RunFolder(oven.home / "runs" / "kills")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from oven_agents.providers.provider import Answer, Question
 from oven_agents.providers.usage import Usage
-from oven_controller.protocol.requests import Completion, ScoreRequest
+from oven_controller.protocol.committee_requests import Completion, ScoreRequest
 
 
 class Scripted:

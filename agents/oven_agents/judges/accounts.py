@@ -14,7 +14,7 @@ from oven_agents.providers.metered import Meter, MeteredEndpoint, check_priced
 from oven_agents.providers.usage import cost_usd
 from oven_controller.runs.judge_states import FOLDER
 from oven_controller.runs.model_spend import Cap, ModelSpend, judges_file
-from oven_controller.settings.model import CommitteeSettings
+from oven_controller.settings.committee_settings import CommitteeSettings
 
 
 class Accounts:

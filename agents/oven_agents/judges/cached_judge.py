@@ -8,7 +8,7 @@ from oven_agents.judges.self_checks import SelfChecks
 from oven_agents.judges.verdict_cache import VerdictCache, cache_key
 from oven_agents.providers.failures import ModelFailure
 from oven_agents.providers.usage import Ledger
-from oven_controller.protocol.requests import ScoreRequest
+from oven_controller.protocol.committee_requests import ScoreRequest
 
 
 class CachedJudge:

@@ -13,9 +13,9 @@ from oven_agents.judges.rubric_prompts import Rubric
 from oven_agents.judges.watching import CONTROLS_ONLY, Watching
 from oven_agents.providers.provider import EndpointProvider
 from oven_agents.providers.usage import OnCall
-from oven_controller.settings.committee import read_rubric
+from oven_controller.settings.committee_settings import MemberSettings
 from oven_controller.settings.judge_providers import Catalogue, ModelEndpoint, endpoint_of, key_of
-from oven_controller.settings.model import MemberSettings
+from oven_controller.settings.member_checks import read_rubric
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from oven_agents.providers.call_records import call_record
 from oven_agents.providers.failures import UNUSABLE, Kind, ModelFailure
 from oven_agents.providers.provider import Answer, Provider, Question
 from oven_agents.providers.usage import Ledger, OnCall
-from oven_controller.protocol.requests import JudgeHealth, ScoreRequest
-from oven_controller.settings.model import Role
+from oven_controller.protocol.committee_requests import JudgeHealth, ScoreRequest
+from oven_controller.settings.committee_settings import Role
 
 log = logging.getLogger("oven.member")
 

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from oven_agents.judges.sanitize import visible
 from oven_agents.providers.failures import Kind, ModelFailure
 from oven_agents.providers.usage import Ledger, opened
+from oven_controller.protocol.committee_requests import ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 from oven_controller.protocol.judge_spec import JudgeSpec
-from oven_controller.protocol.requests import ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 
 log = logging.getLogger("oven.member")
 

@@ -31,9 +31,9 @@ from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.messages import Message
 from oven_controller.runs import judge_states
 from oven_controller.security.credentials import Credentials
+from oven_controller.settings.committee_settings import CommitteeSettings
 from oven_controller.settings.judge_providers import NO_KEY, catalogue
 from oven_controller.settings.judges import with_judge
-from oven_controller.settings.model import CommitteeSettings
 from oven_controller.telemetry import genai, tracing
 
 log = logging.getLogger("oven.member")

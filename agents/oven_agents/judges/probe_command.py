@@ -11,8 +11,8 @@ from typing import Any
 from oven_agents.judges.configured_judge import ConfiguredJudge
 from oven_agents.judges.probe import probe
 from oven_controller.errors import ConfigError
+from oven_controller.settings.committee_settings import CommitteeSettings, MemberSettings
 from oven_controller.settings.judge_providers import Catalogue, catalogue
-from oven_controller.settings.model import CommitteeSettings, MemberSettings
 
 
 def probe_configured() -> None:

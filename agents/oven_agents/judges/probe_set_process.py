@@ -24,8 +24,8 @@ from oven_agents.providers.usage import Usage, cost_usd
 from oven_controller.errors import ConfigError, ProcessError, reason
 from oven_controller.runs import probe_set
 from oven_controller.runs.probe_set import Alternative, Probe, ProbeSet, Token
+from oven_controller.settings.committee_settings import FrontierSettings
 from oven_controller.settings.judge_providers import CALIBRATOR, catalogue, endpoint_of, key_of
-from oven_controller.settings.model import FrontierSettings
 
 log = logging.getLogger("oven.probes")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from oven_agents.judges.sanitize import capped, data_block, visible
 from oven_agents.judges.verdict import SCHEMA
 from oven_agents.providers.provider import Question
-from oven_controller.settings.model import Role
+from oven_controller.settings.committee_settings import Role
 
 TOKENS = 4096
 """Tokens of an answer that are room to think."""

@@ -22,8 +22,8 @@ from oven_agents.providers.failures import ModelFailure
 from oven_agents.providers.provider import EndpointProvider
 from oven_agents.providers.usage import Ledger, OnCall, cost_usd
 from oven_controller.errors import OvenError
+from oven_controller.protocol.committee_requests import ScoreRequest
 from oven_controller.protocol.judge_spec import JudgeSpec
-from oven_controller.protocol.requests import ScoreRequest
 
 log = logging.getLogger("oven.member")
 

@@ -19,7 +19,7 @@ from typing import Final
 from oven_agents.judges import change_test
 from oven_agents.providers.failures import ModelFailure
 from oven_agents.providers.usage import Ledger, opened
-from oven_controller.protocol.requests import ScoreRequest
+from oven_controller.protocol.committee_requests import ScoreRequest
 
 log = logging.getLogger("oven.member")
 

@@ -18,7 +18,7 @@ from oven_agents.providers.provider import Answer, Provider, Question
 from oven_agents.providers.usage import Ledger, cost_usd, opened
 from oven_controller.errors import ConfigError
 from oven_controller.settings.judge_providers import catalogue, endpoint_of, key_of
-from oven_controller.settings.model import ModelSettings
+from oven_controller.settings.language_models import ModelSettings
 from oven_controller.telemetry import genai
 
 log = logging.getLogger("oven.agent")

@@ -27,10 +27,10 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import held_out, signed
 from oven_agents.stats.robust_statistics import total_variation
 from oven_controller.errors import ConfigError, reason
+from oven_controller.protocol.graph_requests import Curriculum, CurriculumRequest, Mastery
 from oven_controller.protocol.messages import RunStarted, Value, Vote
-from oven_controller.protocol.requests import Curriculum, CurriculumRequest, Mastery
 from oven_controller.runs.authored_prompts import AuthoredPrompt, append_prompts, normalized, read_topics
-from oven_controller.settings.model import AuthorSettings
+from oven_controller.settings.language_models import AuthorSettings
 
 log = logging.getLogger("oven.agent")
 

@@ -21,9 +21,9 @@ from oven_agents.runtime.companion import AskGraph, Surroundings
 from oven_agents.sdk.agent import Agent, Notice, Said
 from oven_agents.sdk.window import Window
 from oven_controller.errors import ConfigError
+from oven_controller.protocol.graph_requests import DiagnoseRequest, Diagnosis
 from oven_controller.protocol.messages import RunStarted
-from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis
-from oven_controller.settings.model import TunerSettings
+from oven_controller.settings.language_models import TunerSettings
 
 log = logging.getLogger("oven.agent")
 

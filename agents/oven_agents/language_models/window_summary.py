@@ -12,8 +12,8 @@ from oven_agents.sdk.alternative_plans import phase
 from oven_agents.sdk.window import Window
 from oven_agents.stats.level_shift import rise
 from oven_agents.stats.objective import objective
+from oven_controller.protocol.graph_requests import DiagnoseRequest, Diagnosis, Symptom
 from oven_controller.protocol.messages import Receipt, Value
-from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, Symptom
 
 METRICS: Final = 40
 """Metrics that are shown: the judged ones first. More would cost tokens at every question."""

@@ -14,7 +14,7 @@ from oven_agents.providers.provider import EndpointProvider
 from oven_agents.providers.usage import cost_usd
 from oven_controller.errors import ConfigError
 from oven_controller.runs.model_spend import Cap, ModelSpend, Spend
-from oven_controller.settings.model import BudgetSettings
+from oven_controller.settings.committee_settings import BudgetSettings
 
 
 class Budget:

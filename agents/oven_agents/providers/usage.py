@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self, TypeAlias
 
 from oven_agents.providers.failures import Kind
-from oven_controller.protocol.requests import JudgeHealth
+from oven_controller.protocol.committee_requests import JudgeHealth
 from oven_controller.settings.judge_providers import ModelEndpoint
 from oven_controller.telemetry.genai import CallRecord
 

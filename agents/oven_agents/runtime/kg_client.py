@@ -36,8 +36,15 @@ from oven_controller.errors import BusError
 from oven_controller.mesh.change_requirements import change
 from oven_controller.protocol import names
 from oven_controller.protocol.alerts import Alert
+from oven_controller.protocol.graph_requests import (
+    Curriculum,
+    Diagnosis,
+    EvidencePath,
+    Judgement,
+    JudgeRequest,
+    Symptom,
+)
 from oven_controller.protocol.messages import AgentStatus, Message, RunStarted, Vote
-from oven_controller.protocol.requests import Curriculum, Diagnosis, EvidencePath, Judgement, JudgeRequest, Symptom
 
 log = logging.getLogger("oven.agent")
 

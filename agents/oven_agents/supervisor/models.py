@@ -27,7 +27,7 @@ from oven_agents.providers.provider import EndpointProvider
 from oven_agents.providers.usage import Ledger, Usage, cost_usd, opened
 from oven_controller.errors import ConfigError
 from oven_controller.settings.judge_providers import NO_KEY, Wire, catalogue, endpoint_of, key_of
-from oven_controller.settings.model import ModelSettings
+from oven_controller.settings.language_models import ModelSettings
 from oven_controller.telemetry import genai
 
 Messages: TypeAlias = Sequence[Mapping[str, str]]

@@ -11,9 +11,10 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_controller.errors import ConfigError
+from oven_controller.settings.committee_settings import BudgetSettings
 from oven_controller.settings.judge_providers import ModelEndpoint, Price, catalogue, endpoint_of
+from oven_controller.settings.language_models import ModelSettings
 from oven_controller.settings.layers import Layer, read_text, read_yaml, validated
-from oven_controller.settings.model import BudgetSettings, ModelSettings
 from oven_controller.settings.strict_yaml import key_lines
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"

@@ -28,12 +28,12 @@ from oven_controller.bus.connection import Bus
 from oven_controller.errors import ProcessError
 from oven_controller.process.child import Child
 from oven_controller.protocol import names
-from oven_controller.protocol.requests import ScoreRequest
+from oven_controller.protocol.committee_requests import ScoreRequest
 from oven_controller.runs import judge_states
 from oven_controller.runs.folder import Home, RunFolder
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer
-from oven_controller.settings.model import CommitteeSettings, MemberSettings
+from oven_controller.settings.committee_settings import CommitteeSettings, MemberSettings
 from oven_controller.stack.plan import Plan
 from oven_learner.rewards import Committee
 from oven_learner.rewards.live_judges import Named

@@ -32,9 +32,9 @@ from oven_agents.judges.watching import Watching
 from oven_agents.providers.provider import Answer, Provider, Question
 from oven_agents.providers.usage import Usage
 from oven_bench.bench_command import Bench, FirstSeed, Json, print_object
+from oven_controller.protocol.committee_requests import JudgeHealth, ScoreRequest
 from oven_controller.protocol.judge_spec import JudgeSpec
-from oven_controller.protocol.requests import JudgeHealth, ScoreRequest
-from oven_controller.settings.model import CommitteeSettings
+from oven_controller.settings.committee_settings import CommitteeSettings
 from oven_learner.rewards import Committee
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import read_reply

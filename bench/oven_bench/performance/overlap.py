@@ -31,7 +31,7 @@ from oven_bench.progress import progress
 from oven_bench.statistics import Interval, bootstrapped
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError, ProcessError
-from oven_controller.protocol.requests import ScoreReply, ScoreRequest
+from oven_controller.protocol.committee_requests import ScoreReply, ScoreRequest
 
 JUDGE = "judge"
 MEASURED = ("judge", "no_wait", "waits", "ahead")

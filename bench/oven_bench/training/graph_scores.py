@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from oven_controller import plugins
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.requests import TokenPrior, TokenPriorRequest
+from oven_controller.protocol.graph_requests import TokenPrior, TokenPriorRequest
 from oven_controller.protocol.token_scores import decode, encode, vocabulary_sha
 
 TOKENS: Final = 358

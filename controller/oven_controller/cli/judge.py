@@ -13,7 +13,7 @@ from oven_controller.cli.options import Json, LiveRunOption, RunOption
 if TYPE_CHECKING:
     from oven_controller.log.committee_view import CommitteeView
     from oven_controller.runs.folder import RunFolder
-    from oven_controller.settings.model import CommitteeSettings
+    from oven_controller.settings.committee_settings import CommitteeSettings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -255,7 +255,7 @@ def _taken_out(folder: RunFolder, name: str) -> None:
 
 
 def _settings(folder: RunFolder) -> CommitteeSettings:
-    from oven_controller.settings.model import CommitteeSettings
+    from oven_controller.settings.committee_settings import CommitteeSettings
 
     return CommitteeSettings.model_validate(folder.earlier_settings().get("committee", {}))
 

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_controller.log.outcome_reports import SYMPTOM
 from oven_controller.log.since import BEGINNING, Since
 from oven_controller.protocol.events import Event
+from oven_controller.protocol.graph_requests import DiagnoseRequest, Phase, Symptom
 from oven_controller.protocol.messages import Observation, RunStarted, Vote
-from oven_controller.protocol.requests import DiagnoseRequest, Phase, Symptom
 
 ASKED: Final = 64
 """Symptoms that a question to the graph may hold (`DiagnoseRequest.symptoms`)."""

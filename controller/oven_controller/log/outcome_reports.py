@@ -15,8 +15,8 @@ from oven_controller.mesh.actuator_values import direction
 from oven_controller.mesh.change_requirements import spelt
 from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.events import Event
+from oven_controller.protocol.graph_requests import OutcomeReport, Phase, Symptom
 from oven_controller.protocol.messages import Decision, Outcome, Receipt, RunStarted, Vote
-from oven_controller.protocol.requests import OutcomeReport, Phase, Symptom
 from oven_controller.protocol.trial_messages import TrialStarted
 
 SYMPTOM = "symptom:"

@@ -25,7 +25,7 @@ from oven_controller.mcp_server.decision_cache import DecisionCache
 from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, on_thread
-from oven_controller.protocol.requests import Diagnosis
+from oven_controller.protocol.graph_requests import Diagnosis
 from oven_controller.runs.folder import Home
 from oven_controller.runs.rule_question import other_ruling
 from oven_controller.runs.run_access import RunAccess

@@ -12,8 +12,8 @@ from pydantic_core import from_json
 
 from oven_controller.protocol import names
 from oven_controller.protocol.codec import Malformed, decode
+from oven_controller.protocol.history_requests import LoggedEvent
 from oven_controller.protocol.messages import LogMessage
-from oven_controller.protocol.requests import LoggedEvent
 
 MESSAGE_ID, SIGNATURE = "Nats-Msg-Id", "Oven-Signature"
 _DATA = ', "data": '

@@ -1,10 +1,10 @@
 """The messages of a run's log. JSON on the wire; `oven-controller schema` prints the JSON Schema.
 
-Rules that hold for all of them, and for those of oven_controller.protocol.requests: frozen; no timestamps or trace ids
-in bodies (headers carry those); computed floats rounded to nine significant digits, so that replicas on different
-machines write the same bytes; NaN and infinities as the strings "NaN", "Infinity", "-Infinity"; unknown fields ignored;
-an unknown schema version refused. The sender of an agent's or an operator's message is the last token of its subject,
-never a field, so that it cannot be forged.
+Rules that hold for all of them, and for requests (committee_requests, graph_requests, history_requests): frozen; no
+timestamps or trace ids in bodies (headers carry those); computed floats rounded to nine significant digits, so that
+replicas on different machines write the same bytes; NaN and infinities as the strings "NaN", "Infinity", "-Infinity";
+unknown fields ignored; an unknown schema version refused. The sender of an agent's or an operator's message is the last
+token of its subject, never a field, so that it cannot be forged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _metrics(values: dict[str, float], info: ValidationInfo) -> dict[str, float]
     return values if info.mode == "json" else {name: _nine_digits(value) for name, value in values.items()}
 
 
-def _is_default(value: object) -> bool:
+def is_default(value: object) -> bool:
     """Such a field is on the wire only where it says something, so a run without trials has the bytes that it had."""
     return not value
 
@@ -93,7 +93,7 @@ class ActuatorSpec(BaseModel):
 
     scales_rate: bool = Field(
         default=False,
-        exclude_if=_is_default,
+        exclude_if=is_default,
         description="it multiplies the learning rate: what a change shows after few steps misleads, so that a trial "
         "reads a copy whose rate has cooled down",
     )
@@ -210,7 +210,7 @@ class RunStarted(LearnerMessage):
     )
     trials: str = Field(
         default="",
-        exclude_if=_is_default,
+        exclude_if=is_default,
         description="the held-out metric by which the learner compares the arms of a trial; absent: it can make none",
     )
 
@@ -288,7 +288,7 @@ class Vote(LogMessage):
     otherwise: tuple[NextPlan, ...] = Field(
         default=(),
         max_length=2,
-        exclude_if=_is_default,
+        exclude_if=is_default,
         description="what the agent would try next, the best first: further arms where a trial measures the proposal, "
         "else without effect; on the first vote of a plan",
     )
@@ -426,7 +426,7 @@ class Outcome(LogMessage):
     )
     measured: bool = Field(
         default=False,
-        exclude_if=_is_default,
+        exclude_if=is_default,
         description="a trial measured it: `before` is the control's reading and `after` the change's, after the same "
         "steps, `noise` the standard error of their paired difference",
     )

@@ -12,7 +12,27 @@ from typing import Final, Literal, get_args
 
 from oven_controller.protocol.alerts import Alert
 from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
+from oven_controller.protocol.committee_requests import ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 from oven_controller.protocol.completion_messages import CompletionsBatch, CompletionsRequest, SampledGroup
+from oven_controller.protocol.graph_requests import (
+    Curriculum,
+    CurriculumRequest,
+    DiagnoseRequest,
+    Diagnosis,
+    GraphInfo,
+    GraphInfoRequest,
+    GraphQuery,
+    Judgement,
+    JudgeRequest,
+    OutcomeReport,
+    OutcomeTaken,
+    PartTaken,
+    QueryAnswer,
+    RequestPart,
+    TokenPrior,
+    TokenPriorRequest,
+)
+from oven_controller.protocol.history_requests import HistoryBatch, HistoryRequest
 from oven_controller.protocol.messages import (
     AgentStatus,
     BallotOpened,
@@ -29,30 +49,6 @@ from oven_controller.protocol.messages import (
     Vote,
 )
 from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand, OperatorKey
-from oven_controller.protocol.requests import (
-    Curriculum,
-    CurriculumRequest,
-    DiagnoseRequest,
-    Diagnosis,
-    GraphInfo,
-    GraphInfoRequest,
-    GraphQuery,
-    HistoryBatch,
-    HistoryRequest,
-    Judgement,
-    JudgeRequest,
-    OutcomeReport,
-    OutcomeTaken,
-    PartTaken,
-    ProbeReply,
-    ProbeRequest,
-    QueryAnswer,
-    RequestPart,
-    ScoreReply,
-    ScoreRequest,
-    TokenPrior,
-    TokenPriorRequest,
-)
 from oven_controller.protocol.trial_messages import BranchObservation, TrialEnded, TrialStarted
 
 Writer = Literal["learner", "mesh", "agent", "operator"]

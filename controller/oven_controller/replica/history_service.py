@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
+from oven_controller.protocol.history_requests import HistoryBatch, HistoryRequest, LoggedEvent
 from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.requests import HistoryBatch, HistoryRequest, LoggedEvent
 
 log = logging.getLogger("oven.history")
 

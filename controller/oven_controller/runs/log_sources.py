@@ -9,10 +9,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.events import Event
+from oven_controller.protocol.history_requests import HistoryBatch, HistoryRequest
 from oven_controller.protocol.messages import Observation
 from oven_controller.protocol.names import Subjects
 from oven_controller.protocol.permissions import Role
-from oven_controller.protocol.requests import HistoryBatch, HistoryRequest
 from oven_controller.protocol.subjects import log_subjects, votes_subjects
 from oven_controller.runs.folder import RunFolder
 from oven_controller.security import tls

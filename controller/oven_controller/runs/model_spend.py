@@ -22,7 +22,7 @@ from typing import Final
 from oven_controller.errors import ConfigError
 from oven_controller.runs.judge_states import FOLDER
 from oven_controller.runs.sqlite_file import BUSY_S, open_database
-from oven_controller.settings.model import BudgetSettings
+from oven_controller.settings.committee_settings import BudgetSettings
 
 NAME: Final = "spend.sqlite"
 ROUNDING_USD: Final = 1e-9

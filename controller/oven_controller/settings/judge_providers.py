@@ -19,8 +19,9 @@ from typing import Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_controller.errors import ConfigError, UnknownNameError
+from oven_controller.settings.committee_settings import MOST_LOGPROBS, Address, MemberSettings
+from oven_controller.settings.language_models import ModelSettings
 from oven_controller.settings.layers import Layer, merge, read_text, read_yaml, validated
-from oven_controller.settings.model import MOST_LOGPROBS, Address, MemberSettings, ModelSettings
 from oven_controller.settings.strict_yaml import key_lines, load_yaml
 from oven_controller.settings.variable_name import Variable
 

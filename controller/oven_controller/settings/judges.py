@@ -8,9 +8,9 @@ from pydantic import ValidationError
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.judge_spec import JudgeSpec
-from oven_controller.settings.committee import with_checked_members
+from oven_controller.settings.committee_settings import CommitteeSettings, MemberSettings
 from oven_controller.settings.judge_providers import catalogue, endpoint_of
-from oven_controller.settings.model import CommitteeSettings, MemberSettings
+from oven_controller.settings.member_checks import with_checked_members
 
 
 def judge_of(settings: MemberSettings) -> JudgeSpec:

@@ -17,7 +17,6 @@ from oven_controller import plugins
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.rules import Rules
 from oven_controller.settings.agents import agent_spec, wanted, with_agent_rules
-from oven_controller.settings.committee import with_checked_members
 from oven_controller.settings.completions import with_checked_redaction
 from oven_controller.settings.layers import (
     Layer,
@@ -30,6 +29,7 @@ from oven_controller.settings.layers import (
     read_yaml,
     validated,
 )
+from oven_controller.settings.member_checks import with_checked_members
 from oven_controller.settings.model import ATTACHED, Settings
 from oven_controller.settings.notifications import NotifySettings
 from oven_controller.settings.strict_yaml import key_lines

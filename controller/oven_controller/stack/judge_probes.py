@@ -8,7 +8,7 @@ from typing import Any
 
 from oven_controller import plugins
 from oven_controller.errors import ConfigError, ProcessError
-from oven_controller.settings.model import CommitteeSettings
+from oven_controller.settings.committee_settings import CommitteeSettings
 from oven_controller.stack.plan import own_command
 
 PROBED_S = 120.0

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
 from oven_controller.protocol import names
-from oven_controller.protocol.requests import GraphInfo, GraphInfoRequest
+from oven_controller.protocol.graph_requests import GraphInfo, GraphInfoRequest
 from oven_controller.protocol.rules import Rules
 
 _Rules = TypeVar("_Rules", bound=Rules)

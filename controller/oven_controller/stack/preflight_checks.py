@@ -20,7 +20,7 @@ from oven_controller.security import tls
 from oven_controller.security.credentials import Credentials
 from oven_controller.server import embedded as servers
 from oven_controller.settings.agents import AgentSpec, agent_specs, per_process
-from oven_controller.settings.committee import check_keys
+from oven_controller.settings.member_checks import check_keys
 from oven_controller.settings.model import ATTACHED, Settings
 from oven_controller.settings.resolution import Resolved
 from oven_controller.stack.plan import Pool, own_command, pools

@@ -13,8 +13,9 @@ from oven_controller.notify import cursor
 from oven_controller.process.child import WRONG_SETTING, Child, how, short
 from oven_controller.process.supervisor import Kept, Supervised
 from oven_controller.protocol import names
+from oven_controller.protocol.graph_requests import GraphInfoRequest
+from oven_controller.protocol.history_requests import HistoryRequest
 from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.requests import GraphInfoRequest, HistoryRequest
 from oven_controller.runs.log_watch import Watch
 from oven_controller.server.embedded import EmbeddedServer
 from oven_controller.stack.plan import Plan, Pool, Service

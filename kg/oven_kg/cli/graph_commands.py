@@ -10,7 +10,7 @@ import typer
 
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.plugged_command import PluggedCommand
-from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, GraphQuery, Phase, QueryAnswer, Symptom
+from oven_controller.protocol.graph_requests import DiagnoseRequest, Diagnosis, GraphQuery, Phase, QueryAnswer, Symptom
 from oven_controller.terminal_text import say
 from oven_kg.checked_graph import described, is_yaml, load, read_graph
 from oven_kg.cli.chosen_graph import answered

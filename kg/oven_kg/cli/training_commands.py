@@ -17,7 +17,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.files import read_file
 from oven_controller.log.outcome_reports import OutcomeReports
 from oven_controller.plugged_command import PluggedCommand
-from oven_controller.protocol.requests import (
+from oven_controller.protocol.graph_requests import (
     Curriculum,
     CurriculumRequest,
     OutcomeReport,

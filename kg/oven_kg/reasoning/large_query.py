@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.requests import GraphQuery, QueryAnswer, QueryRow
+from oven_controller.protocol.graph_requests import GraphQuery, QueryAnswer, QueryRow
 from oven_kg.large.arrays import Arrays
 from oven_kg.large.pagerank import RandomWalk
 from oven_kg.large.paths import shortest_path, within

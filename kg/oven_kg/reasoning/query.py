@@ -13,7 +13,7 @@ from functools import cache
 from typing import Final
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.requests import GraphQuery, QueryAnswer, QueryRow
+from oven_controller.protocol.graph_requests import GraphQuery, QueryAnswer, QueryRow
 from oven_kg.graph.knowledge import Knowledge
 
 RESTART: Final = 0.15

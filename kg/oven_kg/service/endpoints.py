@@ -15,8 +15,7 @@ from pydantic import ValidationError
 
 from oven_controller.errors import ConfigError
 from oven_controller.mesh.actuator_values import clip
-from oven_controller.protocol.messages import Message
-from oven_controller.protocol.requests import (
+from oven_controller.protocol.graph_requests import (
     CurriculumRequest,
     DiagnoseRequest,
     GraphInfoRequest,
@@ -26,6 +25,7 @@ from oven_controller.protocol.requests import (
     OutcomeTaken,
     TokenPriorRequest,
 )
+from oven_controller.protocol.messages import Message
 from oven_kg.checked_graph import load
 from oven_kg.graph.graph_yaml import Edge
 from oven_kg.graph.knowledge import Knowledge

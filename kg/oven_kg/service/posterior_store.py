@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from oven_controller.errors import ConfigError
 from oven_controller.files import write_atomic
-from oven_controller.protocol.requests import OutcomeReport, OutcomeTaken
+from oven_controller.protocol.graph_requests import OutcomeReport, OutcomeTaken
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.reasoning.posteriors import Posteriors
 from oven_kg.service.endpoints import Answers

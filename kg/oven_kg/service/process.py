@@ -28,7 +28,7 @@ from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import OvenError
 from oven_controller.mesh.actuator_values import clip
 from oven_controller.protocol import names
-from oven_controller.protocol.requests import RequestPart, TokenPriorRequest
+from oven_controller.protocol.graph_requests import RequestPart, TokenPriorRequest
 from oven_controller.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.service import token_prior_process

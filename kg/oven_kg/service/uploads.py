@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.requests import PartTaken, RequestPart
+from oven_controller.protocol.graph_requests import PartTaken, RequestPart
 
 MOST: Final = 4
 """Uploads under way at a time: one run has one learner, which makes one."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.requests import TokenPrior, TokenPriorRequest
+from oven_controller.protocol.graph_requests import TokenPrior, TokenPriorRequest
 from oven_controller.protocol.token_scores import encode, tokens_in, vocabulary_sha
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.token_prior.label_scores import Encode, node_importance, token_scores, top, words

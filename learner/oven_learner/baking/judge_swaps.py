@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.protocol.judge_spec import JudgeSpec, actuator_of
 from oven_controller.protocol.messages import Receipt
+from oven_controller.settings.committee_settings import MemberSettings
 from oven_controller.settings.judges import first_problem
-from oven_controller.settings.model import MemberSettings
 from oven_learner.baking.operator_commands import CommandRefusedError
 from oven_learner.rewards import Committee
 

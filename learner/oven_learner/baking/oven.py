@@ -13,8 +13,8 @@ from typing import Any, Protocol, Self
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.messages import Receipt
+from oven_controller.settings.committee_settings import CommitteeSettings
 from oven_controller.settings.judges import check_judge
-from oven_controller.settings.model import CommitteeSettings
 from oven_learner.baking import judge_swaps, operator_commands, own_stack
 from oven_learner.baking.operator_commands import ANSWER_S, CommandRefusedError
 from oven_learner.client.client import OvenClient

@@ -16,7 +16,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
 from oven_controller.protocol.messages import MetricSpec
-from oven_controller.settings.model import MemberSettings
+from oven_controller.settings.committee_settings import MemberSettings
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import OwnStack, Place, within
 from oven_learner.baking.step_calls import StepCalls

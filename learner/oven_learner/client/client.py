@@ -166,18 +166,17 @@ class OvenClient:
         resume_judges(past.offers.get(self._training, {}), self.actuators)
         resume_values({**(values or {}), **past.values.get(self._training, {})}, self.actuators, self._ranks)
         self._started_at = time.monotonic()
-        self._send(
-            self._run_started(
-                incarnation=self._incarnation,
-                n=self._next(),
-                training=self._training,
-                tick=self.tick,
-                step=step,
-                actuators=self.actuators.specs(),
-                keys=self._keys or dict(past.keys),
-                trials=self._trials.reading,
-            )
+        started = self._run_started(
+            incarnation=self._incarnation,
+            n=self._next(),
+            training=self._training,
+            tick=self.tick,
+            step=step,
+            actuators=self.actuators.specs(),
+            keys=self._keys or dict(past.keys),
+            trials=self._trials.reading,
         )
+        self._enqueue(started.model_copy)  # made here, where a mistake in it is still raised
         self._adopted.known = set(past.decided)
         self._commands.known_from(past.commands)
         for applied, actuator, decision_id, command in owed_receipts(past):
@@ -307,17 +306,14 @@ class OvenClient:
         self._trials.end("the run ended first")
         self._adopted.end()
         self._commands.end(rest)
-        self._send(
-            RunEnded(
-                incarnation=self._incarnation,
-                n=self._next(),
-                reason=reason,
-                detail=detail,
-                tick=self.tick,
-                step=self.step,
-                metrics={**(metrics or {}), **self._final},
-                lockstep_timeouts=self._inbox.timeouts,
-            )
+        self.say(
+            RunEnded,
+            reason=reason,
+            detail=detail,
+            tick=self.tick,
+            step=self.step,
+            metrics={**(metrics or {}), **self._final},
+            lockstep_timeouts=self._inbox.timeouts,
         )
         sent = self._link.close(timeout_s)
         if not sent:
@@ -438,9 +434,6 @@ class OvenClient:
         except Exception:  # a device that failed; training will hear of it itself
             log.exception("what was on its way from the device did not arrive; the log lacks it")
 
-    def _send(self, message: RunStarted | RunEnded) -> None:
-        self._enqueue(partial(_as_it_is, message))
-
     def _enqueue(self, make: Make, droppable: bool = False) -> None:
         """Onto the link. A rank that raised here would leave the others waiting for it."""
         try:
@@ -451,7 +444,3 @@ class OvenClient:
     def _next(self) -> int:
         self._n += 1
         return self._n
-
-
-def _as_it_is(message: LearnerMessage) -> LearnerMessage:
-    return message

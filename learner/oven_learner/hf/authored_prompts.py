@@ -21,7 +21,7 @@ from transformers import Trainer, TrainerControl
 from oven_controller.errors import ConfigError, reason
 from oven_controller.protocol.messages import MetricSpec
 from oven_controller.runs.authored_prompts import CHARACTERS, AuthoredPrompt, Batch, Topic, read_prompts, write_topics
-from oven_controller.settings.model import AuthorSettings
+from oven_controller.settings.language_models import AuthorSettings
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.hf.prompts.admission import Admission, key_of, text_of

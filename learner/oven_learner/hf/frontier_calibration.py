@@ -17,7 +17,7 @@ from oven_controller.errors import ConfigError, OvenError, reason
 from oven_controller.files import write_atomic
 from oven_controller.protocol.messages import MetricSpec
 from oven_controller.runs import probe_set
-from oven_controller.settings.model import FrontierSettings
+from oven_controller.settings.committee_settings import FrontierSettings
 from oven_learner.frontier.policy_reading import PolicyReading, Reading
 from oven_learner.hf.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks

@@ -15,8 +15,9 @@ from oven_controller.errors import ConfigError
 from oven_controller.protocol.rules import Rules
 from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import LEARNER, Signer, load_keys
+from oven_controller.settings.committee_settings import CommitteeSettings
 from oven_controller.settings.completions import CompletionsSettings
-from oven_controller.settings.model import ATTACHED, CommitteeSettings
+from oven_controller.settings.model import ATTACHED
 from oven_controller.telemetry import tracing
 from oven_learner.link.link_interface import Link
 from oven_learner.link.process_link import POLL_S, ProcessLink

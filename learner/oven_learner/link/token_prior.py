@@ -19,8 +19,8 @@ from pydantic import ValidationError
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, ConfigError
 from oven_controller.protocol import names
+from oven_controller.protocol.graph_requests import PartTaken, RequestPart, TokenPrior, TokenPriorRequest
 from oven_controller.protocol.permissions import kg_inbox
-from oven_controller.protocol.requests import PartTaken, RequestPart, TokenPrior, TokenPriorRequest
 from oven_controller.protocol.token_scores import decode, vocabulary_sha
 from oven_learner.link.find_controller import Connection
 

@@ -14,9 +14,9 @@ from typing import Any
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.log.committee_view import abstains
 from oven_controller.protocol import names
+from oven_controller.protocol.committee_requests import Completion, ScoreRequest
 from oven_controller.protocol.judge_spec import OFF, JudgeSpec
 from oven_controller.protocol.messages import MetricSpec
-from oven_controller.protocol.requests import Completion, ScoreRequest
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.completions.plain_text import as_text

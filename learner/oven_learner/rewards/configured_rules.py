@@ -7,7 +7,7 @@ from typing import Any
 
 from oven_controller import plugins
 from oven_controller.errors import ConfigError
-from oven_controller.settings.model import MemberSettings
+from oven_controller.settings.committee_settings import MemberSettings
 from oven_learner.rewards.rule_members import RewardFunction
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from oven_controller.errors import ConfigError
-from oven_controller.settings.model import MemberSettings
+from oven_controller.settings.committee_settings import MemberSettings
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.rule_members import RewardFunction
 

@@ -25,9 +25,9 @@ from oven_controller.bus.connection import Bus
 from oven_controller.cancellation import end
 from oven_controller.errors import OvenError, reason
 from oven_controller.protocol import names
+from oven_controller.protocol.committee_requests import JudgeHealth, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 from oven_controller.protocol.judge_spec import JudgeSpec
 from oven_controller.protocol.permissions import score_inbox
-from oven_controller.protocol.requests import JudgeHealth, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 from oven_controller.telemetry import tracing
 from oven_learner.rewards import scores

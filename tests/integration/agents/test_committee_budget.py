@@ -15,7 +15,7 @@ from tests.integration.agents.test_committee_member import server as server
 from tests.integration.conftest import WAIT_S, Stack, wait_for
 
 from oven_bench.judging.judge_endpoint import Endpoint
-from oven_controller.protocol.requests import Completion, ScoreRequest
+from oven_controller.protocol.committee_requests import Completion, ScoreRequest
 from oven_controller.runs.model_spend import read_spend
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer

@@ -30,13 +30,13 @@ from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
 from oven_controller.process.child import Child
 from oven_controller.protocol import names
+from oven_controller.protocol.committee_requests import Completion, ScoreReply, ScoreRequest
 from oven_controller.protocol.permissions import score_inbox
-from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
 from oven_controller.runs import judge_states
 from oven_controller.security.credentials import Credentials
 from oven_controller.server.embedded import EmbeddedServer, ServerFolder
+from oven_controller.settings.committee_settings import MemberSettings
 from oven_controller.settings.judge_providers import catalogue, endpoint_of
-from oven_controller.settings.model import MemberSettings
 
 KEY = "sk-canary-77b1d9"
 GROUPS, SIZE = 200, 4

@@ -19,8 +19,9 @@ from oven_agents.providers.provider import EndpointProvider
 from oven_agents.supervisor.models import AnthropicHandler, OpenAIHandler
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.errors import ConfigError
+from oven_controller.settings.committee_settings import BudgetSettings
 from oven_controller.settings.judge_providers import Price, Wire, catalogue, endpoint_of
-from oven_controller.settings.model import BudgetSettings, ModelSettings
+from oven_controller.settings.language_models import ModelSettings
 
 KEY = "sk-canary-77aa"
 LOOK = Tool("look", "Looks a word up.", {"type": "object", "properties": {"word": {"type": "string"}}})

@@ -19,9 +19,9 @@ from oven_agents.providers import connect
 from oven_agents.providers.failures import KINDS, Kind
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.requests import Completion, ScoreReply, ScoreRequest
+from oven_controller.protocol.committee_requests import Completion, ScoreReply, ScoreRequest
+from oven_controller.settings.committee_settings import MemberSettings
 from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of, key_of
-from oven_controller.settings.model import MemberSettings
 from oven_controller.telemetry.genai import CallRecord
 
 APIS = ("openai", "anthropic")

@@ -21,6 +21,7 @@ from oven_agents.runtime.loader import load
 from oven_agents.sdk.session import Session
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.errors import ConfigError
+from oven_controller.protocol.graph_requests import CurriculumRequest, DiagnoseRequest, Diagnosis
 from oven_controller.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
@@ -31,7 +32,6 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.protocol.requests import CurriculumRequest, DiagnoseRequest, Diagnosis
 from oven_controller.runs.authored_prompts import AuthoredPrompt, Topic, read_prompts, write_topics
 from oven_controller.runs.folder import RunFolder
 from oven_kg.service.endpoints import answers

@@ -21,9 +21,9 @@ from oven_agents.providers import connect
 from oven_agents.providers.provider import EndpointProvider
 from oven_agents.providers.usage import Ledger
 from oven_bench.judging.judge_endpoint import Endpoint
-from oven_controller.protocol.requests import Completion, ScoreRequest
+from oven_controller.protocol.committee_requests import Completion, ScoreRequest
+from oven_controller.settings.committee_settings import MemberSettings
 from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of
-from oven_controller.settings.model import MemberSettings
 
 KEYS = {
     name: f"sk-canary-{name}" for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "DEEPSEEK_API_KEY", "XAI_API_KEY")

@@ -17,8 +17,8 @@ from oven_agents.judges.member_process import configured_member
 from oven_agents.judges.probe import ProbeResult
 from oven_agents.judges.seat import Seat
 from oven_bench.judging.judge_endpoint import Endpoint
+from oven_controller.protocol.committee_requests import Completion, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 from oven_controller.protocol.judge_spec import JudgeSpec
-from oven_controller.protocol.requests import Completion, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 
 KEY = "sk-canary-a97b11"
 SCORES = {"a1" * 6: 0.7, "b2" * 6: 0.3}

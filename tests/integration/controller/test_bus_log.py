@@ -12,9 +12,9 @@ from oven_controller.bus.connection import Bus
 from oven_controller.bus.log import AlreadyLoggedError
 from oven_controller.errors import BusError, NameInUseError
 from oven_controller.protocol.codec import Malformed
+from oven_controller.protocol.history_requests import HistoryRequest
 from oven_controller.protocol.messages import AgentStatus, Observation, Vote
 from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.requests import HistoryRequest
 from oven_controller.replica.history_service import serve_history
 from oven_controller.runs.log_recovery import finish
 from oven_controller.runs.log_sources import exported

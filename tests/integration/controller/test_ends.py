@@ -14,9 +14,9 @@ from tests.integration.conftest import WAIT_S, Stack, family
 
 from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
+from oven_controller.protocol.history_requests import HistoryRequest
 from oven_controller.protocol.messages import RunStarted
 from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.requests import HistoryRequest
 from oven_controller.replica.history_service import serve_history
 from oven_controller.runs.log_watch import Watch
 from oven_controller.security.credentials import Credentials

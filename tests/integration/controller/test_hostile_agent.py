@@ -33,14 +33,10 @@ from tests.support.learner_side import until
 
 from oven_controller.bus.streams import VOTE_BYTES
 from oven_controller.protocol.alerts import Alert
+from oven_controller.protocol.committee_requests import ScoreReply
+from oven_controller.protocol.graph_requests import DiagnoseRequest, GraphInfoRequest
+from oven_controller.protocol.history_requests import HistoryBatch, HistoryRequest
 from oven_controller.protocol.messages import AgentStatus, Observation, Vote
-from oven_controller.protocol.requests import (
-    DiagnoseRequest,
-    GraphInfoRequest,
-    HistoryBatch,
-    HistoryRequest,
-    ScoreReply,
-)
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")

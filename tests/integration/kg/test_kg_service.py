@@ -26,8 +26,7 @@ from oven_controller.bus import streams
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
 from oven_controller.protocol import names
-from oven_controller.protocol.messages import ActuatorSpec, AgentStatus, MetricSpec, Observation, RunStarted
-from oven_controller.protocol.requests import (
+from oven_controller.protocol.graph_requests import (
     DiagnoseRequest,
     Diagnosis,
     GraphInfo,
@@ -38,6 +37,7 @@ from oven_controller.protocol.requests import (
     OutcomeTaken,
     Symptom,
 )
+from oven_controller.protocol.messages import ActuatorSpec, AgentStatus, MetricSpec, Observation, RunStarted
 from oven_controller.protocol.subjects import UNSIGNED
 from oven_controller.replica.history_service import serve_history
 from oven_controller.security.credentials import Credentials

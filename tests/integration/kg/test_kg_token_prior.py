@@ -14,8 +14,7 @@ import pytest
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
 from oven_controller.protocol import names
-from oven_controller.protocol.permissions import kg_inbox
-from oven_controller.protocol.requests import (
+from oven_controller.protocol.graph_requests import (
     DiagnoseRequest,
     Diagnosis,
     GraphQuery,
@@ -24,6 +23,7 @@ from oven_controller.protocol.requests import (
     Symptom,
     TokenPriorRequest,
 )
+from oven_controller.protocol.permissions import kg_inbox
 from oven_controller.protocol.rules import Rules
 from oven_controller.protocol.token_scores import LIMIT, vocabulary_sha
 from oven_controller.security.credentials import Credentials

@@ -36,8 +36,8 @@ from oven_bench.judging.judge_endpoint import KINDS, Endpoint
 from oven_bench.members_on_a_thread import MembersOnAThread
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol.messages import RunStarted
+from oven_controller.settings.committee_settings import MemberSettings
 from oven_controller.settings.judge_providers import catalogue, endpoint_of
-from oven_controller.settings.model import MemberSettings
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated import FORMAT_COST, KNOB, CalibratedReward

@@ -21,8 +21,8 @@ from oven_agents.judges.member_process import serve
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_controller.bus.connection import Bus
 from oven_controller.security.credentials import Credentials
+from oven_controller.settings.committee_settings import MemberSettings
 from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of
-from oven_controller.settings.model import MemberSettings
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
 from oven_learner.rewards.remote_members import RemoteMembers

@@ -162,7 +162,7 @@ async def ignored(_message: object) -> None: ...
 
 async def test_fifty_connections_leave_nothing_behind(nats: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other one is lost, the rest fall silent."""
-    monkeypatch.setattr(bus_session, "TURN_S", 0.05)
+    monkeypatch.setattr(bus_session, "TURN_S", 0.15)
     monkeypatch.setattr(bus_session, "RETRY_S", 0.01)
     me, rate = psutil.Process(), [1.0]
     async with Proxy(nats) as proxy:

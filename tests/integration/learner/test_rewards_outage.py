@@ -19,8 +19,8 @@ from tests.unit.learner.test_rewards_skipping import Remembering, same
 from oven_bench.judging import faulty_members as bench
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol import names
+from oven_controller.protocol.committee_requests import ScoreReply, ScoreRequest
 from oven_controller.protocol.messages import RunStarted
-from oven_controller.protocol.requests import ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 from oven_learner.hf.attach import attach
 from oven_learner.recipes.grpo.job import build

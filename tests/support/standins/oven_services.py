@@ -18,8 +18,9 @@ from nats.aio.msg import Msg
 import oven_learner as oven
 from oven_controller.bus.connection import Bus
 from oven_controller.protocol import names
+from oven_controller.protocol.committee_requests import ScoreReply, ScoreRequest
+from oven_controller.protocol.graph_requests import GraphInfo
 from oven_controller.protocol.messages import MetricSpec
-from oven_controller.protocol.requests import GraphInfo, ScoreReply, ScoreRequest
 from oven_controller.security.credentials import Credentials
 from oven_learner.rollback.in_memory import Snapshots
 

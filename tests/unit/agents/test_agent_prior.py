@@ -9,8 +9,8 @@ from oven_agents import Agent, Knob, Window
 from oven_agents.runtime.kg_client import ENTRIES, HEADERS, barred, cited, informed, question
 from oven_agents.sdk.session import Session
 from oven_controller.bus.streams import VOTE_BYTES
+from oven_controller.protocol.graph_requests import EvidencePath, Judgement
 from oven_controller.protocol.messages import ActuatorSpec, Decision, MetricSpec, Observation, RunStarted, Value, Vote
-from oven_controller.protocol.requests import EvidencePath, Judgement
 
 LR = "optimizer.lr_scale"
 PATH = EvidencePath(

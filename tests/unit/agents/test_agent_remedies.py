@@ -17,8 +17,15 @@ from oven_agents.sdk.session import Session
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError
 from oven_controller.protocol.alerts import Alert
+from oven_controller.protocol.graph_requests import (
+    DiagnoseRequest,
+    Diagnosis,
+    EvidencePath,
+    Judgement,
+    JudgeRequest,
+    Remedy,
+)
 from oven_controller.protocol.messages import AgentStatus, BallotOpened, RunStarted, Value, Vote
-from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, EvidencePath, Judgement, JudgeRequest, Remedy
 from oven_controller.protocol.rules import Rules
 
 SKIPPING, CUTTING, RETURNING = "rollback_and_skip", "rollback_and_cut", "rollback"

@@ -18,8 +18,8 @@ from oven_agents.judges.rubric_prompts import Rubric
 from oven_agents.judges.sanitize import capped, data_block, shown, visible
 from oven_agents.providers.failures import ModelFailure, kind_of_status
 from oven_agents.providers.usage import Ledger, Usage, cost_usd
+from oven_controller.settings.committee_settings import MemberSettings, Role
 from oven_controller.settings.judge_providers import catalogue, endpoint_of
-from oven_controller.settings.model import MemberSettings, Role
 from oven_controller.telemetry.genai import CallRecord
 
 # What is shown.

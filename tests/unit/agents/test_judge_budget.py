@@ -26,7 +26,7 @@ from oven_agents.providers.usage import Ledger, Usage, current, opened
 from oven_controller.errors import ConfigError
 from oven_controller.runs.judge_states import FOLDER
 from oven_controller.runs.model_spend import Cap, ModelSpend, Refused, Spend, judges_file, read_spend
-from oven_controller.settings.model import BudgetSettings
+from oven_controller.settings.committee_settings import BudgetSettings
 
 FREE = BudgetSettings()
 ONE = Spend(calls=1, input_tokens=70, output_tokens=30, usd=0.5)

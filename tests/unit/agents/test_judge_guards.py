@@ -21,7 +21,7 @@ from oven_agents.judges.sanitize import shown
 from oven_agents.judges.watching import Watching
 from oven_agents.providers.failures import ModelFailure
 from oven_agents.providers.usage import Ledger
-from oven_controller.protocol.requests import Completion, ScoreRequest
+from oven_controller.protocol.committee_requests import Completion, ScoreRequest
 
 IDS = [attack.id for attack in corpus()]
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from oven_agents.providers.failures import ModelFailure
 from oven_agents.providers.terms import AgreedTerms, Terms
+from oven_controller.settings.committee_settings import MemberSettings
 from oven_controller.settings.judge_providers import ModelEndpoint, catalogue, endpoint_of
-from oven_controller.settings.model import MemberSettings
 
 EVERY = [Terms(mode, top) for mode in ("strict", "json_object", "none") for top in (5, 0)]
 

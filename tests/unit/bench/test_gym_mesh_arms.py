@@ -28,8 +28,8 @@ from oven_bench.gym.arms.controller import (
 from oven_bench.gym.arms.in_memory_link import LoopLink
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.log.replay import replay
+from oven_controller.protocol.graph_requests import Judgement, JudgeRequest, OutcomeReport
 from oven_controller.protocol.messages import Decision, MetricSpec, Outcome, Receipt, RunStarted, Vote
-from oven_controller.protocol.requests import Judgement, JudgeRequest, OutcomeReport
 from oven_controller.protocol.rules import Rules
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient

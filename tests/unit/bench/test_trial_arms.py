@@ -16,8 +16,8 @@ from oven_bench.gym.episode import Branches, Training
 from oven_bench.gym.fault import NOTHING
 from oven_controller.log.outcome_reports import OutcomeReports
 from oven_controller.log.replay import replay
+from oven_controller.protocol.graph_requests import DiagnoseRequest, Diagnosis, Remedy
 from oven_controller.protocol.messages import Decision, Outcome, Receipt, Value, Vote
-from oven_controller.protocol.requests import DiagnoseRequest, Diagnosis, Remedy
 from oven_controller.protocol.rules import Rules
 from oven_controller.protocol.trial_messages import TrialEnded, TrialStarted
 from oven_kg.service.endpoints import answers

@@ -11,8 +11,8 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from oven_controller.protocol.asyncapi import asyncapi
 from oven_controller.protocol.codec import json_schema, service_schema
+from oven_controller.protocol.history_requests import HistoryRequest
 from oven_controller.protocol.messages import ActuatorSpec, Decision, Observation, RunStarted, TallyLine, Vote
-from oven_controller.protocol.requests import HistoryRequest
 from oven_controller.protocol.subjects import SUBJECTS, log_subjects, votes_subjects
 
 

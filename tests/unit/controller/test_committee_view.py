@@ -13,8 +13,8 @@ from oven_controller.protocol.announcements import ActuatorAnnounced
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.judge_spec import OFF, JudgeSpec
 from oven_controller.protocol.messages import ActuatorSpec, LogMessage, Observation, Receipt, RunStarted
+from oven_controller.settings.committee_settings import CommitteeSettings, MemberSettings
 from oven_controller.settings.judges import check_judge, judge_of, new_member, with_judge
-from oven_controller.settings.model import CommitteeSettings, MemberSettings
 
 CLAUDE, CHAT = "claude/sonnet", "deepseek/chat"
 

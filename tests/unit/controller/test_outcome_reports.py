@@ -13,7 +13,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.log.outcome_reports import OutcomeReports
 from oven_controller.protocol.actions import EVALUATE
 from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.requests import OutcomeReport
+from oven_controller.protocol.graph_requests import OutcomeReport
 from oven_controller.runs.folder import Home
 from oven_kg.cli.training_commands import LEARN
 from oven_kg.service.posterior_store import read

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.requests import GraphInfo
+from oven_controller.protocol.graph_requests import GraphInfo
 from oven_controller.protocol.rules import Rules
 from oven_controller.settings.model import RuleSettings
 from oven_controller.settings.resolution import resolve

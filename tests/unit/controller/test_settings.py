@@ -14,7 +14,8 @@ from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import load_keys
 from oven_controller.security.tls import trusting
 from oven_controller.settings.agents import agent_specs
-from oven_controller.settings.model import CommitteeSettings, MemberSettings, Settings
+from oven_controller.settings.committee_settings import CommitteeSettings, MemberSettings
+from oven_controller.settings.model import Settings
 from oven_controller.settings.resolution import Recipe, Resolved, resolve
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.unit.kg.test_kg_commands import said
 
 from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.requests import (
+from oven_controller.protocol.graph_requests import (
     Curriculum,
     CurriculumRequest,
     GraphQuery,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.requests import CurriculumRequest, GraphQuery, QueryAnswer, TokenPriorRequest
+from oven_controller.protocol.graph_requests import CurriculumRequest, GraphQuery, QueryAnswer, TokenPriorRequest
 from oven_kg.graph.graph_yaml import Edge, Node, Records
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.large.arrays import Arrays

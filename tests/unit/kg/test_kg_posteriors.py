@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.requests import DiagnoseRequest as Ask
-from oven_controller.protocol.requests import (
+from oven_controller.protocol.graph_requests import DiagnoseRequest as Ask
+from oven_controller.protocol.graph_requests import (
     Diagnosis,
     GraphInfo,
     GraphInfoRequest,

@@ -26,7 +26,7 @@ from oven_agents.shipped.teacher import Teacher
 from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.protocol.messages import MetricSpec, RunStarted
 from oven_controller.runs import relaunch
-from oven_controller.settings.model import MemberSettings
+from oven_controller.settings.committee_settings import MemberSettings
 from oven_learner.baking import text_training
 from oven_learner.baking.judge_swaps import member_in, model_of
 from oven_learner.baking.oven import Oven

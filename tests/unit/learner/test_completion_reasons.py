@@ -18,8 +18,8 @@ from oven_agents.judges.judge import Judge
 from oven_agents.judges.member import Member
 from oven_controller.bus.streams import COMPLETION_BYTES
 from oven_controller.errors import ConfigError, OvenError
+from oven_controller.protocol.committee_requests import ScoreRequest
 from oven_controller.protocol.completion_messages import SampledGroup
-from oven_controller.protocol.requests import ScoreRequest
 from oven_controller.settings.completions import CompletionsSettings
 from oven_learner.completions.message import wire_of
 from oven_learner.completions.parcel import Shown, cut, parcel_of

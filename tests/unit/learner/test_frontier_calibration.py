@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 from oven_controller.protocol.rules import Rules
 from oven_controller.runs import probe_set
 from oven_controller.runs.probe_set import Alternative, Probe, ProbeSet, Token
-from oven_controller.settings.model import CommitteeSettings, FrontierSettings
+from oven_controller.settings.committee_settings import CommitteeSettings, FrontierSettings
 from oven_learner.hf import attach as attaching
 from oven_learner.hf.frontier_calibration import BITS, KL
 from oven_learner.link.find_controller import Connection

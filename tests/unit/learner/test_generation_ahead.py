@@ -19,7 +19,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.requests import ScoreRequest
+from oven_controller.protocol.committee_requests import ScoreRequest
 from oven_learner.hf.attach import attach
 from oven_learner.hf.attached_branch import AttachedBranch
 from oven_learner.hf.callback import Attachment

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from oven_controller.errors import ConfigError, OvenError, UnknownNameError
 from oven_controller.log.committee_view import WEIGHTS
 from oven_controller.protocol.announcements import ActuatorAnnounced
+from oven_controller.protocol.committee_requests import JudgeHealth, ScoreRequest
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.judge_spec import OFF, JudgeSpec
 from oven_controller.protocol.messages import LogMessage, Receipt, RunStarted
 from oven_controller.protocol.operator_messages import OperatorCommand
-from oven_controller.protocol.requests import JudgeHealth, ScoreRequest
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.resume_state import ResumeState, read_resume_state

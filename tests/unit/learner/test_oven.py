@@ -13,7 +13,7 @@ import pytest
 from tests.support.policies import conditions, liked, made
 
 from oven_controller.errors import ConfigError, TeacherRefusedError
-from oven_controller.settings.model import CommitteeSettings
+from oven_controller.settings.committee_settings import CommitteeSettings
 from oven_learner.baking import operator_commands
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import Place

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from oven_bench.judging.simulated_judges import by_rule, play, raw_mean
 from oven_controller.errors import UnknownNameError
-from oven_controller.settings.model import AggregationRule, CommitteeSettings
+from oven_controller.settings.committee_settings import AggregationRule, CommitteeSettings
 from oven_learner.rewards import Committee
 from oven_learner.rewards.aggregation import (
     DEFAULT_RULE,

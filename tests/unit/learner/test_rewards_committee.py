@@ -11,8 +11,8 @@ import pytest
 
 from oven_controller.errors import ConfigError
 from oven_controller.log.committee_view import WEIGHTS
+from oven_controller.protocol.committee_requests import JudgeHealth, ScoreReply, ScoreRequest
 from oven_controller.protocol.judge_spec import JudgeSpec
-from oven_controller.protocol.requests import JudgeHealth, ScoreReply, ScoreRequest
 from oven_learner.actuators import Actuators
 from oven_learner.completions.plain_text import as_text
 from oven_learner.rewards import Committee

@@ -17,9 +17,9 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_controller.errors import ConfigError
+from oven_controller.protocol.committee_requests import ScoreRequest
 from oven_controller.protocol.messages import RunEnded, RunStarted, Value
 from oven_controller.protocol.operator_messages import OperatorCommand
-from oven_controller.protocol.requests import ScoreRequest
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
 from oven_learner.rewards.scores import Verdict

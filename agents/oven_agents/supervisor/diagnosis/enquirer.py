@@ -19,7 +19,7 @@ from oven_agents.supervisor.diagnosis.run_models import ConfiguredModels
 from oven_agents.supervisor.diagnosis.transcripts import Asked, Question, Transcripts
 from oven_controller.errors import BusError, ConfigError, OvenError
 from oven_controller.protocol.events import Event
-from oven_controller.settings.model import SupervisorSettings
+from oven_controller.settings.language_models import SupervisorSettings
 
 log = logging.getLogger("oven.agent")
 

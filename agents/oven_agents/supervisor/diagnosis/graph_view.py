@@ -17,9 +17,9 @@ from oven_agents.supervisor.diagnosis.answer import NONE, Diagnosis, evidence
 from oven_agents.supervisor.diagnosis.detectors import LARGEST, TOGETHER, Alarm
 from oven_agents.supervisor.diagnosis.gauges import GAUGES
 from oven_agents.supervisor.diagnosis.log_context import LogContext
+from oven_controller.protocol.graph_requests import DiagnoseRequest, Symptom
+from oven_controller.protocol.graph_requests import Diagnosis as GraphDiagnosis
 from oven_controller.protocol.messages import RunStarted
-from oven_controller.protocol.requests import DiagnoseRequest, Symptom
-from oven_controller.protocol.requests import Diagnosis as GraphDiagnosis
 
 Asking = Generator[tuple[str, bytes], bytes | None, "GraphView"]
 REMEDIES: Final = 8

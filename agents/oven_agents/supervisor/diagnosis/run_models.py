@@ -10,7 +10,7 @@ from oven_agents.runtime.companion import Surroundings
 from oven_agents.supervisor.diagnosis.transcripts import FOLDER
 from oven_agents.supervisor.models import ModelHandler, ProviderHandler
 from oven_controller.settings.judge_providers import catalogue, endpoint_of, key_of
-from oven_controller.settings.model import SupervisorSettings
+from oven_controller.settings.language_models import SupervisorSettings
 
 SPEND: Final = "spend.sqlite"
 """In the folder of the run's diagnoses: what was spent, so that a resumed run counts on from there."""

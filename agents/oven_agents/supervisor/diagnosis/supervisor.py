@@ -31,7 +31,7 @@ from oven_controller.errors import ConfigError
 from oven_controller.mesh.actuator_values import show
 from oven_controller.protocol.events import Event
 from oven_controller.protocol.messages import RunStarted, Value, Vote
-from oven_controller.settings.model import SupervisorSettings
+from oven_controller.settings.language_models import SupervisorSettings
 
 log = logging.getLogger("oven.agent")
 

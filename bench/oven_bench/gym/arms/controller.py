@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from oven_bench.gym.arms.in_memory_link import LoopLink
 from oven_controller import plugins
 from oven_controller.errors import ConfigError
-from oven_controller.protocol.requests import GraphInfo, GraphInfoRequest
+from oven_controller.protocol.graph_requests import GraphInfo, GraphInfoRequest
 from oven_controller.protocol.rules import Autonomy, Rules
 from oven_controller.stack.kg_rules import merged
 

@@ -19,7 +19,7 @@ from oven_bench.statistics import seen_quantile
 from oven_controller.bus.connection import Bus
 from oven_controller.errors import BusError, ProcessError
 from oven_controller.protocol import names
-from oven_controller.protocol.requests import DiagnoseRequest, GraphInfoRequest, GraphQuery, Symptom
+from oven_controller.protocol.graph_requests import DiagnoseRequest, GraphInfoRequest, GraphQuery, Symptom
 from oven_controller.protocol.rules import Rules
 from oven_controller.runs.folder import Home
 from oven_controller.security.credentials import Credentials

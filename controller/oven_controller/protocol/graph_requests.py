@@ -1,4 +1,4 @@
-"""Requests and answers, which never stand in the log: history, committee scores, knowledge graph.
+"""Requests to the knowledge graph, and its answers. None of them stands in the log.
 
 The rules of oven_controller.protocol.messages hold for them, too.
 """
@@ -9,149 +9,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from oven_controller.protocol.judge_spec import JudgeSpec
-from oven_controller.protocol.messages import Confidence, Message, Real
-
-
-def _is_default(value: object) -> bool:
-    """Such a field is on the wire only where it says something."""
-    return not value
-
-
-class HistoryRequest(Message):
-    """agents, monitors → mesh, as a request on `history`."""
-
-    type: Literal["HistoryRequest"] = "HistoryRequest"
-    after: int = Field(default=0, ge=0, description="the last sequence that the asker has")
-    limit: int = Field(default=256, ge=1, le=1024)
-
-
-class LoggedEvent(BaseModel):
-    """One entry of the log, as `history` returns it: whatever stood there, so that who asks can judge it."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    seq: int
-    time: str = Field(description="when the server stored it, RFC 3339, UTC")
-    subject: str
-    id: str = Field(default="", description="the message id that it came with")
-    signature: str = Field(default="", description="ed25519, base64, over subject, message id and body")
-    body: str = Field(description="the message as it stands in the log; empty where that is no UTF-8")
-
-
-class HistoryBatch(Message):
-    """mesh → asker."""
-
-    type: Literal["HistoryBatch"] = "HistoryBatch"
-    events: tuple[LoggedEvent, ...]
-    head: int = Field(description="the log's last sequence when this was read")
-
-
-class Completion(BaseModel):
-    """One sampled answer. Ids are random and say nothing of the order. Part of ScoreRequest."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    id: str
-    text: str
-
-
-class ScoreRequest(Message):
-    """learner → remote committee member, as a request on `oven.reward.<member>`. Never in the log."""
-
-    type: Literal["ScoreRequest"] = "ScoreRequest"
-    run: str
-    group: str = Field(description="names the group in the answer")
-    prompt: str
-    completions: tuple[Completion, ...] = Field(min_length=1, description="answers to that one prompt")
-    policy: str = Field(default="", description="what is being trained, in words (ModelDescription)")
-    domain: str = Field(default="", description="the field that its tasks are from, for a specialist")
-    deadline_s: Real = Field(gt=0, description="seconds after which nobody waits for the answer any more")
-    reference: str = Field(
-        default="",
-        exclude_if=_is_default,
-        description="an answer known to be right, to test the judge with; absent: none is known",
-    )
-    judge: JudgeSpec | None = Field(
-        default=None,
-        exclude_if=_is_default,
-        description="the model that has to score; absent: the one that the member was configured with",
-    )
-    swap: int = Field(
-        default=0,
-        ge=0,
-        exclude_if=_is_default,
-        description="counts the member's swaps: with each its controls start anew",
-    )
-
-
-class JudgeHealth(BaseModel):
-    """What a member found out about its judge by testing it. Part of ScoreReply."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    controls: int = Field(default=0, ge=0, description="groups so far into which known answers were slipped")
-    controls_failed: int = Field(default=0, ge=0, description="of them, those that it got wrong")
-    quarantined: bool = Field(default=False, description="it is asked for tests only")
-    order_flips: Real | None = Field(
-        default=None, ge=0, le=1, description="share of pairs that turned round when a group was shown in reverse"
-    )
-    change_p: Real | None = Field(
-        default=None, ge=0, le=1, description="probability of what it says of old groups now, had it not changed"
-    )
-    changes: int = Field(default=0, ge=0, description="times that it was found to be another judge than before")
-    cut_texts: int = Field(default=0, ge=0, description="texts so far that were too long to be shown whole")
-
-
-class ScoreReply(Message):
-    """remote committee member → learner. Scores for exactly the ids that were asked for, or the reason why not."""
-
-    type: Literal["ScoreReply"] = "ScoreReply"
-    member: str
-    group: str
-    judge: str = Field(
-        default="",
-        exclude_if=_is_default,
-        description="identity of the model that the request named; absent where it named none",
-    )
-    scores: dict[str, Real] | None = Field(default=None, description="completion id → 0..1; none: it abstains")
-    reasons: dict[str, str] = Field(
-        default_factory=dict,
-        exclude_if=_is_default,
-        description="completion id → why, in the judge's words; absent: it gave none. For people: no score follows "
-        "from it",
-    )
-    failure: str = Field(default="", description="the kind of failure behind an abstention, e.g. rate_limit")
-    detail: str = Field(default="", max_length=500)
-    input_tokens: int = Field(default=0, ge=0)
-    output_tokens: int = Field(default=0, ge=0)
-    cost_usd: Real | None = Field(
-        default=None,
-        ge=0,
-        allow_inf_nan=False,
-        description="none: no price is known, or nothing was asked",
-    )
-    health: JudgeHealth | None = Field(default=None, description="none: the member does not test its judge")
-
-
-class ProbeRequest(Message):
-    """learner → remote committee member, as a request on `oven.probe.<member>`: whether it could judge with this model.
-    The member asks it one small question; what judges now goes on."""
-
-    type: Literal["ProbeRequest"] = "ProbeRequest"
-    judge: JudgeSpec
-    deadline_s: Real = Field(gt=0, description="seconds after which nobody waits for the answer any more")
-
-
-class ProbeReply(Message):
-    """remote committee member → learner. Without a failure the model gave a verdict that can be used."""
-
-    type: Literal["ProbeReply"] = "ProbeReply"
-    member: str
-    judge: str = Field(description="identity of the model that was asked")
-    failure: str = Field(default="", max_length=64, description="the kind of failure, e.g. auth; empty: it answered")
-    detail: str = Field(default="", max_length=500, description="the failure in words, or what the model lacks")
-
+from oven_controller.protocol.messages import Confidence, Message, Real, is_default
 
 Phase: TypeAlias = Literal["", "pretrain", "sft", "grpo"]
 """What kind of training a run is; empty where nobody said."""
@@ -191,7 +49,7 @@ class DiagnoseRequest(Message):
     draw: str = Field(
         default="",
         max_length=256,
-        exclude_if=lambda draw: not draw,
+        exclude_if=is_default,
         description="seed: remedies are scored by one draw from what is known of each, so that what is less certain is "
         "tried at times, too; empty: by the mean. The same seed gives the same answer",
     )
@@ -273,7 +131,7 @@ class GraphInfo(Message):
     isolated: Real = Field(description="share of nodes without an edge")
     large: str = Field(
         default="",
-        exclude_if=_is_default,
+        exclude_if=is_default,
         description="SHA-256 of the large graph that answers query, curriculum and token_prior; absent: this one does",
     )
     contradictions: tuple[tuple[str, str], ...] = ()
@@ -380,7 +238,7 @@ class TokenPriorRequest(Message):
     upload: str = Field(
         default="",
         max_length=64,
-        exclude_if=_is_default,
+        exclude_if=is_default,
         description="id of a request that was uploaded in parts: that one is answered, and no other field here counts",
     )
 
@@ -428,7 +286,7 @@ class GraphQuery(Message):
     relations: tuple[str, ...] = Field(
         default=(),
         max_length=64,
-        exclude_if=_is_default,
+        exclude_if=is_default,
         description="neighbors, path: edges of these relations alone are followed; none: of all",
     )
     direction: Literal["both", "out", "in"] = Field(
@@ -453,7 +311,7 @@ class QueryRow(BaseModel):
     towards: Literal["", "out", "in"] = Field(default="", description="along the edge, or against it")
     depth: int = Field(
         default=0,
-        exclude_if=_is_default,
+        exclude_if=is_default,
         description="neighbors: edges away, where it may be several; else absent",
     )
     score: Real = Field(

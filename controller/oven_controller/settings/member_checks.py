@@ -9,8 +9,8 @@ from pathlib import Path
 
 from oven_controller.errors import ConfigError
 from oven_controller.files import read_file
+from oven_controller.settings.committee_settings import CommitteeSettings
 from oven_controller.settings.judge_providers import CALIBRATOR, catalogue, endpoint_of, key_of
-from oven_controller.settings.model import CommitteeSettings
 from oven_controller.settings.named_functions import checked_function
 
 INSTALL = "pip install 'oven-controller[llm]'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
@@ -14,7 +15,13 @@ from oven_controller.errors import ConfigError, UnknownNameError, reason
 
 def points(group: str) -> dict[str, EntryPoint]:
     """Entry points of `oven.<group>` by name, in the order of their names."""
-    return {point.name: point for point in sorted(entry_points(group=f"oven.{group}"), key=lambda p: p.name)}
+    return {point.name: point for point in _installed(f"oven.{group}", tuple(sys.path))}
+
+
+@functools.lru_cache(maxsize=64)
+def _installed(group: str, _path: tuple[str, ...]) -> list[EntryPoint]:
+    """Kept, since it reads a file of every package that is installed. What is installed later is not seen."""
+    return sorted(entry_points(group=group), key=lambda point: point.name)
 
 
 def load(group: str, kind: str, name: str) -> Any:

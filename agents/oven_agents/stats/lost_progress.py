@@ -53,8 +53,9 @@ def last_healthy(window: Window, since: int) -> int:
     finite = [(tick, value) for tick, value in rewards if math.isfinite(value)]
     if not finite:
         return since
-    best = max(best_level([value for _, value in finite]), finite[0][1])
-    return max(tick for tick, value in finite if value >= 0.9 * min(best, max(v for _, v in finite))) - EASED
+    values = [value for _, value in finite]
+    best = min(max(best_level(values), values[0]), max(values))
+    return max(tick for tick, value in finite if value >= 0.9 * best) - EASED
 
 
 def loss_given_back(window: Window, since: int, *, share: float, ticks: int) -> str | None:

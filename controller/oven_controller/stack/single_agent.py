@@ -85,9 +85,10 @@ async def _ended(child: Child) -> int:
         child.close()
         return child.returncode
     code = await child.end(GRACE_S)
-    if code == 128 + signal.SIGKILL:
+    killed = code in (128 + signal.SIGKILL, -signal.SIGKILL)  # by its guard, or with a guard that was too slow for it
+    if killed:
         print(f"{child.name} did not end within {GRACE_S:g} s and was killed: its code does not come back", flush=True)
-    return 0 if code in (128 + signal.SIGTERM, 128 + signal.SIGKILL) else code
+    return 0 if killed or code == 128 + signal.SIGTERM else code
 
 
 async def _down(folder: RunFolder) -> None:

@@ -32,9 +32,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+COMMANDS = "oven_controller.cli.main"
+"""What makes of itself, once in a process, all commands."""
 STACK = (
+    "anthropic",
+    "openai",
     "oven_agents.runtime.host",
-    "oven_controller.cli.main",
+    COMMANDS,
     "oven_controller.log.replay",
     "oven_controller.replica.service",
     "oven_controller.runs.operator_client",
@@ -330,7 +334,9 @@ def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     sys.modules["tests.support.forked"] = sys.modules["__main__"]  # a worker's tests are to see what it was given
     for name in sys.argv[2].split(","):
-        importlib.import_module(name)
+        module = importlib.import_module(name)
+        if name == COMMANDS:
+            module.command()
     gc.collect()
     gc.freeze()
     threads = {Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in os.listdir("/proc/self/task")}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+import typer.main
 from typer.core import TyperGroup
 
 from oven_controller.cli import (
@@ -110,10 +112,16 @@ app.add_typer(oracle.app, name="oracle")
 app.add_typer(notify.app, name="notify")
 
 
+@functools.cache
+def command() -> Any:
+    """The whole of `app` as Click has it, which takes longer than most commands do."""
+    return typer.main.get_command(app)
+
+
 def run(argv: Sequence[str] | None = None) -> None:
     """Exit codes: 0 done, 1 the answer is no, 2 the request is wrong, 3 something outside failed, 130 Ctrl-C."""
     try:
-        app(args=list(argv) if argv is not None else None, prog_name="oven-controller")
+        command()(args=list(argv) if argv is not None else None, prog_name="oven-controller")
     except OvenError as error:
         print("error: " + "\n".join(map(clean, str(error).splitlines())), file=sys.stderr)
         sys.exit(error.exit_code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -80,7 +81,9 @@ async def process(stack: Stack, server: EmbeddedServer, folder: Path, name: str,
         **env,
     }
     command = [sys.executable, "-P", "-m", "oven_controller.process.entry", "member", "--name", name]
-    child = await Child.start(name, command, folder / f"{name}.log", env=environment)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", stack.popen)  # forked: an SDK takes a second to import
+        child = await Child.start(name, command, folder / f"{name}.log", env=environment)
     try:
         yield child
     finally:

@@ -37,7 +37,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --config importlinter.toml
 	$(BIN)/python docs/prose.py
 
 clean:

@@ -32,13 +32,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-COMMANDS = "oven_controller.cli.main"
-"""What makes of itself, once in a process, all commands."""
 STACK = (
     "anthropic",
     "openai",
     "oven_agents.runtime.host",
-    COMMANDS,
+    "oven_controller.cli.main",
     "oven_controller.log.replay",
     "oven_controller.replica.service",
     "oven_controller.runs.operator_client",
@@ -334,9 +332,7 @@ def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     sys.modules["tests.support.forked"] = sys.modules["__main__"]  # a worker's tests are to see what it was given
     for name in sys.argv[2].split(","):
-        module = importlib.import_module(name)
-        if name == COMMANDS:
-            module.command()
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
     threads = {Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in os.listdir("/proc/self/task")}

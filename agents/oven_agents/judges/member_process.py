@@ -23,7 +23,7 @@ from oven_agents.judges.probe import ProbeResult, probe
 from oven_agents.judges.probe_command import probe_configured
 from oven_agents.judges.seat import Seat
 from oven_agents.judges.watching import FOLDER, Watching
-from oven_controller.bus.connection import Bus
+from oven_controller.bus.connection import PATIENT_S, Bus
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import ConfigError, UnknownNameError, reason
 from oven_controller.protocol import names
@@ -129,7 +129,7 @@ async def host(
     member = Member(name, seat, seat.probe)
     looking = asyncio.create_task(look(configured, seat, record), name="probe")  # nobody waits for it
     try:
-        async with Bus.connect(url, credentials, name=name) as bus:
+        async with Bus.connect(url, credentials, name=name, timeout_s=PATIENT_S) as bus:
             log.info("%s judges as %s with %s", name, configured.rubric.role, configured.asked.model)
             await serve(member, bus, stop)
     finally:

@@ -19,7 +19,7 @@ from oven_agents.runtime.kg_client import Prior
 from oven_agents.runtime.loader import default_name, load
 from oven_agents.runtime.publisher import Publisher, react, trace_key
 from oven_agents.sdk.session import Session
-from oven_controller.bus.connection import Bus
+from oven_controller.bus.connection import PATIENT_S, Bus
 from oven_controller.bus.nats_client import InlineMessage
 from oven_controller.cancellation import call_at_end
 from oven_controller.errors import BusError, ProcessError, UnknownNameError
@@ -136,7 +136,7 @@ async def host(
     contexts = tracing.Contexts()
     keyring = Keyring(pin)
 
-    async with Bus.connect(url, credentials, name=sessions[0].name, changed=news.set) as bus:
+    async with Bus.connect(url, credentials, name=sessions[0].name, changed=news.set, timeout_s=PATIENT_S) as bus:
         prior = Prior(bus)
         companions = Companions(sessions, bus, run, pin)
         publishers = [Publisher(session, bus, run, prior, contexts) for session in sessions]

@@ -31,7 +31,7 @@ from oven_learner.link.process_link import POLL_S
 
 LOOK_S = 0.0001
 """Between two looks of the learner's thread into its inbox."""
-ANSWER_S = 5.0
+ANSWER_S = 30.0
 START_S = 20.0
 WARM_UP = 20
 

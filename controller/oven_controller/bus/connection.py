@@ -32,6 +32,8 @@ from oven_controller.security.credentials import Credentials
 from oven_controller.security.signing import Signer
 
 CONNECT_S = 3.0
+PATIENT_S = 15.0
+"""For who was told that a server is there: a machine with more to do than it can takes seconds to answer."""
 LISTENER_S = 0.5
 """The server says at once that no one listens; who listens need not answer."""
 
@@ -54,6 +56,7 @@ class Bus(LogClient):
         self._url = url
         self._changed = changed or (lambda: None)
         self._made = False
+        self._nobody_listens = False
         self._refusal: BusError | None = None  # trying again does not mend it
         self._giving_up: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -110,7 +113,7 @@ class Bus(LogClient):
             "inbox_prefix": inbox or inbox_prefix(who),
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": 0.25,
-            "connect_timeout": 1,
+            "connect_timeout": 2,
             "ping_interval": 5,
             "pending_size": 32 * 1024 * 1024,
         }
@@ -130,11 +133,13 @@ class Bus(LogClient):
         """Raises RefusedError or BusError, and leaves nothing open then."""
         loop = asyncio.get_running_loop()
         connecting = asyncio.create_task(self.client.connect(**options))
-        deadline = loop.time() + timeout_s
+        began = loop.time()
         try:
             # After a refusal it would be tried again for ever, in silence.
-            while not connecting.done() and self._refusal is None and loop.time() < deadline:
+            while not connecting.done() and self._refusal is None and loop.time() < began + timeout_s:
                 await asyncio.wait({connecting}, timeout=0.05)
+                if self._nobody_listens:
+                    timeout_s = min(timeout_s, CONNECT_S)
         except asyncio.CancelledError:
             await end(connecting, within_s=1)
             await self.abort()
@@ -155,6 +160,7 @@ class Bus(LogClient):
 
     async def _on_error(self, error: Exception) -> None:
         self.errors.append(reason(error))
+        self._nobody_listens = isinstance(error, OSError) and not isinstance(error, TimeoutError)
         del self.errors[:-50]
         if (refusal := final(error, self._url, self.name)) is not None:
             self._refusal = refusal

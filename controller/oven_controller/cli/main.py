@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 import typer
 import typer.main
 from typer.core import TyperGroup
+from typer.models import CommandInfo
 
 from oven_controller.cli import (
     agent,
@@ -113,15 +115,27 @@ app.add_typer(notify.app, name="notify")
 
 
 @functools.cache
-def command() -> Any:
-    """The whole of `app` as Click has it, which takes longer than most commands do."""
-    return typer.main.get_command(app)
+def command(name: str = "") -> Any:
+    """`app` as Click has it; with the name of a command or a group, with that one alone: all of them take longer to
+    make than most take to run."""
+    only = copy.copy(app)
+    if name:
+        only.registered_commands = [one for one in app.registered_commands if _called(one) == name]
+        only.registered_groups = [one for one in app.registered_groups if one.name == name]
+    if not only.registered_commands and not only.registered_groups:
+        only = app  # whose error names what is near
+    return typer.main.get_command(only)
+
+
+def _called(info: CommandInfo) -> str:
+    return info.name or typer.main.get_command_name(info.callback.__name__ if info.callback else "")
 
 
 def run(argv: Sequence[str] | None = None) -> None:
     """Exit codes: 0 done, 1 the answer is no, 2 the request is wrong, 3 something outside failed, 130 Ctrl-C."""
     try:
-        command()(args=list(argv) if argv is not None else None, prog_name="oven-controller")
+        words = list(sys.argv[1:] if argv is None else argv)
+        command(words[0] if words else "")(args=words, prog_name="oven-controller")
     except OvenError as error:
         print("error: " + "\n".join(map(clean, str(error).splitlines())), file=sys.stderr)
         sys.exit(error.exit_code)

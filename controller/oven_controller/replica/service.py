@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 
-from oven_controller.bus.connection import Bus
+from oven_controller.bus.connection import PATIENT_S, Bus
 from oven_controller.bus.log import AlreadyLoggedError
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import BusError, DivergedError
@@ -51,8 +51,10 @@ async def _until_told(url: str, run: str, replica: str) -> None:
     stop = asyncio.Event()
     call_at_end(stop.set)
     async with (
-        Bus.connect(url, Credentials.from_environment(), name=replica) as bus,
-        Bus.connect(url, Credentials.from_environment("OVEN_HISTORY_CREDS"), name="history") as service_bus,
+        Bus.connect(url, Credentials.from_environment(), name=replica, timeout_s=PATIENT_S) as bus,
+        Bus.connect(
+            url, Credentials.from_environment("OVEN_HISTORY_CREDS"), name="history", timeout_s=PATIENT_S
+        ) as service_bus,
     ):
         await serve_history(service_bus, run, replica)
         await serve_completions(service_bus, run)

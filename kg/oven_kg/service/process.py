@@ -22,7 +22,7 @@ import typer
 from nats.micro.request import Request, ServiceError
 from nats.micro.service import ServiceConfig
 
-from oven_controller.bus.connection import Bus
+from oven_controller.bus.connection import PATIENT_S, Bus
 from oven_controller.bus.nats_client import reply_subject
 from oven_controller.cancellation import call_at_end, end
 from oven_controller.errors import OvenError
@@ -91,7 +91,7 @@ async def _until_told(
 ) -> None:
     stop = asyncio.Event()
     call_at_end(stop.set)
-    async with Bus.connect(url, credentials, name="kg") as bus, serving(bus, answers, graphs):
+    async with Bus.connect(url, credentials, name="kg", timeout_s=PATIENT_S) as bus, serving(bus, answers, graphs):
         graph = answers.graph
         log.info("graph %s, %d nodes, %d edges", graph.sha[:12], len(graph.nodes), len(graph.edges))
         if answers.large is not None:

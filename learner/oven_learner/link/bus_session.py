@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
-from oven_controller.bus.connection import Bus
+from oven_controller.bus.connection import CONNECT_S, PATIENT_S, Bus
 from oven_controller.cancellation import end
 from oven_controller.errors import BusError
 from oven_controller.security.credentials import Credentials
@@ -51,7 +51,7 @@ class BusSession:
         opened: list[Bus] = []
 
         async def begun() -> None:
-            opened.append(await self._connect())
+            opened.append(await self._connect(PATIENT_S))
             await begin(opened[0])
 
         beginning, seen = asyncio.create_task(begun()), -1
@@ -78,8 +78,8 @@ class BusSession:
                 return
             bus = await self._reconnected(why)
 
-    async def _connect(self) -> Bus:
-        return await Bus.open(self._url, self._credentials, name="learner", reconnect=False)
+    async def _connect(self, timeout_s: float = CONNECT_S) -> Bus:
+        return await Bus.open(self._url, self._credentials, name="learner", timeout_s=timeout_s, reconnect=False)
 
     async def _use(self, bus: Bus) -> BaseException:
         """Write and read, until everything is sent or this connection is no good any more; returns why it is not.

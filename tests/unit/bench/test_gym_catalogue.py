@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -34,26 +36,25 @@ class OfOurs(Fault):
 '''
 
 
-def install(folder: Path, source: str, target: str) -> None:
-    """What pip leaves of a package with one module and one entry point."""
-    (folder / "of_ours.py").write_text(source)
-    info = folder / "of_ours-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: of-ours\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[oven.faults]\nof_ours = {target}\n")
-
-
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(__import__("sys").modules, "of_ours", raising=False)
-    return tmp_path
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    def pip(source: str, target: str) -> None:
+        """What pip leaves of a package with one module and one entry point."""
+        (tmp_path / "of_ours.py").write_text(source)
+        info = tmp_path / "of_ours-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: of-ours\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[oven.faults]\nof_ours = {target}\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.delitem(sys.modules, "of_ours", raising=False)
+
+    return pip
 
 
 @pytest.mark.parametrize("target", ["of_ours:OfOurs", "of_ours"])
-def test_a_users_own_family_is_a_class_and_an_entry_point(site: Path, target: str) -> None:
+def test_a_users_own_family_is_a_class_and_an_entry_point(install: Callable[[str, str], None], target: str) -> None:
     before = catalogue.families()
-    install(site, OWN, target)
+    install(OWN, target)
     found = catalogue.families()
     assert {*found} - {*before} == {"grpo.of_ours"} and {*before} < {*found}
     own = found["grpo.of_ours"]
@@ -63,8 +64,8 @@ def test_a_users_own_family_is_a_class_and_an_entry_point(site: Path, target: st
     assert (task.family, task.kind) == ("grpo.of_ours", "grpo")
 
 
-def test_a_name_that_is_taken_is_refused_with_both_places(site: Path) -> None:
-    install(site, OWN.replace("grpo.of_ours", "grpo.lr_too_high"), "of_ours:OfOurs")
+def test_a_name_that_is_taken_is_refused_with_both_places(install: Callable[[str, str], None]) -> None:
+    install(OWN.replace("grpo.of_ours", "grpo.lr_too_high"), "of_ours:OfOurs")
     with pytest.raises(ConfigError) as refused:
         catalogue.families()
     said = str(refused.value)
@@ -72,8 +73,8 @@ def test_a_name_that_is_taken_is_refused_with_both_places(site: Path) -> None:
     assert "oven_bench.gym.faults.grpo.settings.RateTooHigh" in said and said.count("\n") == 0
 
 
-def test_what_is_no_family_is_refused(site: Path) -> None:
-    install(site, "OfOurs = 1", "of_ours:OfOurs")
+def test_what_is_no_family_is_refused(install: Callable[[str, str], None]) -> None:
+    install("OfOurs = 1", "of_ours:OfOurs")
     with pytest.raises(ConfigError, match="no family of faults"):
         catalogue.families()
 

@@ -19,8 +19,8 @@ $(STAMP): pyproject.toml constraints.txt examples/package-lock.json
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@! command -v npm >/dev/null || npm ci --silent --prefix examples || \
 		echo "npm could not install what examples/agent.mjs needs; its test is skipped"
-	@# The pip that comes with Python takes twice as long for the rest.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.3'
+	@# The pip that comes with Python takes twice as long for the rest, and does where there is no other.
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.3'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[all,dev]"
 	@# pip would compile on one core, and much that is never imported; what is left out is compiled when it is.
 	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests|models|pipelines|testing|$(RARE))/' $(VENV)/lib || true

@@ -104,7 +104,7 @@ def test_a_collapse_is_rolled_back_and_the_rate_cut(oven: Oven) -> None:
     receipts = {receipt.actuator: receipt for receipt in bodies(events, Receipt)}
     assert receipts["run.rollback"].after == 0.0 and receipts["optimizer.lr_scale"].after == 0.125
     rewards = [o.metrics["reward"] for o in bodies(events, Observation) if "reward" in o.metrics]
-    assert min(rewards) < 0.1 and rewards[-1] > 0.4, str(rewards)
+    assert min(rewards) < 0.1 and rewards[-1] > 0.4, f"gone, and back: {rewards}"
     assert len(rewards) == 20, "the budget counts the steps that the rollback threw away"
     assert replay(events, "high").same
 

@@ -32,6 +32,7 @@ from oven_learner.link.process_link import POLL_S
 LOOK_S = 0.0001
 """Between two looks of the learner's thread into its inbox."""
 ANSWER_S = 30.0
+"""So long an answer may take before the bench gives up; no figure hangs on it."""
 START_S = 20.0
 WARM_UP = 20
 

@@ -56,7 +56,7 @@ class Bus(LogClient):
         self._url = url
         self._changed = changed or (lambda: None)
         self._made = False
-        self._nobody_listens = False
+        self._nobody_listens = False  # at the last try: nor will anybody for waiting longer
         self._refusal: BusError | None = None  # trying again does not mend it
         self._giving_up: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None

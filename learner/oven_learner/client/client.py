@@ -306,8 +306,9 @@ class OvenClient:
         self._trials.end("the run ended first")
         self._adopted.end()
         self._commands.end(rest)
-        self.say(
-            RunEnded,
+        ended = RunEnded(
+            incarnation=self._incarnation,
+            n=self._next(),
             reason=reason,
             detail=detail,
             tick=self.tick,
@@ -315,6 +316,7 @@ class OvenClient:
             metrics={**(metrics or {}), **self._final},
             lockstep_timeouts=self._inbox.timeouts,
         )
+        self._enqueue(ended.model_copy)
         sent = self._link.close(timeout_s)
         if not sent:
             log.error("the bus did not take the run's last messages within %g s; the log lacks them", timeout_s)

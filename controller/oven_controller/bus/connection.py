@@ -34,6 +34,9 @@ from oven_controller.security.signing import Signer
 CONNECT_S = 3.0
 PATIENT_S = 15.0
 """For who was told that a server is there: a machine with more to do than it can takes seconds to answer."""
+END_S = 1.0
+AGAIN_S = 0.1
+"""nats-py's tasks have nothing to clean up, and several of its waits lose a cancellation on Python 3.11."""
 LISTENER_S = 0.5
 """The server says at once that no one listens; who listens need not answer."""
 
@@ -141,7 +144,7 @@ class Bus(LogClient):
                 if self._nobody_listens:
                     timeout_s = min(timeout_s, CONNECT_S)
         except asyncio.CancelledError:
-            await end(connecting, within_s=1)
+            await end(connecting, within_s=END_S, again_s=AGAIN_S)
             await self.abort()
             raise
         ended = connecting.exception() if connecting.done() else None
@@ -151,7 +154,7 @@ class Bus(LogClient):
         why = reason(ended) if ended else (self.errors[-1] if self.errors else "no answer")
         if self._refusal is None and isinstance(ended, Exception):
             self._refusal = final(ended, self._url, self.name)
-        await end(connecting, within_s=1)
+        await end(connecting, within_s=END_S, again_s=AGAIN_S)
         await self.abort()
         raise self._refusal or BusError(
             f"no NATS server answers at {self._url} within {timeout_s:g} s ({why}); "
@@ -212,14 +215,19 @@ class Bus(LogClient):
 
     async def _end(self) -> None:
         """nats-py's `close`, and what it leaves where it does not come to its end in a second: the socket, and tasks of
-        which asyncio complains on stderr as soon as they are collected."""
+        which asyncio complains on stderr as soon as they are collected. Once more where that made a connection anew: an
+        attempt to reconnect that loses its cancellation continues."""
         client = self.client
-        closing = asyncio.create_task(client.close())
-        await asyncio.wait({closing}, timeout=1)
-        if not closing.done():
-            watchdog.abort(client)
-        tasks = [closing, *client.background_tasks()]
-        await end(*(task for task in tasks if task is not asyncio.current_task()), within_s=1)
+        for _ in range(2):
+            closing = asyncio.create_task(client.close())
+            await asyncio.wait({closing}, timeout=END_S)
+            if not closing.done():
+                watchdog.abort(client)
+            tasks = [closing, *client.background_tasks()]
+            left = (task for task in tasks if task is not asyncio.current_task())
+            await end(*left, within_s=END_S, again_s=AGAIN_S)
+            if client.is_closed and all(task.done() for task in client.background_tasks()):
+                break
         self.closed.set()
 
     @property

@@ -175,7 +175,7 @@ class ServerFolder:
 
 
 class EmbeddedServer:
-    """A running server: `url`, `pid`, `reload()` after a user was added, `stop()`."""
+    """A running server: `url`, `child`, `reload()` after a user was added, `stop()`."""
 
     def __init__(self, folder: ServerFolder, port: int, child: Child) -> None:
         self.folder = folder

@@ -12,8 +12,9 @@ import psutil
 import pytest
 from tests.integration.conftest import WAIT_S, Stack, family
 
-from oven_controller.bus import streams
+from oven_controller.bus import streams, watchdog
 from oven_controller.bus.connection import Bus
+from oven_controller.bus.nats_client import BusClient
 from oven_controller.protocol.history_requests import HistoryRequest
 from oven_controller.protocol.messages import RunStarted
 from oven_controller.protocol.names import Subjects
@@ -91,6 +92,41 @@ async def test_a_watch_ends_while_its_reader_asks_how_long_the_log_is(
                 waiting[-1].add_done_callback(lambda _, task=watch.reading: task.cancel())  # type: ignore[misc]
                 await asyncio.wait({watch.reading}, timeout=WAIT_S)
                 assert watch.reading.cancelled(), "told once"
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("frozen", [False, True], ids=["answering", "frozen"])
+async def test_an_attempt_to_reconnect_that_swallows_its_cancellation_leaves_nothing(
+    server: EmbeddedServer, frozen: bool, times: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when the socket is there in the turn in which the attempt is cancelled: it continues, and connects."""
+    made, real = asyncio.Event(), BusClient._select_next_server  # noqa: SLF001
+
+    async def swallowing(client: BusClient) -> None:
+        await real(client)
+        made.set()
+        for _ in range(times):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    before = asyncio.all_tasks()
+    bus = await Bus.open(server.url, Credentials.load(server.folder.creds / "admin.nk"))
+    monkeypatch.setattr(BusClient, "_select_next_server", swallowing)
+    watchdog.abort(bus.client)
+    await asyncio.wait_for(made.wait(), WAIT_S)
+    processes = family(server.child.pid)
+    if frozen:
+        for process in processes:
+            process.suspend()
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await bus.abort()
+    finally:
+        for process in processes:
+            process.resume()
+    assert asyncio.all_tasks() == before and not bus.connected and not caplog.records
+    left = [c for c in psutil.Process().net_connections("tcp4") if c.raddr and c.raddr.port == server.port]
+    assert not left
 
 
 @pytest.mark.e2e

@@ -9,10 +9,10 @@ from collections import Counter
 
 import psutil
 import pytest
-from tests.integration.conftest import WAIT_S, Stack
+from tests.integration.conftest import WAIT_S, Stack, wait_for
 
 from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunEnded, RunStarted
+from oven_controller.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
 from oven_controller.runs.log_sources import exported
 
 pytestmark = pytest.mark.e2e
@@ -104,6 +104,13 @@ def the_server_itself(stack: Stack, run: str) -> psutil.Process:
     return next(process for process in guard.children() if process.name() == "nats-server")
 
 
+def times_joined(follower: Said, process: str) -> int:
+    """How often the agent of this process has joined in the log that `follower` reads."""
+    subject = process.replace("agent-", "oven.kills.agent.")
+    told = [json.loads(line) for line in list(follower.lines) if '"joined"' in line]
+    return sum(event["subject"] == subject for event in told)
+
+
 def test_kill_minus_nine_of_each_process_in_turn(stack: Stack) -> None:
     up = beating(stack, "kills")
     before = stack.run_folder("kills").info().children
@@ -114,11 +121,13 @@ def test_kill_minus_nine_of_each_process_in_turn(stack: Stack) -> None:
     follower = Said(stack.start("log", "kills", "--follow", "--json"))
 
     for name in ("agent-pendulum", "mesh", "nats-server", "kg", "member-judge", "agent-learning_rate", "nats-server"):
-        old = process_of(stack, "kills", name)
+        old, joined = process_of(stack, "kills", name), times_joined(follower, name)
         victim = the_server_itself(stack, "kills") if name == "nats-server" else old
         victim.kill()
         assert f"{name} ended (killed by SIGKILL)" in up.until(f"{name} is back after")
         assert process_of(stack, "kills", name).pid != old.pid
+        if name.startswith("agent-"):  # a process that is back may still have the log to read
+            wait_for(lambda: times_joined(follower, name) > joined, f"{name} has joined again")  # noqa: B023
         up.until("receipt  grad.clip")  # decisions are made again
     guard, server = process_of(stack, "kills", "nats-server"), the_server_itself(stack, "kills")
     guard.kill()  # and with it whoever it watched
@@ -130,8 +139,6 @@ def test_kill_minus_nine_of_each_process_in_turn(stack: Stack) -> None:
     assert sum(line.startswith("nats-server is back after") for line in up.lines) == 3
     events = list(exported(stack.run_folder("kills")))
     whole(events)
-    joined = Counter(e.author for e in events if isinstance(e.body, AgentStatus) and e.body.state == "joined")
-    assert joined["pendulum"] >= 2 and joined["learning_rate"] >= 2
     assert stack.command("replay", "kills")[0] == 0
     follower.end()
     exported_lines = stack.run_folder("kills").export.read_text().splitlines()

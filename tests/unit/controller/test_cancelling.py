@@ -39,14 +39,11 @@ async def test_a_task_that_swallows_cancellations_is_told_until_it_ends(
     assert task.cancelled() and len(told) == times + 1 and not caplog.records
 
 
-async def test_one_that_never_ends_is_left_alone_and_named(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(cancellation, "AGAIN_S", 0.01)
+async def test_one_that_never_ends_is_left_alone_and_named(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     told: list[int] = []
     task = await begun(asyncio.create_task(swallowing(1_000_000, told), name="deaf"))
-    await end(task, within_s=0.05)
+    await end(task, within_s=0.05, again_s=0.01)
     assert not task.done() and "a task was told to end and did not within 0.05 s" in caplog.text
     assert "deaf" in caplog.text
     task.set_name("done with")

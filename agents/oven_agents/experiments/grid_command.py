@@ -39,6 +39,7 @@ from oven_agents.experiments.run_options import (
     examples_for,
     log_dir,
     questions,
+    refuse_beside_resume,
     task_named,
 )
 from oven_controller.errors import ConfigError, reason
@@ -50,6 +51,7 @@ GRID: Final = "grid.json"
 
 
 def _grid(
+    context: typer.Context,
     supervisor_model: Annotated[
         list[str] | None, typer.Option(metavar="MODEL", help="A supervisor; repeatable.", show_default=False)
     ] = None,
@@ -80,6 +82,7 @@ def _grid(
     as_json: Json = False,
 ) -> int:
     if resume is not None:
+        refuse_beside_resume(context)
         return _reported(_folders(resume), resume, as_json, budget_usd)
     supervisors, workers = list(dict.fromkeys(supervisor_model or ())), list(dict.fromkeys(worker_model or ()))
     if not supervisors or not workers:

@@ -40,6 +40,7 @@ from oven_agents.experiments.run_options import (
     examples_for,
     log_dir,
     questions,
+    refuse_beside_resume,
     task_named,
 )
 from oven_controller.errors import ConfigError
@@ -48,6 +49,7 @@ from oven_controller.terminal_text import say
 
 
 def _run(
+    context: typer.Context,
     task: TaskName = "qasper",
     supervisor_model: Annotated[
         str | None,
@@ -74,11 +76,12 @@ def _run(
     baselines: Baselines = True,
     log_to: LogDir = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Continue this run; its config.json has all other options.")
+        Path | None, typer.Option(metavar="DIR", help="Continue this run, with the options that it began with.")
     ] = None,
     as_json: Json = False,
 ) -> int:
     if resume is not None:
+        refuse_beside_resume(context)
         folder = RunFolder(resume)
         return reported(folder, continued(folder, budget_usd), as_json)
     asked = Asked(

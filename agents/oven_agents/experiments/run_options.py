@@ -30,6 +30,9 @@ NO_JUDGE: Final = "none"
 MADE: Final = 1000
 """Questions of a task that makes its own, where -n is -1."""
 
+CHANGED_BY_RESUME: Final = {"resume", "budget_usd", "as_json"}
+"""Options that have a meaning beside --resume; the run was configured with all others."""
+
 TaskName = Annotated[str, typer.Option("--task", metavar="NAME", help="Task: qasper, stdlib, or an installed one.")]
 JudgeModel = Annotated[
     str | None,
@@ -174,3 +177,19 @@ def log_dir(given: Path | None) -> Path:
 def digest(examples: Sequence[Example]) -> str:
     """Of the data: the questions, documents and answers."""
     return hashlib.sha256(json.dumps([asdict(one) for one in examples]).encode(errors="replace")).hexdigest()
+
+
+def refuse_beside_resume(context: typer.Context) -> None:
+    """Raises ConfigError for options that a run which is continued would not follow."""
+    given = [
+        max(option.secondary_opts if context.params[option.name or ""] is False else option.opts, key=len)
+        for option in context.command.params
+        if option.name not in CHANGED_BY_RESUME
+        and (source := context.get_parameter_source(option.name or "")) is not None
+        and source.name == "COMMANDLINE"
+    ]
+    if given:
+        raise ConfigError(
+            f"--resume continues with the options that the run began with: leave out {', '.join(given)}, or begin anew "
+            "without --resume"
+        )

@@ -74,7 +74,7 @@ def finish(stack: Stack, up: subprocess.Popen[str], run: str) -> str:
 
 
 def test_what_is_advised_is_approved_set_vetoed_and_muted(stack: Stack) -> None:
-    up = beating(stack, "advised", "rules.autonomy=advise", "rules.cooldown_ticks=500")
+    up = beating(stack, "advised", "rules.autonomy=advise", "rules.cooldown_ticks=500", "rules.approve_ticks=100000")
     heard = stack.read_until(up, "advised: approve with `oven-controller approve")
     assert "decision grad.clip 1 → 2 advised: adviser proposed 2 for grad.clip" in heard
     approved = said(stack, 0, "approve", "grad.clip", "--reason", "go on then")

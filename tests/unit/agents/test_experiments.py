@@ -220,6 +220,11 @@ LOCAL = ("--base-url", "http://127.0.0.1:9/v1")
         (["run", *DATA, "-n", "1", "--prompt", "latin.txt"], "--prompt latin.txt is not UTF-8 text (byte 1)"),
         (["run", "--resume", "."], "is not a run of `supervise run`"),
         (["grid", "--task", "stdlib"], "a grid needs models"),
+        (
+            ["run", "--resume", ".", "-n", "4", "--no-baselines", "--budget-usd", "2"],
+            "--resume continues with the options that the run began with: leave out -n, --no-baselines, or",
+        ),
+        (["grid", "--resume", "cut.json", "--worker-model", "w"], "leave out --worker-model, or begin anew"),
         (["grid", "--resume", "cut.json"], "is not the list of a grid's runs"),
         (["analyze", "nowhere"], "there is no folder nowhere"),
         (["analyze", "."], "holds no run"),

@@ -47,9 +47,9 @@ def preserve_cancellation() -> Iterator[None]:
         raise asyncio.CancelledError
 
 
-async def end(*tasks: asyncio.Future[Any], within_s: float = MOST_S, again_s: float | None = None) -> None:
-    """Cancel them, again after each `again_s` (AGAIN_S; less cuts short what a task does at its end), and wait for
-    their end; whatever they end with is not news. One that has not ended within the limit is left alone, and that is
+async def end(*tasks: asyncio.Future[Any], within_s: float = MOST_S, again_s: float = AGAIN_S) -> None:
+    """Cancel them, again after each `again_s` (a short one interrupts what a task does at its end), and wait for their
+    end; whatever they end with is not news. One that has not ended within the limit is left alone, and that is
     logged: to wait for it would only hang its owner, too."""
     loop = asyncio.get_running_loop()
     limit = loop.time() + within_s
@@ -57,7 +57,7 @@ async def end(*tasks: asyncio.Future[Any], within_s: float = MOST_S, again_s: fl
     while left and (rest := limit - loop.time()) > 0:
         for task in left:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=min(rest, again_s or AGAIN_S))
+        _, left = await asyncio.wait(left, timeout=min(rest, again_s))
     for task in tasks:
         if task.done() and not task.cancelled():
             task.exception()  # else asyncio complains that nobody looked

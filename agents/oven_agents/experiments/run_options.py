@@ -30,8 +30,8 @@ NO_JUDGE: Final = "none"
 MADE: Final = 1000
 """Questions of a task that makes its own, where -n is -1."""
 
-CHANGED_BY_RESUME: Final = {"resume", "budget_usd", "as_json"}
-"""Options that have a meaning beside --resume; the run was configured with all others."""
+BESIDE_RESUME: Final = {"resume", "budget_usd", "as_json"}
+"""Options that --resume takes beside it; the run was configured with all others."""
 
 TaskName = Annotated[str, typer.Option("--task", metavar="NAME", help="Task: qasper, stdlib, or an installed one.")]
 JudgeModel = Annotated[
@@ -181,13 +181,12 @@ def digest(examples: Sequence[Example]) -> str:
 
 def refuse_beside_resume(context: typer.Context) -> None:
     """Raises ConfigError for options that a run which is continued would not follow."""
-    given = [
-        max(option.secondary_opts if context.params[option.name or ""] is False else option.opts, key=len)
-        for option in context.command.params
-        if option.name not in CHANGED_BY_RESUME
-        and (source := context.get_parameter_source(option.name or "")) is not None
-        and source.name == "COMMANDLINE"
-    ]
+    given = []
+    for option in context.command.params:
+        name = option.name or ""
+        source = context.get_parameter_source(name)
+        if name not in BESIDE_RESUME and source is not None and source.name == "COMMANDLINE":
+            given.append(max(option.secondary_opts if context.params[name] is False else option.opts, key=len))
     if given:
         raise ConfigError(
             f"--resume continues with the options that the run began with: leave out {', '.join(given)}, or begin anew "

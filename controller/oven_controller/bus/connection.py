@@ -35,6 +35,7 @@ CONNECT_S = 3.0
 PATIENT_S = 15.0
 """For who was told that a server is there: a machine with more to do than it can takes seconds to answer."""
 END_S = 1.0
+"""What nats-py does at its end may take so long; then it is ended from outside."""
 AGAIN_S = 0.1
 """nats-py's tasks have nothing to clean up, and several of its waits lose a cancellation on Python 3.11."""
 LISTENER_S = 0.5
@@ -59,7 +60,7 @@ class Bus(LogClient):
         self._url = url
         self._changed = changed or (lambda: None)
         self._made = False
-        self._nobody_listens = False  # at the last try: nor will anybody for waiting longer
+        self._nobody_listens = False  # at the last try: then waiting longer is of no use
         self._refusal: BusError | None = None  # trying again does not mend it
         self._giving_up: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -136,13 +137,12 @@ class Bus(LogClient):
         """Raises RefusedError or BusError, and leaves nothing open then."""
         loop = asyncio.get_running_loop()
         connecting = asyncio.create_task(self.client.connect(**options))
-        began = loop.time()
+        began, limit_s = loop.time(), timeout_s
         try:
             # After a refusal it would be tried again for ever, in silence.
-            while not connecting.done() and self._refusal is None and loop.time() < began + timeout_s:
+            while not connecting.done() and self._refusal is None and loop.time() < began + limit_s:
                 await asyncio.wait({connecting}, timeout=0.05)
-                if self._nobody_listens:
-                    timeout_s = min(timeout_s, CONNECT_S)
+                limit_s = min(timeout_s, CONNECT_S) if self._nobody_listens else timeout_s
         except asyncio.CancelledError:
             await end(connecting, within_s=END_S, again_s=AGAIN_S)
             await self.abort()
@@ -157,7 +157,7 @@ class Bus(LogClient):
         await end(connecting, within_s=END_S, again_s=AGAIN_S)
         await self.abort()
         raise self._refusal or BusError(
-            f"no NATS server answers at {self._url} within {timeout_s:g} s ({why}); "
+            f"no NATS server answers at {self._url} within {limit_s:g} s ({why}); "
             "is the stack up? `oven-controller runs` lists what runs"
         )
 

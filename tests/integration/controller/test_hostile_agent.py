@@ -313,7 +313,7 @@ async def test_floods_of_statuses_votes_and_alerts(tmp_path: Path, plain: Played
     async with attacked(tmp_path, attack) as (played, _, _):
         unchanged(played, plain)
         took = played.events[-1].time - played.events[0].time
-        most = VOTES_KEPT * (took.total_seconds() / VOTES_AGE_S + 2)  # before the first tick, and in one under way
+        most = VOTES_KEPT * (took.total_seconds() / VOTES_AGE_S + 2)  # 2: one window before, and the one under way
         let_in = Counter(event.subject for event in played.events)
         for subject in (ON.vote(HOSTILE), ON.agent(HOSTILE), ON.alert(HOSTILE)):
             assert 0 < let_in[subject] <= most, (subject, let_in[subject], most)

@@ -119,6 +119,7 @@ def test_kill_minus_nine_of_each_process_in_turn(stack: Stack) -> None:
         "learner",
     }  # fmt: skip
     follower = Said(stack.start("log", "kills", "--follow", "--json"))
+    follower.until('"Receipt"')  # and has read on the way that the agents joined
 
     for name in ("agent-pendulum", "mesh", "nats-server", "kg", "member-judge", "agent-learning_rate", "nats-server"):
         old, joined = process_of(stack, "kills", name), times_joined(follower, name)

@@ -8,7 +8,6 @@ import logging
 
 import pytest
 
-from oven_controller import cancellation
 from oven_controller.cancellation import end, preserve_cancellation
 
 
@@ -30,12 +29,11 @@ async def swallowing(times: int, told: list[int]) -> None:
 
 @pytest.mark.parametrize("times", [0, 1, 3])
 async def test_a_task_that_swallows_cancellations_is_told_until_it_ends(
-    times: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cancellation, "AGAIN_S", 0.01)
     told: list[int] = []
     task = await begun(asyncio.create_task(swallowing(times, told)))
-    await end(task)
+    await end(task, again_s=0.01)
     assert task.cancelled() and len(told) == times + 1 and not caplog.records
 
 

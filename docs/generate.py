@@ -17,9 +17,9 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from oven_controller import plugins
-from oven_controller.bus import streams
-from oven_controller.protocol import (
+from oven_core import plugins
+from oven_core.bus import streams
+from oven_core.protocol import (
     codec,
     committee_requests,
     completion_messages,
@@ -29,18 +29,18 @@ from oven_controller.protocol import (
     messages,
     trial_messages,
 )
-from oven_controller.protocol.asyncapi import asyncapi
-from oven_controller.protocol.permissions import Role, permissions
-from oven_controller.protocol.rules import Rules
-from oven_controller.protocol.subjects import ASIDE, REQUESTS, SUBJECTS
-from oven_controller.replica.history_service import REPLY_BYTES
-from oven_controller.server import embedded
-from oven_controller.settings.committee_settings import MemberSettings
-from oven_controller.settings.environment import VARIABLES
-from oven_controller.settings.language_models import ModelSettings
-from oven_controller.settings.model import Settings
-from oven_controller.settings.notifications import RecipientSettings
-from oven_controller.traces.formats.trace_format import named
+from oven_core.protocol.asyncapi import asyncapi
+from oven_core.protocol.permissions import Role, permissions
+from oven_core.protocol.rules import Rules
+from oven_core.protocol.subjects import ASIDE, REQUESTS, SUBJECTS
+from oven_core.replica.history_service import REPLY_BYTES
+from oven_runs.server import embedded
+from oven_runs.settings.committee_settings import MemberSettings
+from oven_runs.settings.environment import VARIABLES
+from oven_runs.settings.language_models import ModelSettings
+from oven_runs.settings.model import Settings
+from oven_runs.settings.notifications import RecipientSettings
+from oven_runs.traces.formats.trace_format import named
 
 PAGES = ("architecture.md", "protocol.md", "protocol/messages.md", "deciding.md", "settings.md", "traces.md")
 ROOT = Path(__file__).parents[1]

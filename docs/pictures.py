@@ -21,12 +21,12 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.pilot import Pilot
 
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision, Observation
-from oven_controller.protocol.trial_messages import TrialEnded
-from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.local_run import LocalRun
-from oven_controller.runs.log_sources import exported
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Decision, Observation
+from oven_core.protocol.trial_messages import TrialEnded
+from oven_runs.runs.folder import RunFolder
+from oven_runs.runs.local_run import LocalRun
+from oven_runs.runs.log_sources import exported
 from oven_tui.app import MonitorApp
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About

@@ -18,14 +18,14 @@ ROOT: Final = Path(__file__).parents[1]
 PACKAGES: Final = ("controller", "agents", "learner", "kg", "tui", "bench")
 LEFT_OUT: Final = {
     "docs/protocol/": "generated from the messages",
-    "controller/oven_controller/protocol/": "the published schema holds these texts, and a golden its digest",
+    "controller/oven_core/protocol/": "the published schema holds these texts, and a golden its digest",
 }
 """Beginning of a path → why nothing in it is checked."""
 DOCSTRINGS_ONLY: Final = {
-    "controller/oven_controller/mesh/": "recorded logs hold these reasons",
+    "controller/oven_core/mesh/": "recorded logs hold these reasons",
     "agents/oven_agents/shipped/": "recorded logs hold these reasons",
     "agents/oven_agents/stats/": "recorded logs hold these reasons",
-    "agents/oven_agents/judges/rubric_prompts.py": "judges were calibrated with these prompts",
+    "agents/oven_llm/judges/rubric_prompts.py": "judges were calibrated with these prompts",
     "learner/oven_learner/rewards/scores.py": "recorded logs hold these failures",
     "learner/oven_learner/actuators.py": "receipts in recorded logs hold these reasons",
     "learner/oven_learner/client/hold_and_stop.py": "receipts in recorded logs hold these reasons",

@@ -15,9 +15,9 @@ import os
 import sys
 from pathlib import Path
 
-from oven_agents.supervisor.configured_models import configured_model
-from oven_agents.supervisor.orchestrator import run
-from oven_controller.errors import OvenError
+from oven_core.errors import OvenError
+from oven_llm.supervisor.configured_models import configured_model
+from oven_llm.supervisor.orchestrator import run
 
 QUESTION = "Which classes of this module derive from Action, directly or not? Answer with their names in a sorted list."
 

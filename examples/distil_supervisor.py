@@ -36,14 +36,14 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 import oven_learner as oven
-from oven_agents.experiments.sample import Posed, posed
-from oven_agents.supervisor.caps import Caps
-from oven_agents.supervisor.loop import MAX_ITERATIONS
-from oven_agents.supervisor.models import LMResponse, Messages, ModelHandler, OpenAIHandler
-from oven_agents.supervisor.orchestrator import run
-from oven_agents.tasks import official_score
-from oven_agents.tasks.example import prediction_of
-from oven_agents.tasks.stdlib import TASK
+from oven_llm.experiments.sample import Posed, posed
+from oven_llm.supervisor.caps import Caps
+from oven_llm.supervisor.loop import MAX_ITERATIONS
+from oven_llm.supervisor.models import LMResponse, Messages, ModelHandler, OpenAIHandler
+from oven_llm.supervisor.orchestrator import run
+from oven_llm.tasks import official_score
+from oven_llm.tasks.example import prediction_of
+from oven_llm.tasks.stdlib import TASK
 
 TEMPLATE = (
     "{% for message in messages if message.role != 'system' %}"

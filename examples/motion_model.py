@@ -12,13 +12,13 @@ import tempfile
 import torch
 
 import oven_learner as oven
-from oven_learner.recipes.motion.intents import TRAINED
-from oven_learner.recipes.motion.job import HELD_OUT, held_out, new_policy
-from oven_learner.recipes.motion.rewards import RULES
-from oven_learner.recipes.motion.settings import MotionSettings
-from oven_learner.recipes.motion.skeleton import DIMS
-from oven_learner.recipes.motion.warmup import warm
 from oven_learner.teachers import TeacherConfig
+from oven_recipes.motion.intents import TRAINED
+from oven_recipes.motion.job import HELD_OUT, held_out, new_policy
+from oven_recipes.motion.rewards import RULES
+from oven_recipes.motion.settings import MotionSettings
+from oven_recipes.motion.skeleton import DIMS
+from oven_recipes.motion.warmup import warm
 
 STEPS = int(os.environ.get("STEPS", "120"))
 WARM_STEPS = int(os.environ.get("WARM_STEPS", "300"))

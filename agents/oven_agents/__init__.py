@@ -3,8 +3,8 @@
 from oven_agents.sdk.agent import Agent, Notice
 from oven_agents.sdk.alternative_plans import Alternatives, Plan
 from oven_agents.sdk.window import Knob, Window
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.messages import BallotOpened, Observation, RunStarted, Vote
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.messages import BallotOpened, Observation, RunStarted, Vote
 
 __all__ = [
     "Agent",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import resource
 import sys
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 SETTING = "agents_memory_mb"
 MB = 1_000_000

@@ -14,7 +14,7 @@ import typer.main
 from rich.console import Console
 from rich.table import Table
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time, each on one thread.")]

@@ -9,9 +9,9 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from oven_controller.cancellation import call_at_end
-from oven_controller.errors import ProcessError
-from oven_controller.process.child import end_with_input
+from oven_core.cancellation import call_at_end
+from oven_core.errors import ProcessError
+from oven_runs.process.child import end_with_input
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from oven_controller.protocol.messages import (
+from oven_core.protocol.messages import (
     Decision,
     LearnerMessage,
     LogMessage,

@@ -10,11 +10,11 @@ from typing import Any, Self
 
 from nats.aio.msg import Msg
 
-from oven_controller.bus.connection import Bus
-from oven_controller.protocol import names
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer, ServerFolder
+from oven_core.bus.connection import Bus
+from oven_core.protocol import names
+from oven_core.security.credentials import Credentials
 from oven_learner.rewards.remote_members import RemoteMembers
+from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 
 class MembersOnAThread:

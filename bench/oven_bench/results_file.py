@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 R = TypeVar("R")
 

@@ -6,7 +6,7 @@ import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
-from oven_controller.process.child import follow_spawner
+from oven_runs.process.child import follow_spawner
 
 
 def workers(jobs: int, begin: Callable[[], None] | None = None) -> ProcessPoolExecutor:

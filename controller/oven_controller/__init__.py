@@ -1,1 +1,1 @@
-"""The controller: messages, bus, mesh, log, stack and command line. It imports none of the parts."""
+"""The application on top of every other package: command line, stack, notifications, imports and MCP server."""

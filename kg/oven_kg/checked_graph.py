@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from oven_controller.errors import ConfigError
-from oven_controller.files import read_file
+from oven_core.errors import ConfigError
+from oven_core.files import read_file
 from oven_kg.graph.graph_yaml import Records, read
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint

@@ -10,9 +10,9 @@ from typing import Any, Literal, Protocol
 
 from pydantic import ValidationError
 
-from oven_controller.errors import ConfigError, UnknownNameError, reason
-from oven_controller.protocol.judge_spec import JudgeSpec
-from oven_controller.protocol.messages import ActuatorSpec, Effect, Value
+from oven_core.errors import ConfigError, UnknownNameError, reason
+from oven_core.protocol.judge_spec import JudgeSpec
+from oven_core.protocol.messages import ActuatorSpec, Effect, Value
 
 Status = Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]
 

@@ -19,11 +19,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oven_controller.errors import ConfigError
-from oven_controller.mesh.code_hash import mesh_code_hash
-from oven_controller.mesh.state import held_out
-from oven_controller.protocol.actions import EVALUATE
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.errors import ConfigError
+from oven_core.mesh.code_hash import mesh_code_hash
+from oven_core.mesh.state import held_out
+from oven_core.protocol.actions import EVALUATE
+from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.client import training_names

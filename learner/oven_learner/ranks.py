@@ -16,8 +16,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import LearnerMessage, LogMessage
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import LearnerMessage, LogMessage
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
 

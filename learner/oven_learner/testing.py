@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oven_controller.protocol.messages import Decision, LearnerMessage, LogMessage, Observation, Receipt, Value
+from oven_core.protocol.messages import Decision, LearnerMessage, LogMessage, Observation, Receipt, Value
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
 

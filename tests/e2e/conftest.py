@@ -13,7 +13,7 @@ import pytest
 from tests.integration.conftest import violations
 from tests.support.forked import COLD, ForkServer
 
-from oven_controller.protocol.events import Event
+from oven_core.protocol.events import Event
 
 LIMIT_S = 300
 

@@ -13,11 +13,11 @@ import psutil
 import pytest
 from tests.e2e.conftest import Oven
 
-from oven_controller.log.replay import replay
-from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.messages import Decision, Receipt, RunStarted
-from oven_controller.protocol.operator_messages import OperatorCommand
-from oven_controller.runs.folder import Home
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.messages import Decision, Receipt, RunStarted
+from oven_core.protocol.operator_messages import OperatorCommand
+from oven_runs.log.replay import replay
+from oven_runs.runs.folder import Home
 
 pytestmark = pytest.mark.e2e
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.e2e.conftest import Oven
 
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import BallotOpened, RunEnded, Vote
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import BallotOpened, RunEnded, Vote
 
 pytestmark = pytest.mark.e2e
 

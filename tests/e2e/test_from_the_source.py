@@ -17,11 +17,11 @@ from tests.e2e.conftest import Oven
 from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM, set_seed
 
 from oven_bench.judging.judge_endpoint import Endpoint
-from oven_controller.log.replay import replay
-from oven_controller.protocol.messages import Receipt
-from oven_controller.protocol.operator_messages import OperatorCommand
-from oven_controller.runs.folder import Home
+from oven_core.protocol.messages import Receipt
+from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.policies import DiffusionPolicy, TemporalUNet
+from oven_runs.log.replay import replay
+from oven_runs.runs.folder import Home
 
 pytestmark = pytest.mark.e2e
 

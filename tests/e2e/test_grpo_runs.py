@@ -11,9 +11,8 @@ from typing import TypeVar
 import pytest
 from tests.e2e.conftest import Oven
 
-from oven_controller.log.replay import replay
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     AgentStatus,
     Decision,
     LogMessage,
@@ -22,6 +21,7 @@ from oven_controller.protocol.messages import (
     RunEnded,
     RunStarted,
 )
+from oven_runs.log.replay import replay
 
 pytestmark = pytest.mark.e2e
 

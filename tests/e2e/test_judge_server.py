@@ -13,17 +13,17 @@ from statistics import fmean
 import pytest
 from tests.e2e.conftest import Oven
 
-from oven_agents import providers
-from oven_agents.judges.judge import Judge
-from oven_agents.judges.member import Member
-from oven_agents.providers.provider import EndpointProvider
-from oven_controller.protocol.committee_requests import Completion, ScoreRequest
-from oven_controller.settings.committee_settings import MemberSettings
-from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of
-from oven_learner.recipes.grpo.model import build_tokenizer
-from oven_learner.recipes.grpo.settings import GrpoSettings
-from oven_learner.recipes.grpo.supervised_warmup import warm_policy
-from oven_learner.recipes.grpo.task import HABITS, draw, example
+from oven_core.protocol.committee_requests import Completion, ScoreRequest
+from oven_llm import providers
+from oven_llm.judges.judge import Judge
+from oven_llm.judges.member import Member
+from oven_llm.providers.provider import EndpointProvider
+from oven_recipes.grpo.model import build_tokenizer
+from oven_recipes.grpo.settings import GrpoSettings
+from oven_recipes.grpo.supervised_warmup import warm_policy
+from oven_recipes.grpo.task import HABITS, draw, example
+from oven_runs.settings.committee_settings import MemberSettings
+from oven_runs.settings.judge_providers import NO_KEY, catalogue, endpoint_of
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = 40

@@ -16,13 +16,13 @@ import pytest
 from aiohttp import web
 from tests.e2e.conftest import Oven
 
-from oven_agents.judges.probe import TASK
 from oven_bench.judging.judge_endpoint import Endpoint
-from oven_controller.log.replay import replay
-from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Observation, Receipt, RunEnded, RunStarted
-from oven_controller.runs.folder import RunFolder
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Observation, Receipt, RunEnded, RunStarted
+from oven_llm.judges.probe import TASK
+from oven_runs.log.replay import replay
+from oven_runs.runs.folder import RunFolder
 
 pytestmark = pytest.mark.e2e
 

@@ -14,9 +14,9 @@ from tests.e2e.conftest import Oven
 from tests.support.authored import STEPS
 from tests.support.scripted_model import KEY, ScriptedModel
 
-from oven_controller.log.replay import replay
-from oven_controller.protocol.announcements import PromptsInjected
-from oven_controller.protocol.messages import AgentStatus, Decision, Receipt, Vote
+from oven_core.protocol.announcements import PromptsInjected
+from oven_core.protocol.messages import AgentStatus, Decision, Receipt, Vote
+from oven_runs.log.replay import replay
 
 pytestmark = pytest.mark.e2e
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.e2e.conftest import Oven
 
-from oven_controller.log.replay import replay
-from oven_controller.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
+from oven_core.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
+from oven_runs.log.replay import replay
 
 pytestmark = pytest.mark.e2e
 

@@ -15,9 +15,8 @@ import pytest
 from tests.e2e.conftest import Oven
 from tests.support import sent_back
 
-from oven_controller.log.replay import replay
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     BallotOpened,
     Decision,
     Message,
@@ -26,6 +25,7 @@ from oven_controller.protocol.messages import (
     RunEnded,
     RunStarted,
 )
+from oven_runs.log.replay import replay
 
 pytestmark = pytest.mark.e2e
 T = TypeVar("T", bound=Message)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.e2e.conftest import Oven
 
-from oven_controller.log.replay import replay
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunEnded
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunEnded
+from oven_runs.log.replay import replay
 
 pytestmark = pytest.mark.e2e
 

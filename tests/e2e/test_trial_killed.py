@@ -15,9 +15,8 @@ from tests.support import trial_learner
 from tests.support.learner_side import RUN, Process, off_loop, serving
 from tests.support.trial_learner import RATE, SAVED, STEPS, gate
 
-from oven_controller.log.replay import replay
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     AgentStatus,
     LearnerMessage,
     Observation,
@@ -26,8 +25,9 @@ from oven_controller.protocol.messages import (
     RunEnded,
     RunStarted,
 )
-from oven_controller.protocol.rules import Rules
-from oven_controller.protocol.trial_messages import BranchObservation, TrialEnded, TrialStarted
+from oven_core.protocol.rules import Rules
+from oven_core.protocol.trial_messages import BranchObservation, TrialEnded, TrialStarted
+from oven_runs.log.replay import replay
 
 pytestmark = pytest.mark.e2e
 
@@ -101,7 +101,7 @@ async def _played(oven: Oven, folder: Path) -> tuple[Sequence[Event], str]:
             return start(line, "learner", f"learner-{number}"), own
 
         try:
-            start(["-c", "from oven_controller.replica.service import main; main([])"], "mesh", "mesh")
+            start(["-c", "from oven_core.replica.service import main; main([])"], "mesh", "mesh")
             start(["-c", host], "tenfold", "tenfold")
             await server.logged(lambda event: isinstance(event.body, AgentStatus) and event.body.state == "joined")
             for number, arm, played in ((1, 0, CONTROL), (2, 1, CHANGE)):

@@ -12,9 +12,9 @@ import typer.core
 import typer.main
 from tests.golden.store import Json, Limits
 
-from oven_controller import plugins
 from oven_controller.cli.main import app
 from oven_controller.cli.plugged_groups import GROUPS
+from oven_core import plugins
 
 FILE = "commands.txt"
 PROGRAM = "oven-controller"

@@ -17,7 +17,7 @@ from oven_bench.gym.arms.in_memory_link import LoopLink
 from oven_bench.gym.fault import Fault
 from oven_bench.gym.runner import Ground
 from oven_bench.gym.trainee_factory import make
-from oven_controller.protocol.events import Event
+from oven_core.protocol.events import Event
 from oven_learner.link.link_interface import Link
 
 ARM = "mesh+kg"

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from tests.golden.store import FOLDER
 
-from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.events import UNKNOWN, Event
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.events import UNKNOWN, Event
 
 SUFFIX = ".jsonl.gz"
 LOGS = "logs"

@@ -16,11 +16,11 @@ from tests.golden.store import Json, Limits, digest, digest_of
 
 from oven_agents.backtest.backtest import Backtest, Findings
 from oven_agents.runtime.loader import load
-from oven_controller import plugins
-from oven_controller.log.closed_loop import ClosedLoop
-from oven_controller.mesh.state_machine import Mesh
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import LearnerMessage
+from oven_core import plugins
+from oven_core.mesh.state_machine import Mesh
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import LearnerMessage
+from oven_runs.log.closed_loop import ClosedLoop
 
 FILE = "logs.json"
 

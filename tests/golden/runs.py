@@ -18,8 +18,8 @@ from typing import Any
 from tests.golden import families, recorded, said
 from tests.golden.store import Json, Limits
 
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import LearnerMessage
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import LearnerMessage
 
 RUNS: Mapping[str, Sequence[str]] = {
     "grpo-lr-high": ("--recipe", "grpo", "--start", "drill:lr-high", "--seed", "1", "--steps", "60"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.golden.store import Json, digest_of
 
-from oven_controller.protocol.events import Event
+from oven_core.protocol.events import Event
 
 DECISION = ("tick", "actuator", "before", "value", "verdict")
 """What stands in the golden files as it is; the rest is in a digest."""

@@ -16,8 +16,8 @@ import pytest
 from tests.support.forked import STACK, ForkServer, fork_server
 from tests.support.tls_stack import TlsStack
 
-from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.server.embedded import EmbeddedServer, ServerFolder
+from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("controller", "agents", "learner", "tui", "bench")
@@ -25,9 +25,9 @@ ENTRY_POINTS = """
 [oven.recipes]
 toy = oven_standins:RECIPE
 [oven.processes]
-mesh = oven_controller.replica.service:main
+mesh = oven_core.replica.service:main
 agent = oven_agents.runtime.host:main
-member = oven_agents.judges.member_process:main
+member = oven_llm.judges.member_process:main
 learner = oven_standins:learner
 [oven.agents]
 learning_rate = oven_agents.shipped.learning_rate:LearningRate

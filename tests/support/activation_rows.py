@@ -24,12 +24,12 @@ import torch
 from peft import get_peft_model
 from tests.support.activations import ASKED, FAMILIES, MODEL, SIZE, lora, model, oracle, stirred, tokenizer
 
-from oven_learner.activations.blocks import bare, blocks, body
-from oven_learner.activations.capture import Activation
-from oven_learner.activations.grpo_trainer import ActivationGRPOTrainer
-from oven_learner.activations.injection import Control
-from oven_learner.activations.placeholders import PLACEHOLDER, oracle_prompt
-from oven_learner.activations.store import ActivationStore
+from oven_recipes.activations.blocks import bare, blocks, body
+from oven_recipes.activations.capture import Activation
+from oven_recipes.activations.grpo_trainer import ActivationGRPOTrainer
+from oven_recipes.activations.injection import Control
+from oven_recipes.activations.placeholders import PLACEHOLDER, oracle_prompt
+from oven_recipes.activations.store import ActivationStore
 
 NUMBER = re.compile(r"is it (\d+) so")
 """Which row of the data a prompt is: the question says it, and no part of the injection reads it."""

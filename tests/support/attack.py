@@ -11,16 +11,16 @@ import pytest
 from nats.aio.msg import Msg
 from tests.support.honest_run import HOSTILE, ON, RUN, HonestRun, Hostile, Played, running
 
-from oven_controller.protocol import names
-from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.protocol import names
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     Decision,
     RunEnded,
     Vote,
 )
-from oven_controller.protocol.names import log_stream, votes_stream
-from oven_controller.protocol.subjects import UNSIGNED
+from oven_core.protocol.names import log_stream, votes_stream
+from oven_core.protocol.subjects import UNSIGNED
 
 LOG, VOTES = log_stream(RUN), votes_stream(RUN)
 FORGED = Decision(

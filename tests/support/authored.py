@@ -18,8 +18,8 @@ from tests.unit.learner.test_attach_trl import tokenizer
 from transformers import TrainerCallback, set_seed
 
 import oven_learner as oven
-from oven_controller.protocol.messages import MetricSpec
-from oven_controller.runs.folder import Home
+from oven_core.protocol.messages import MetricSpec
+from oven_runs.runs.folder import Home
 
 STEPS = 40
 TOPICS = {"vowels": list("aeiou"), "others": list("bcdfgh")}

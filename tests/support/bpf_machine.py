@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from oven_controller.sandbox import bpf
+from oven_llm.sandbox import bpf
 
 
 def verdict(program: bytes, number: int, convention: int, arguments: Sequence[int]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oven_controller.protocol.messages import Decision, Value
+from oven_core.protocol.messages import Decision, Value
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.rollback.in_memory import Snapshots

@@ -37,9 +37,9 @@ STACK = (
     "openai",
     "oven_agents.runtime.host",
     "oven_controller.cli.main",
-    "oven_controller.log.replay",
-    "oven_controller.replica.service",
-    "oven_controller.runs.operator_client",
+    "oven_runs.log.replay",
+    "oven_core.replica.service",
+    "oven_runs.runs.operator_client",
     "oven_controller.stack.dry_run",
     "oven_controller.stack.health",
     "oven_controller.stack.preflight_checks",
@@ -47,13 +47,13 @@ STACK = (
     "oven_learner.link.worker",
 )
 """What commands and the processes of a stack import, but for its learner."""
-TRAINING = (*STACK, "oven_kg.service.process", "oven_learner.recipes.grpo.job", "oven_learner.recipes.runner")
+TRAINING = (*STACK, "oven_kg.service.process", "oven_recipes.grpo.job", "oven_recipes.runner")
 """And what a learner does. A copy of all that takes 30 ms, ten times as long as one of the others."""
 COLD = "OVEN_TEST_COLD"
 LIMITED = "OVEN_AGENTS_MEMORY_MB"
 """In the environment of agents with a limit."""
-GUARD = "oven_controller.process.guard"
-ENTRY = "oven_controller.process.entry"
+GUARD = "oven_runs.process.guard"
+ENTRY = "oven_controller.stack.entry"
 CHILDLESS = ([ENTRY, "mesh"], [ENTRY, "kg"], [ENTRY, "member"], [ENTRY, "probes"], [ENTRY, "agent"])
 """Modules and first arguments of processes that start none of their own, or, as agents may, only cold ones."""
 WORKER = ["-u", "-c"]

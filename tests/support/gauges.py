@@ -9,8 +9,8 @@ from oven_agents import Agent
 from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.learning_rate import ALIGNMENT
-from oven_controller.protocol.known_actuators import ACTUATORS
-from oven_controller.protocol.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Value, Vote
+from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Value, Vote
 
 LEVELS = ("len3", "len4", "len5")
 

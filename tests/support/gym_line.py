@@ -14,7 +14,7 @@ from oven_bench.fixed_rules import Change, RuleLink
 from oven_bench.gym.fault import NOTHING, Fault, Step, Trainee, fault
 from oven_bench.gym.seeded_draws import generator, integer, uniform
 from oven_bench.gym.task_table import Kind
-from oven_controller.protocol.messages import MetricSpec, Observation, RunStarted
+from oven_core.protocol.messages import MetricSpec, Observation, RunStarted
 from oven_learner.actuators import Actuators
 from oven_learner.link.link_interface import Link
 

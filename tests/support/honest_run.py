@@ -16,25 +16,25 @@ from nats.aio.client import Client
 from oven_agents import Agent, Vote, Window
 from oven_agents.runtime.host import host
 from oven_agents.sdk.session import Session
-from oven_controller.bus import streams
-from oven_controller.bus.connection import Bus
-from oven_controller.log.replay import ReplayReport, replay
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import AgentStatus, Decision, Receipt
-from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.permissions import inbox_prefix
-from oven_controller.protocol.rules import Rules
-from oven_controller.replica.history_service import serve_history
-from oven_controller.replica.service import serve
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Keyring, Signer
-from oven_controller.server.embedded import EmbeddedServer, ServerFolder
+from oven_core.bus import streams
+from oven_core.bus.connection import Bus
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import AgentStatus, Decision, Receipt
+from oven_core.protocol.names import Subjects
+from oven_core.protocol.permissions import inbox_prefix
+from oven_core.protocol.rules import Rules
+from oven_core.replica.history_service import serve_history
+from oven_core.replica.service import serve
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import Keyring, Signer
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
 from oven_kg.service.process import serving
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
+from oven_runs.log.replay import ReplayReport, replay
+from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 RUN = "r"
 ON = Subjects(RUN)

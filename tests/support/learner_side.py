@@ -15,16 +15,16 @@ from typing import Any, TypeVar
 import psutil
 from tests.support.forked import own_server
 
-from oven_controller.bus import streams
-from oven_controller.bus.connection import Bus
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision, LogMessage, Message
-from oven_controller.protocol.names import Subjects
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer, ServerFolder
+from oven_core.bus import streams
+from oven_core.bus.connection import Bus
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Decision, LogMessage, Message
+from oven_core.protocol.names import Subjects
+from oven_core.security.credentials import Credentials
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.link_interface import Link
+from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 RUN = "r"
 T = TypeVar("T")

@@ -7,12 +7,12 @@ import asyncio
 import secrets
 from collections import deque
 
-from oven_controller.bus.connection import Bus
-from oven_controller.cancellation import end
-from oven_controller.protocol.messages import LogMessage
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Keyring
-from oven_controller.telemetry import tracing
+from oven_core.bus.connection import Bus
+from oven_core.cancellation import end
+from oven_core.protocol.messages import LogMessage
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import Keyring
+from oven_core.telemetry import tracing
 from oven_learner.link.bus_session import BusSession
 from oven_learner.link.link_interface import Make
 from oven_learner.link.log_reader import LogReader

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from oven_controller.mesh.outputs import Output
-from oven_controller.mesh.state_machine import Mesh
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.mesh.outputs import Output
+from oven_core.mesh.state_machine import Mesh
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
@@ -25,9 +25,9 @@ from oven_controller.protocol.messages import (
     Value,
     Vote,
 )
-from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
-from oven_controller.protocol.rules import Rules
-from oven_controller.protocol.trial_messages import ArmReading, TrialEnded, TrialStarted
+from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_core.protocol.rules import Rules
+from oven_core.protocol.trial_messages import ArmReading, TrialEnded, TrialStarted
 
 RUN = "r"
 LR = "optimizer.lr_scale"

@@ -10,9 +10,9 @@ from typing import Any
 
 from tests.support.mesh_log import LR, Log
 
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.known_actuators import ACTUATORS
-from oven_controller.protocol.messages import (
+from oven_core.protocol.events import Event
+from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.messages import (
     ActuatorSpec,
     Decision,
     Horizon,
@@ -23,7 +23,7 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.protocol.rules import Rules
+from oven_core.protocol.rules import Rules
 
 AGENTS = ("curriculum", "lr", "prior", "supervisor-with-a-long-name", "teacher")
 SPECS = (

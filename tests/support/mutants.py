@@ -12,15 +12,15 @@ import nkeys
 from pydantic import BaseModel
 from tests.support.mesh_log import LR, MOVES, NOON, RUN, SPECS, Log
 
-from oven_controller.bus.streams import LOG_BYTES, VOTE_BYTES
-from oven_controller.protocol import names
-from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunEnded, RunStarted, Vote
-from oven_controller.protocol.rules import Rules
-from oven_controller.protocol.subjects import SIGNERS
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Signer
+from oven_core.bus.streams import LOG_BYTES, VOTE_BYTES
+from oven_core.protocol import names
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunEnded, RunStarted, Vote
+from oven_core.protocol.rules import Rules
+from oven_core.protocol.subjects import SIGNERS
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import Signer
 
 STRIDE = 1_000
 """Sequences from one honest event to the next: room for what is put between them."""

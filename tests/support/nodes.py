@@ -14,14 +14,14 @@ import psutil
 from nats.errors import Error as NatsError
 from tests.support.learner_side import ROOT, RUN
 
-from oven_controller.bus import streams
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError, NameInUseError
-from oven_controller.process.child import Child
-from oven_controller.protocol.names import log_stream
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.cluster import Node, write_confs
-from oven_controller.server.embedded import ServerFolder, binary, free_port
+from oven_core.bus import streams
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError, NameInUseError
+from oven_core.protocol.names import log_stream
+from oven_core.security.credentials import Credentials
+from oven_runs.process.child import Child
+from oven_runs.server.cluster import Node, write_confs
+from oven_runs.server.embedded import ServerFolder, binary, free_port
 
 NODES = (1, 2, 3)
 

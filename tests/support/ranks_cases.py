@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from tests.support.decisions import Model, decide
 
-from oven_controller.errors import RefusedError
-from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.messages import LogMessage, MetricSpec, Observation, RunEnded, StepClosed
-from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_core.errors import RefusedError
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.messages import LogMessage, MetricSpec, Observation, RunEnded, StepClosed
+from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.actuators import Actuators
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.client import OvenClient

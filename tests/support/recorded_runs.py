@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from oven_controller.protocol.events import Event
-from oven_controller.runs.folder import Home, RunFolder
+from oven_core.protocol.events import Event
+from oven_runs.runs.folder import Home, RunFolder
 
 
 def write_run(home: Home, run: str, events: Iterable[Event], **info: object) -> RunFolder:

@@ -7,10 +7,10 @@ import random
 from pathlib import Path
 from typing import Any
 
-from oven_controller.traces import jsonl
-from oven_controller.traces.records import Message, Policy, Reply, Task, ToolCall, Trace, TraceStep
-from oven_learner.environments.small_functions import tasks
-from oven_learner.recipes.repair.demonstrations import Habits, demonstration
+from oven_recipes.environments.small_functions import tasks
+from oven_recipes.repair.demonstrations import Habits, demonstration
+from oven_runs.traces import jsonl
+from oven_runs.traces.records import Message, Policy, Reply, Task, ToolCall, Trace, TraceStep
 
 SUBMIT = Message(role="assistant", calls=(ToolCall(name="submit", arguments="{}"),))
 

@@ -10,8 +10,8 @@ from oven_agents import Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, spoken
 from oven_agents.sdk.session import Session
 from oven_agents.sdk.topic_shares import TopicShares
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.messages import (
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     Decision,

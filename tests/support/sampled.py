@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oven_controller.protocol.completion_messages import (
+from oven_core.protocol.completion_messages import (
     MemberScores,
     SampledGroup,
     ShownCompletion,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
-from oven_agents.providers.usage import Usage
-from oven_agents.supervisor.models import LMResponse, Messages, ModelHandler
+from oven_llm.providers.usage import Usage
+from oven_llm.supervisor.models import LMResponse, Messages, ModelHandler
 
 USED = Usage(10, 5)
 

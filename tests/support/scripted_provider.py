@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from oven_agents.providers.provider import Answer, Question
-from oven_agents.providers.usage import Usage
-from oven_controller.protocol.committee_requests import Completion, ScoreRequest
+from oven_core.protocol.committee_requests import Completion, ScoreRequest
+from oven_llm.providers.provider import Answer, Question
+from oven_llm.providers.usage import Usage
 
 
 class Scripted:

@@ -17,12 +17,11 @@ from oven_agents.runtime.host import host
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.session import Session
 from oven_agents.sdk.window import Window
-from oven_agents.supervisor.diagnosis.supervisor import Supervisor
 from oven_bench.judging.scripted_conversation import Asked, Said
-from oven_controller.bus.connection import Bus
-from oven_controller.cancellation import end
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.bus.connection import Bus
+from oven_core.cancellation import end
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     ActuatorSpec,
     Horizon,
     LearnerMessage,
@@ -33,14 +32,15 @@ from oven_controller.protocol.messages import (
     StepClosed,
     Vote,
 )
-from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.rules import Rules
-from oven_controller.replica.history_service import serve_history
-from oven_controller.replica.service import serve
-from oven_controller.security.credentials import Credentials
+from oven_core.protocol.names import Subjects
+from oven_core.protocol.rules import Rules
+from oven_core.replica.history_service import serve_history
+from oven_core.replica.service import serve
+from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
 from oven_kg.service.process import serving as serving_graph
+from oven_llm.supervisor.diagnosis.supervisor import Supervisor
 
 ON = Subjects(RUN)
 KEY = "sk-canary-5e1d"

@@ -15,16 +15,16 @@ from typing import Any, Protocol
 
 from tests.support.learner_side import LIMIT_S, RUN, Process, until
 
-from oven_controller.bus.connection import Bus
-from oven_controller.log.replay import replay
-from oven_controller.protocol import names
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
-from oven_controller.protocol.rules import Rules
-from oven_controller.security.credentials import Credentials
+from oven_core.bus.connection import Bus
+from oven_core.protocol import names
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
+from oven_core.protocol.rules import Rules
+from oven_core.security.credentials import Credentials
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
+from oven_runs.log.replay import replay
 
 # Wants another value whenever it may: there is always a ballot or a decision under way.
 PENDULUM = '''
@@ -39,7 +39,7 @@ class Pendulum(Agent):
         value = 2.0 if window.knobs["grad.clip"].number <= 1.0 else 1.0
         return window.propose("grad.clip", value, confidence=0.95, why="it swings")
 '''
-MESH = ("-c", "from oven_controller.replica.service import main; main([])")
+MESH = ("-c", "from oven_core.replica.service import main; main([])")
 RULES = Rules(
     cooldown_ticks=0, max_interventions=1_000_000, window_ticks=2, silent_ticks=30, newcomers="full", reversals=10**6
 )

@@ -10,9 +10,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.log_sources import exported
-from oven_controller.server.embedded import binary, free_port
+from oven_runs.runs.folder import RunFolder
+from oven_runs.runs.log_sources import exported
+from oven_runs.server.embedded import binary, free_port
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Stack

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from oven_controller.protocol.messages import LearnerMessage, LogMessage, Observation, RunStarted, Value
-from oven_controller.protocol.trial_messages import BranchObservation, TrialArm, TrialEnded, TrialStarted
+from oven_core.protocol.messages import LearnerMessage, LogMessage, Observation, RunStarted, Value
+from oven_core.protocol.trial_messages import BranchObservation, TrialArm, TrialEnded, TrialStarted
 from oven_learner.testing import FakeLink
 
 

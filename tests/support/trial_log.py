@@ -7,10 +7,10 @@ import math
 from tests.support.mesh_log import LR
 from tests.support.monitor_log import AGENTS, MAX_STEPS, METRICS, SPECS, Recording
 
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Horizon, Observation, Receipt, RunStarted
-from oven_controller.protocol.rules import Rules
-from oven_controller.protocol.trial_messages import ArmReading, BranchObservation, TrialEnded, TrialStarted
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Horizon, Observation, Receipt, RunStarted
+from oven_core.protocol.rules import Rules
+from oven_core.protocol.trial_messages import ArmReading, BranchObservation, TrialEnded, TrialStarted
 
 READING = "eval/accuracy"
 

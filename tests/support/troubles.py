@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from random import Random
 
-from oven_controller.protocol.known_actuators import ACTUATORS
-from oven_controller.protocol.messages import ActuatorSpec, Horizon, MetricSpec, Observation, RunStarted
+from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.messages import ActuatorSpec, Horizon, MetricSpec, Observation, RunStarted
 
 LEVELS, JUDGES = ("level_1", "level_2", "level_3"), ("exact", "style")
 TICKS, ONSET, EVERY = 140, 60, 20

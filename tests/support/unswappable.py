@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import cached_property
 
-from oven_controller.protocol.committee_requests import JudgeHealth
-from oven_controller.protocol.judge_spec import JudgeSpec
+from oven_core.protocol.committee_requests import JudgeHealth
+from oven_core.protocol.judge_spec import JudgeSpec
 from oven_learner.rewards.scores import Cost
 
 

@@ -16,9 +16,9 @@ import typer
 import yaml
 
 from oven_controller.cli.main import app
-from oven_controller.protocol.permissions import Role
-from oven_controller.settings.layers import ENVIRONMENT
-from oven_controller.settings.model import Settings, dotted_names
+from oven_core.protocol.permissions import Role
+from oven_runs.settings.layers import ENVIRONMENT
+from oven_runs.settings.model import Settings, dotted_names
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"

@@ -16,10 +16,10 @@ from tests.support.mesh_log import LR, Log
 
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.session import Session
-from oven_controller import plugins
 from oven_controller.cli.main import app, run
 from oven_controller.cli.plugged_groups import GROUPS
-from oven_controller.protocol.messages import (
+from oven_core import plugins
+from oven_core.protocol.messages import (
     ActuatorSpec,
     BallotOpened,
     MetricSpec,
@@ -27,12 +27,12 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.protocol.rules import Rules
-from oven_controller.runs.folder import Home
-from oven_controller.settings.model import Settings, dotted_names
-from oven_controller.settings.recipe_flags import dashed, flag
+from oven_core.protocol.rules import Rules
 from oven_learner.link.find_controller import Connection
 from oven_learner.testing import FakeLink
+from oven_runs.runs.folder import Home
+from oven_runs.settings.model import Settings, dotted_names
+from oven_runs.settings.recipe_flags import dashed, flag
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

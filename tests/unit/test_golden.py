@@ -16,7 +16,7 @@ from tests.golden.store import FOLDER, Json, Limits, differences, read
 
 from oven_bench.gym import episode_schedule
 from oven_bench.gym.task_table import Kind
-from oven_controller.protocol.events import Event
+from oven_core.protocol.events import Event
 
 LOGS = recorded.stored()
 BACKTESTED = [name for name in LOGS if name.startswith("run-") or name == "episode-pretraining.careless_resume"]

@@ -29,18 +29,18 @@ HEAVY = (
     "modules",
     [
         "oven_agents, oven_agents.runtime.host, oven_agents.shipped.learning_rate, oven_agents.shipped.curriculum",
-        "oven_agents.judges.member_process",
-        "oven_agents.providers.openai_compatible, oven_agents.providers.anthropic",
+        "oven_llm.judges.member_process",
+        "oven_llm.providers.openai_compatible, oven_llm.providers.anthropic",
         "oven_agents.shipped.reward_weights",
-        "oven_controller.replica.service, oven_controller.log.replay, oven_controller.sandbox.session",
+        "oven_core.replica.service, oven_runs.log.replay, oven_llm.sandbox.session",
         "oven_controller.cli.main, oven_controller.cli.monitor, oven_controller.stack.up, "
         "oven_controller.importing.command, oven_controller.importing.tensorboard, oven_controller.importing.wandb",
         "oven_tui.model.monitor_view, oven_tui.model.braille_chart, oven_tui.feed, oven_tui.main, "
         "oven_bench.performance.monitor",
-        "oven_learner, oven_learner.recipes.grpo.recipe, oven_learner.custom_loop, oven_bench.training.drawn_starts",
-        "oven_learner.recipes.distillation.recipe, oven_learner.recipes.pretrain.recipe",
-        "oven_learner.recipes.grpo.settings as grpo; grpo.parse_start('tuned', 1)",
-        "oven_learner.rewards, oven_learner.recipes.grpo.rewards, oven_bench.judging.faulty_members",
+        "oven_learner, oven_recipes.grpo.recipe, oven_learner.custom_loop, oven_bench.training.drawn_starts",
+        "oven_recipes.distillation.recipe, oven_recipes.pretrain.recipe",
+        "oven_recipes.grpo.settings as grpo; grpo.parse_start('tuned', 1)",
+        "oven_learner.rewards, oven_recipes.grpo.rewards, oven_bench.judging.faulty_members",
         "oven_kg.service.process, oven_kg.cli.graph_commands",
     ],
 )

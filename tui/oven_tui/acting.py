@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from textual.app import App
 from textual.events import Key
 
-from oven_controller.log.command_result import CommandResult
-from oven_controller.protocol.actions import CHECKPOINT, ROLLBACK, UNDO
-from oven_controller.protocol.messages import Value
-from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.actions import CHECKPOINT, ROLLBACK, UNDO
+from oven_core.protocol.messages import Value
+from oven_core.protocol.operator_messages import OperatorCommand
+from oven_runs.log.command_result import CommandResult
 from oven_tui.model import choices, consequences
 from oven_tui.model.commands import COMMANDS
 from oven_tui.model.commands_given import asked, told

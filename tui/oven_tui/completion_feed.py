@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from oven_controller.protocol.completion_messages import StoredGroup
-from oven_controller.runs.completion_reader import followed, newest
-from oven_controller.runs.run_access import RunAccess
+from oven_core.protocol.completion_messages import StoredGroup
+from oven_runs.runs.completion_reader import followed, newest
+from oven_runs.runs.run_access import RunAccess
 
 MOST = 64
 """Groups that are asked for at the beginning."""

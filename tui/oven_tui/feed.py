@@ -12,13 +12,13 @@ from typing import Literal
 
 from nats.errors import Error as NatsError
 
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError, ConfigError, OvenError, RefusedError, reason
-from oven_controller.protocol.events import Event
-from oven_controller.runs import log_recovery, log_sources
-from oven_controller.runs.local_run import LocalRun
-from oven_controller.runs.run_access import RunAccess, ends
-from oven_controller.security.signing import Keyring
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError, ConfigError, OvenError, RefusedError, reason
+from oven_core.protocol.events import Event
+from oven_core.security.signing import Keyring
+from oven_runs.runs import log_recovery, log_sources
+from oven_runs.runs.local_run import LocalRun
+from oven_runs.runs.run_access import RunAccess, ends
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.past.opening import Opening
 from oven_tui.past.reader import is_long

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oven_controller.cancellation import call_at_end
-from oven_controller.errors import ConfigError
-from oven_controller.runs.endpoint import Endpoint
-from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.local_run import LocalRun
-from oven_controller.runs.remote_run import RemoteRun
-from oven_controller.runs.run_access import RunAccess
+from oven_core.cancellation import call_at_end
+from oven_core.errors import ConfigError
+from oven_runs.runs.endpoint import Endpoint
+from oven_runs.runs.folder import RunFolder
+from oven_runs.runs.local_run import LocalRun
+from oven_runs.runs.remote_run import RemoteRun
+from oven_runs.runs.run_access import RunAccess
 
 if TYPE_CHECKING:
     from oven_tui.model.monitor_view import MonitorView

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from oven_controller.errors import OvenError, reason
-from oven_controller.log.other_rules import OtherRules, OtherRuling
-from oven_controller.protocol.messages import Decision, RunStarted
+from oven_core.errors import OvenError, reason
+from oven_core.protocol.messages import Decision, RunStarted
+from oven_runs.log.other_rules import OtherRules, OtherRuling
 from oven_tui.model.rule_variants import variants
 
 if TYPE_CHECKING:
-    from oven_controller.protocol.events import Event
-    from oven_controller.runs.run_access import RunAccess
+    from oven_core.protocol.events import Event
+    from oven_runs.runs.run_access import RunAccess
 
 LIMIT_S: Final = 20.0
 """Seconds of CPU after which the child stops: what it has found by then is said, with how far it came."""
@@ -101,10 +101,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> RunAccess:
-    from oven_controller.runs.endpoint import Endpoint
-    from oven_controller.runs.folder import RunFolder
-    from oven_controller.runs.local_run import LocalRun
-    from oven_controller.runs.remote_run import RemoteRun
+    from oven_runs.runs.endpoint import Endpoint
+    from oven_runs.runs.folder import RunFolder
+    from oven_runs.runs.local_run import LocalRun
+    from oven_runs.runs.remote_run import RemoteRun
 
     if not arguments[0].startswith("--"):
         return LocalRun(RunFolder(Path(arguments[0])))
@@ -151,7 +151,7 @@ async def _answered(access: RunAccess, id_: str) -> Answer:
 
 
 def _in_place(changes: dict[str, Any]) -> Any:
-    from oven_controller.settings.resolution import with_rules
+    from oven_runs.settings.resolution import with_rules
 
     return lambda logged: with_rules(logged, changes)
 

@@ -25,8 +25,8 @@ from aiohttp import WSCloseCode, web
 from textual_serve.app_service import AppService
 from textual_serve.server import Server
 
-from oven_controller.cancellation import call_at_end
-from oven_controller.errors import ConfigError
+from oven_core.cancellation import call_at_end
+from oven_core.errors import ConfigError
 
 HOST: Final = "127.0.0.1"
 """The only address that it listens on; there is no option for another."""
@@ -172,7 +172,7 @@ def serve(arguments: Sequence[str], run: str, port: int) -> None:
                 f"port {port} on {HOST} cannot be used ({getattr(error, 'strerror', None) or error}); choose another "
                 "with --port, or leave it out for a free one"
             ) from error
-        command = (sys.executable, "-P", "-m", "oven_controller.process.entry", "monitor", *arguments)
+        command = (sys.executable, "-P", "-m", "oven_controller.stack.entry", "monitor", *arguments)
         asyncio.run(_served(MonitorServer(command, listening.getsockname()[1], f"run {run}"), listening))
 
 

@@ -15,13 +15,11 @@ from statistics import fmean
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import Session
-from oven_controller.log.counterfactual import Divergence, OpenLoop
-from oven_controller.log.replay import refuse_another_version
-from oven_controller.mesh.outputs import Output
-from oven_controller.protocol import names
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.mesh.outputs import Output
+from oven_core.protocol import names
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     AgentStatus,
     BallotOpened,
     Decision,
@@ -31,7 +29,9 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.protocol.rules import Rules
+from oven_core.protocol.rules import Rules
+from oven_runs.log.counterfactual import Divergence, OpenLoop
+from oven_runs.log.replay import refuse_another_version
 
 
 @dataclass

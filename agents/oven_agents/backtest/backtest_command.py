@@ -10,16 +10,16 @@ from typing import Any
 from oven_agents.backtest.backtest import Backtest, Findings, Said
 from oven_agents.runtime.loader import Recalling, load, load_repeatable
 from oven_agents.sdk.agent import Agent
-from oven_controller.errors import ConfigError
-from oven_controller.log.backtest_report import BacktestDivergence, BacktestNotice, BacktestReport, BacktestVote
-from oven_controller.log.counterfactual import spoken
-from oven_controller.mesh.actuator_values import show
-from oven_controller.protocol import names
-from oven_controller.protocol.events import Event
-from oven_controller.runs import log_reader
-from oven_controller.runs.folder import RunFolder
-from oven_controller.settings.resolution import with_rules
-from oven_controller.terminal_text import say, wrapped
+from oven_core.errors import ConfigError
+from oven_core.mesh.actuator_values import show
+from oven_core.protocol import names
+from oven_core.protocol.events import Event
+from oven_core.terminal_text import say, wrapped
+from oven_runs.log.backtest_report import BacktestDivergence, BacktestNotice, BacktestReport, BacktestVote
+from oven_runs.log.counterfactual import spoken
+from oven_runs.runs import log_reader
+from oven_runs.runs.folder import RunFolder
+from oven_runs.settings.resolution import with_rules
 
 OPEN_LOOP = (
     "open loop: the recording continues as it went, whatever is decided here; only what comes before the first "

@@ -11,8 +11,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence, Set
 
 from oven_agents.sdk.window import Knob, Window
-from oven_controller.protocol.actions import UNDO
-from oven_controller.protocol.messages import BallotOpened, Observation, Receipt, RunStarted
+from oven_core.protocol.actions import UNDO
+from oven_core.protocol.messages import BallotOpened, Observation, Receipt, RunStarted
 
 SPARE = 4096
 """Entries that a column keeps beyond those in the window before it is cut."""

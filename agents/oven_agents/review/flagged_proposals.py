@@ -19,10 +19,10 @@ from typing import Final, Literal
 
 from oven_agents.review.open_loop_replay import Said
 from oven_agents.sdk.alternative_plans import SYMPTOM
-from oven_controller.mesh.effect import median, sigma
-from oven_controller.protocol.actions import ROLLBACK
-from oven_controller.protocol.messages import MetricSpec
-from oven_controller.protocol.rules import Rules
+from oven_core.mesh.effect import median, sigma
+from oven_core.protocol.actions import ROLLBACK
+from oven_core.protocol.messages import MetricSpec
+from oven_core.protocol.rules import Rules
 
 ERRORS: Final = 2.0
 """Standard errors by which a target has to be worse."""

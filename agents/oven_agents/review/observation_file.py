@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from oven_agents.sdk.session import KEPT
-from oven_controller.protocol.messages import Observation, RunStarted
+from oven_core.protocol.messages import Observation, RunStarted
 
 BLOCK = KEPT
 """Observations between two places that reading can begin at: with one block before it a tick has its whole window."""

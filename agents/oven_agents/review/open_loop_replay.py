@@ -15,16 +15,14 @@ from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import KEPT, Session
 from oven_agents.sdk.window import Window, WindowMaker
-from oven_controller.errors import OvenError
-from oven_controller.log.counterfactual import OpenLoop
-from oven_controller.log.replay import refuse_another_version
-from oven_controller.mesh.actuator_values import direction
-from oven_controller.mesh.outputs import Output
-from oven_controller.protocol import names
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.errors import OvenError
+from oven_core.mesh.actuator_values import direction
+from oven_core.mesh.outputs import Output
+from oven_core.protocol import names
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     BallotOpened,
     Decision,
     LogMessage,
@@ -34,6 +32,8 @@ from oven_controller.protocol.messages import (
     Value,
     Vote,
 )
+from oven_runs.log.counterfactual import OpenLoop
+from oven_runs.log.replay import refuse_another_version
 
 ROUNDS = 100
 """Times that agents may answer one another before the next event."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from oven_agents.review.flagged_proposals import JUDGED, Flag, Series
 from oven_agents.stats.objective import held_out, objective
-from oven_controller.mesh.actuator_values import show
-from oven_controller.protocol.messages import RunStarted
+from oven_core.mesh.actuator_values import show
+from oven_core.protocol.messages import RunStarted
 
 OPEN_LOOP = (
     "Open loop: the run continues as it went, whatever is decided here. So what follows a first adopted change rests "

@@ -19,16 +19,16 @@ from oven_agents.review.votes_by_tick import BLOCKS, Answered, Answers, Asking, 
 from oven_agents.runtime.loader import load_repeatable, repeatable_agents
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.session import PATIENCE
-from oven_controller.errors import ConfigError
-from oven_controller.files import write_atomic
-from oven_controller.log.replay import refuse_another_version
-from oven_controller.mesh.outputs import OUTPUTS
-from oven_controller.protocol import names
-from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected, with_announced
-from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.events import UNKNOWN, Event
-from oven_controller.protocol.messages import LogMessage, Observation, RunEnded, RunStarted
-from oven_controller.terminal_text import say
+from oven_core.errors import ConfigError
+from oven_core.files import write_atomic
+from oven_core.mesh.outputs import OUTPUTS
+from oven_core.protocol import names
+from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected, with_announced
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.messages import LogMessage, Observation, RunEnded, RunStarted
+from oven_core.terminal_text import say
+from oven_runs.log.replay import refuse_another_version
 
 PROCESSES = 2
 """As many as ask agents at a time, where there are as many cores."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oven_agents.review.flagged_proposals import JUDGED, Flag
 from oven_agents.review.report import OPEN_LOOP, Report, changes, times, verdict
-from oven_controller.terminal_text import wrapped
+from oven_core.terminal_text import wrapped
 
 MOST = 30
 """Flags that are shown; --json and --html have more."""

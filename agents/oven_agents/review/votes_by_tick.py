@@ -24,8 +24,8 @@ from oven_agents.sdk.alternative_plans import Alternatives, Plan
 from oven_agents.sdk.session import KEPT, PATIENCE
 from oven_agents.sdk.topic_shares import TopicShares
 from oven_agents.sdk.window import Knob, Window
-from oven_controller.errors import ProcessError
-from oven_controller.protocol.messages import BallotOpened, RunStarted, Vote
+from oven_core.errors import ProcessError
+from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
 
 BLOCKS = 8
 """Blocks that are asked at a time."""

@@ -17,13 +17,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from oven_agents.runtime.kg_client import AWAY_S, DEADLINE_S
 from oven_agents.sdk.session import Session
-from oven_controller.bus.connection import Bus
-from oven_controller.cancellation import end
-from oven_controller.errors import BusError, reason
-from oven_controller.protocol import names
-from oven_controller.protocol.events import Event
-from oven_controller.runs.log_sources import batches
-from oven_controller.security.signing import Keyring
+from oven_core.bus.connection import Bus
+from oven_core.cancellation import end
+from oven_core.errors import BusError, reason
+from oven_core.protocol import names
+from oven_core.protocol.events import Event
+from oven_core.security.signing import Keyring
+from oven_runs.runs.log_sources import batches
 
 log = logging.getLogger("oven.agent")
 

@@ -19,19 +19,19 @@ from oven_agents.runtime.kg_client import Prior
 from oven_agents.runtime.loader import default_name, load
 from oven_agents.runtime.publisher import Publisher, react, trace_key
 from oven_agents.sdk.session import Session
-from oven_controller.bus.connection import PATIENT_S, Bus
-from oven_controller.bus.nats_client import InlineMessage
-from oven_controller.cancellation import call_at_end
-from oven_controller.errors import BusError, ProcessError, UnknownNameError
-from oven_controller.protocol import names
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.events import UNKNOWN, Event
-from oven_controller.protocol.messages import BallotOpened, Observation
-from oven_controller.runs.log_sources import batches
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Keyring
-from oven_controller.settings.agent_options import assigned, described
-from oven_controller.telemetry import tracing
+from oven_core.bus.connection import PATIENT_S, Bus
+from oven_core.bus.nats_client import InlineMessage
+from oven_core.cancellation import call_at_end
+from oven_core.errors import BusError, ProcessError, UnknownNameError
+from oven_core.protocol import names
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.messages import BallotOpened, Observation
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import Keyring
+from oven_core.telemetry import tracing
+from oven_runs.runs.log_sources import batches
+from oven_runs.settings.agent_options import assigned, described
 
 log = logging.getLogger("oven.agent")
 

@@ -9,10 +9,10 @@ from oven_agents.runtime.kg_client import Ask, consider
 from oven_agents.runtime.loader import load, repeatable_agents
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.session import Session
-from oven_controller.log.closed_loop import Participant
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.messages import AgentStatus, LogMessage, Vote
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.messages import AgentStatus, LogMessage, Vote
+from oven_runs.log.closed_loop import Participant
 
 log = logging.getLogger("oven.agent")
 

@@ -30,13 +30,13 @@ from oven_agents.sdk.alternative_plans import (
 )
 from oven_agents.sdk.topic_shares import TopicShares
 from oven_agents.sdk.window import Knob
-from oven_controller.bus.connection import Bus
-from oven_controller.bus.streams import VOTE_BYTES
-from oven_controller.errors import BusError
-from oven_controller.mesh.change_requirements import change
-from oven_controller.protocol import names
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.graph_requests import (
+from oven_core.bus.connection import Bus
+from oven_core.bus.streams import VOTE_BYTES
+from oven_core.errors import BusError
+from oven_core.mesh.change_requirements import change
+from oven_core.protocol import names
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.graph_requests import (
     Curriculum,
     Diagnosis,
     EvidencePath,
@@ -44,7 +44,7 @@ from oven_controller.protocol.graph_requests import (
     JudgeRequest,
     Symptom,
 )
-from oven_controller.protocol.messages import AgentStatus, Message, RunStarted, Vote
+from oven_core.protocol.messages import AgentStatus, Message, RunStarted, Vote
 
 log = logging.getLogger("oven.agent")
 

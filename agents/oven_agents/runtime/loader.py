@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from oven_agents.sdk.agent import Agent
-from oven_controller import plugins
-from oven_controller.errors import ConfigError, OvenError, UnknownNameError
-from oven_controller.protocol.events import Event
-from oven_controller.settings.agent_options import checked
+from oven_core import plugins
+from oven_core.errors import ConfigError, OvenError, UnknownNameError
+from oven_core.protocol.events import Event
+from oven_runs.settings.agent_options import checked
 
 
 def load(name_or_file: str, options: Mapping[str, Any] | None = None, called: str = "") -> tuple[str, Agent]:

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 from oven_agents.runtime.kg_client import Prior, Said
 from oven_agents.sdk.session import Session
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.messages import AgentStatus, BallotOpened, Observation, Vote
-from oven_controller.protocol.subjects import agent_subject
-from oven_controller.telemetry import tracing
-from oven_controller.telemetry.span import Attribute, Span
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.messages import AgentStatus, BallotOpened, Observation, Vote
+from oven_core.protocol.subjects import agent_subject
+from oven_core.telemetry import tracing
+from oven_core.telemetry.span import Attribute, Span
 
 log = logging.getLogger("oven.agent")
 

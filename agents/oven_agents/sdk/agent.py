@@ -10,8 +10,8 @@ from typing import ClassVar, Final, TypeAlias
 from oven_agents.sdk.alternative_plans import Alternatives, Plan
 from oven_agents.sdk.topic_shares import TopicShares
 from oven_agents.sdk.window import Window
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.messages import BallotOpened, RunStarted, Vote
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Agent:
     options: ClassVar[Mapping[str, tuple[float, float]]] = {}
     """Option → its least and greatest value. Each numeric attribute in capitals that has a docstring is an option, by
     its name in lower case; without a bound here it keeps the sign of its default
-    (oven_controller.settings.agent_options)."""
+    (oven_runs.settings.agent_options)."""
 
     unrepeatable: ClassVar[str] = ""
     """Why its votes cannot be made again from a log, as the rest of a sentence that begins with its name; empty: they

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from oven_agents.sdk.window import Window
-from oven_controller.protocol.alerts import Alert
+from oven_core.protocol.alerts import Alert
 
 STANDING = 8
 """Symptoms that one agent may have raised at a time: readers keep as many, and who sees more at once sees one thing."""

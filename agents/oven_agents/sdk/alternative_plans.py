@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from oven_agents.sdk.topic_shares import TopicShares
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.graph_requests import DiagnoseRequest, Diagnosis, EvidencePath, Phase
-from oven_controller.protocol.messages import AgentStatus, NextPlan, RunStarted, Vote
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, EvidencePath, Phase
+from oven_core.protocol.messages import AgentStatus, NextPlan, RunStarted, Vote
 
 SYMPTOM = "symptom:"
 """Evidence "symptom:loss_spike" names a node of the graph."""

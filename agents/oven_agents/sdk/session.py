@@ -12,12 +12,12 @@ from oven_agents.sdk.alert_edges import AlertEdges
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, spoken
 from oven_agents.sdk.topic_shares import TopicShares
 from oven_agents.sdk.window import Knob, WindowMaker, plain_window
-from oven_controller.mesh.actuator_values import show
-from oven_controller.mesh.change_requirements import change
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.announcements import ActuatorAnnounced, with_announced
-from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.messages import (
+from oven_core.mesh.actuator_values import show
+from oven_core.mesh.change_requirements import change
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.announcements import ActuatorAnnounced, with_announced
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.messages import (
     AgentStatus,
     BallotOpened,
     Decision,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from oven_controller.protocol.graph_requests import Curriculum, CurriculumRequest
-from oven_controller.protocol.messages import Vote
+from oven_core.protocol.graph_requests import Curriculum, CurriculumRequest
+from oven_core.protocol.messages import Vote
 
 CITED = 8
 """Unmet prerequisites that a vote names at most; it holds 32 entries of evidence in all."""

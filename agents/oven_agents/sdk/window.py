@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from oven_controller.protocol.actions import ROLLBACK, UNDO
-from oven_controller.protocol.alerts import REASON_LENGTH, Alert
-from oven_controller.protocol.messages import ActuatorSpec, BallotOpened, Observation, Receipt, RunStarted, Value, Vote
+from oven_core.protocol.actions import ROLLBACK, UNDO
+from oven_core.protocol.alerts import REASON_LENGTH, Alert
+from oven_core.protocol.messages import ActuatorSpec, BallotOpened, Observation, Receipt, RunStarted, Value, Vote
 
 
 @dataclass(frozen=True, slots=True)

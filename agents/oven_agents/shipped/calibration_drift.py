@@ -10,8 +10,8 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import needs_second, stands_alone
 from oven_agents.stats.objective import held_out, objective, signed
 from oven_agents.stats.symptoms import ECE, NULL, NULL99, calibration_drift, calibration_readings, sighted
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.messages import MetricSpec, RunStarted
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.messages import MetricSpec, RunStarted
 
 LAMBDA, BETA, SCALE, ROLLBACK = "reward.calibration", "grpo.beta", "optimizer.lr_scale", "run.rollback"
 JUDGES = ("eval/brier", "eval/ece")

@@ -9,8 +9,8 @@ from statistics import fmean, median
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.topic_shares import TopicShares
 from oven_agents.sdk.window import Window
-from oven_controller.protocol.graph_requests import CurriculumRequest, Mastery
-from oven_controller.protocol.messages import RunStarted
+from oven_core.protocol.graph_requests import CurriculumRequest, Mastery
+from oven_core.protocol.messages import RunStarted
 
 MIXTURE, ROLLBACK = "data.mixture", "run.rollback"
 

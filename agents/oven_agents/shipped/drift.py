@@ -12,8 +12,8 @@ from oven_agents.stats.confidence import needs_second
 from oven_agents.stats.objective import held_out, objective, readings, signed
 from oven_agents.stats.symptoms import KL as REFERENCE_KL
 from oven_agents.stats.symptoms import LENGTH, kl_sighting, length_sighting, sighted
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.messages import RunStarted, Vote
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.messages import RunStarted, Vote
 
 BITS, KL = "frontier/bits_per_byte", "frontier/kl"
 BETA, SCALE, ROLLBACK = "grpo.beta", "optimizer.lr_scale", "run.rollback"

@@ -13,8 +13,8 @@ from oven_agents.stats.confidence import NEEDS_SECOND, STANDS_ALONE
 from oven_agents.stats.level_shift import rise
 from oven_agents.stats.objective import held_out, objective, signed
 from oven_agents.stats.symptoms import ADVANTAGE, advantage_sighting, confidence_sighting, sighted
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.messages import RunStarted, Value
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.messages import RunStarted, Value
 
 SCALE, BETA, ROLLBACK = "optimizer.lr_scale", "grpo.beta", "run.rollback"
 LAMBDA = "reward.calibration"

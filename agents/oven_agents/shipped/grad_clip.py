@@ -11,7 +11,7 @@ from oven_agents.stats.confidence import confidence, needs_second
 from oven_agents.stats.level_shift import newest, rise
 from oven_agents.stats.objective import objective, signed
 from oven_agents.stats.robust_statistics import quantile
-from oven_controller.protocol.messages import Vote
+from oven_core.protocol.messages import Vote
 
 CLIP, NORM, SCALE = "grad.clip", "grad_norm", "optimizer.lr_scale"
 

@@ -8,7 +8,7 @@ from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import stands_alone
 from oven_agents.stats.objective import held_out, objective, signed
-from oven_controller.protocol.messages import RunStarted, Vote
+from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHT: Final = "channel.kg"
 PHASES: Final = ((0.7, 0.2), (0.4, 0.6), (0.15, 0.8))

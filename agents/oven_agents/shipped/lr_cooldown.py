@@ -5,7 +5,7 @@ from __future__ import annotations
 from oven_agents.sdk.agent import SHARE, Agent, Notice
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import needs_second
-from oven_controller.protocol.messages import BallotOpened, RunStarted, Vote
+from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
 
 SCALE, RATE = "optimizer.lr_scale", "learning_rate"
 

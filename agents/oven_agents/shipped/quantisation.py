@@ -5,7 +5,7 @@ from __future__ import annotations
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import signed
-from oven_controller.protocol.messages import ActuatorSpec, MetricSpec, RunStarted, Vote
+from oven_core.protocol.messages import ActuatorSpec, MetricSpec, RunStarted, Vote
 
 KNOB, RATE, OFF = "train.quantisation", "learning_rate", "none"
 

@@ -9,7 +9,7 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import confidence
 from oven_agents.stats.level_shift import newest
 from oven_agents.stats.objective import held_out, objective, signed
-from oven_controller.protocol.messages import Vote
+from oven_core.protocol.messages import Vote
 
 SKIP, REPEATED = "data.skip", "data/repeated"
 

@@ -11,7 +11,7 @@ from oven_agents.stats.confidence import needs_second
 from oven_agents.stats.level_shift import Shift
 from oven_agents.stats.objective import held_out
 from oven_agents.stats.robust_statistics import total_variation
-from oven_controller.protocol.messages import RunStarted, Vote
+from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
 JUDGES = "committee.*"

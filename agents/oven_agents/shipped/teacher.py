@@ -10,7 +10,7 @@ from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window, change_of, is_named
 from oven_agents.stats.policy_shift import is_off_policy, quality_dropped
 from oven_agents.stats.robust_statistics import noise
-from oven_controller.protocol.messages import MetricSpec, Receipt, RunStarted, Value, Vote
+from oven_core.protocol.messages import MetricSpec, Receipt, RunStarted, Value, Vote
 
 TEACHER, BETA = "teacher.active", "grpo.beta"
 KL_TO = "kl/"

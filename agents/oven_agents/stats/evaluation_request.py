@@ -13,8 +13,8 @@ from typing import Final, Literal
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import stands_alone
 from oven_agents.stats.objective import readings
-from oven_controller.protocol.actions import EVALUATE
-from oven_controller.protocol.messages import Vote
+from oven_core.protocol.actions import EVALUATE
+from oven_core.protocol.messages import Vote
 
 PATIENCE: Final = 5
 """Ticks in which what was asked for has to be there, and for which a reading is an answer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oven_agents.sdk.window import Window
-from oven_controller.protocol.messages import MetricSpec, RunStarted
+from oven_core.protocol.messages import MetricSpec, RunStarted
 
 REWARD = MetricSpec(name="reward", better="up")
 LOSS = MetricSpec(name="loss", better="down")

@@ -8,8 +8,8 @@ from typing import Final
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import held_out, objective, readings, signed
 from oven_agents.stats.optimizer_gauges import SCALE
-from oven_controller.protocol.actions import ROLLBACK, UNDO
-from oven_controller.protocol.messages import Receipt
+from oven_core.protocol.actions import ROLLBACK, UNDO
+from oven_core.protocol.messages import Receipt
 
 LIMIT: Final = 3
 """Rollbacks without a new best held-out reading that are enough. Until there was a limit an episode had up to seventeen

@@ -17,7 +17,7 @@ from typing import Final
 from oven_agents.sdk.window import Window
 from oven_agents.stats.hysteresis import NOW, below, level, stands
 from oven_agents.stats.objective import objective
-from oven_controller.protocol.alerts import Alert
+from oven_core.protocol.alerts import Alert
 
 CONFIDENCE, INFORMATIVENESS, LENGTH, KL = "confidence/std", "informativeness/mean", "completions/mean_length", "kl"
 ADVANTAGE = "advantage/std"

@@ -21,11 +21,11 @@ from oven_bench.alerts.simulated_run import FAULTS, TICKS, Fault, draw, observed
 from oven_bench.bench_command import Bench, FirstSeed, Jobs, Json, print_object
 from oven_bench.statistics import Interval, share
 from oven_bench.worker_pool import workers
-from oven_controller.log.standing_alerts import StandingAlerts
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.events import UNKNOWN, Event
-from oven_controller.protocol.messages import ActuatorSpec, MetricSpec, Observation, RunStarted
-from oven_controller.protocol.subjects import agent_subject, learner_subject
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Observation, RunStarted
+from oven_core.protocol.subjects import agent_subject, learner_subject
+from oven_runs.log.standing_alerts import StandingAlerts
 
 AGENTS: Final = ("calibration_drift", "drift", "entropy_collapse")
 SYMPTOM: Final[dict[Fault, str]] = {

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from oven_bench.arm_comparison.clustered import EQUIVALENCE, Comparison, compare_all
 from oven_bench.arm_comparison.detectable import POWER, Design, VarianceParts, detectable
 from oven_bench.arm_comparison.forest_plot import svg
-from oven_controller.files import write_atomic
+from oven_core.files import write_atomic
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from oven_bench.bench_command import Bench, Jobs, comma_separated
 from oven_bench.configurations.comparison import WRONG, Result, play_named, quiet
 from oven_bench.configurations.configuration import DEFAULT, load
 from oven_bench.worker_pool import workers
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 
 def chosen(table: Path, only: str) -> list[str]:

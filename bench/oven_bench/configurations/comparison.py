@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from oven_bench.configurations.configuration import Attach, Configuration, load
 from oven_bench.foreign.script_run import one_thread
-from oven_controller.protocol.messages import Decision, Observation, Receipt, RunStarted, Vote
+from oven_core.protocol.messages import Decision, Observation, Receipt, RunStarted, Vote
 
 if TYPE_CHECKING:
     from oven_bench.configurations.bitwise_diff import Leaves

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from transformers import Trainer

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from typer import Option
 
-import oven_agents.supervisor.diagnosis as diagnosis
+import oven_llm.supervisor.diagnosis as diagnosis
 from oven_bench.bench_command import Bench, Jobs, Json, ResultsFile, one_of, print_object, print_table, seed_list
 from oven_bench.diagnosis import planted_causes as planted
 from oven_bench.diagnosis import scripted_supervisor
@@ -20,7 +20,7 @@ from oven_bench.diagnosis.diagnosed_run import MODEL, Asked, Row, play
 from oven_bench.diagnosis.diagnosis_figures import figures
 from oven_bench.results_file import Kept
 from oven_bench.worker_pool import workers
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 SETS: Final = {
     "development": (planted.DEVELOPMENT, planted.DEVELOPMENT_HEALTHY, planted.DEVELOPMENT_SEEDS),

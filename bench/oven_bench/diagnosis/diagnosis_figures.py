@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, Final
 
-from oven_agents.supervisor.diagnosis.answer import NONE
 from oven_bench.diagnosis.diagnosed_run import Named, Row
 from oven_bench.statistics import Interval, bootstrapped_mean, share, word
+from oven_llm.supervisor.diagnosis.answer import NONE
 
 SMALLEST: Final = 0.05
 """The smallest difference of interest, in the share of causes that are right: one fault in twenty."""

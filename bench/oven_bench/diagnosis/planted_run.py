@@ -14,7 +14,7 @@ from oven_bench.gym.faults import catalogue
 from oven_bench.gym.shared_prefix import Record, healthy, untouched
 from oven_bench.gym.task_table import Kind
 from oven_bench.gym.trainee_factory import make
-from oven_controller.protocol.events import Event
+from oven_core.protocol.events import Event
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from oven_bench.foreign.case import Case, Optimizer, Schedule
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 WIDTHS: Final = (32, 64, 128, 256)
 INIT_STDS: Final = (0.005, 0.02, 0.05)

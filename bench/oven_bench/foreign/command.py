@@ -26,7 +26,7 @@ from oven_bench.foreign.script_run import Task, one_thread, scripts_folder
 from oven_bench.foreign.tuned_rates import FILE, model_of, read, tune
 from oven_bench.foreign.verdicts import rows, table, totals
 from oven_bench.worker_pool import workers
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 QUICK_STEPS = 100
 OWN = "each case's own"

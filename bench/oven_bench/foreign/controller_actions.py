@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from oven_controller.protocol.actions import ROLLBACK
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunStarted, Value
+from oven_core.protocol.actions import ROLLBACK
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunStarted, Value
 
 SCALE = "optimizer.lr_scale"
 

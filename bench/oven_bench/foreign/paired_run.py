@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from oven_bench.foreign.controller_actions import RateCheck, rate_checks
 from oven_bench.foreign.script_run import Run, Task, play
 from oven_bench.foreign.verdicts import Played
-from oven_controller.mesh.actuator_values import show
+from oven_core.mesh.actuator_values import show
 
 
 @dataclass(frozen=True)

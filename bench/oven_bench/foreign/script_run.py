@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from oven_bench.foreign.case import Case, Train
 from oven_bench.foreign.controller_actions import Reading, read
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 DEFAULT = Path(__file__).resolve().parents[3] / "tests" / "foreign"
 """In a checkout; an installed package has none."""

@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from oven_bench.foreign.case import Optimizer, Schedule
 from oven_bench.foreign.case_grid import Cell
 from oven_bench.foreign.script_run import Run, Task, digest, play
-from oven_controller.errors import ConfigError
-from oven_controller.files import write_atomic
+from oven_core.errors import ConfigError
+from oven_core.files import write_atomic
 
 FILE = "tuned.json"
 """In the scripts' folder."""

@@ -9,8 +9,8 @@ from oven_agents.runtime.loader import repeatable_agents
 from oven_bench.gym.arm import Arm
 from oven_bench.gym.arms.controller import alone
 from oven_bench.gym.arms.remedy_on_alarm import fixed_rules
-from oven_controller import plugins
-from oven_controller.errors import ConfigError
+from oven_core import plugins
+from oven_core.errors import ConfigError
 
 GROUP = "arms"
 """Of entry points: each names an arm, or a class that makes one without arguments."""

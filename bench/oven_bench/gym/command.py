@@ -26,7 +26,7 @@ from oven_bench.gym.task_report import TaskReport
 from oven_bench.gym.task_table import TASKS, USUAL
 from oven_bench.progress import progress
 from oven_bench.statistics import Interval
-from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
+from oven_core.errors import ConfigError, ProcessError, UnknownNameError
 
 SUBJECT = "mesh+kg"
 """The arm that the verdict is on, unless another is named: the controller as it is shipped."""

@@ -16,10 +16,10 @@ from oven_bench.gym.fault import Fault, Trainee
 from oven_bench.gym.intervention_counter import InterventionCounter
 from oven_bench.gym.shared_prefix import Record
 from oven_bench.gym.task_table import Kind
-from oven_controller.errors import OvenError
-from oven_controller.mesh.state import held_out
-from oven_controller.protocol.messages import MetricSpec
-from oven_controller.protocol.rules import Rules
+from oven_core.errors import OvenError
+from oven_core.mesh.state import held_out
+from oven_core.protocol.messages import MetricSpec
+from oven_core.protocol.rules import Rules
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.client import OvenClient
 from oven_learner.rollback.in_memory import Snapshots

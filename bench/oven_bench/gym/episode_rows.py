@@ -10,7 +10,7 @@ from typing import Any
 
 from oven_bench.gym.episode_schedule import HORIZON
 from oven_bench.gym.task_table import Kind
-from oven_controller.errors import ConfigError, reason
+from oven_core.errors import ConfigError, reason
 
 FILE = "episodes.jsonl"
 

@@ -38,8 +38,8 @@ from oven_bench.gym.seeded_draws import (
     whole,
 )
 from oven_bench.gym.task_table import TASKS, Kind
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 
 if TYPE_CHECKING:

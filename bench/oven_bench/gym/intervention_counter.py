@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oven_controller.protocol.messages import Decision, LearnerMessage, LogMessage, Receipt, RunStarted
-from oven_controller.protocol.operator_messages import OperatorCommand
-from oven_controller.protocol.trial_messages import TrialStarted
+from oven_core.protocol.messages import Decision, LearnerMessage, LogMessage, Receipt, RunStarted
+from oven_core.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.trial_messages import TrialStarted
 from oven_learner.link.link_interface import Link
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from oven_bench.gym.fault import NOTHING, Fault, Step
 from oven_bench.gym.task_table import Kind
-from oven_controller.protocol.actions import EVALUATE
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.actions import EVALUATE
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.optim.gauges import ABSENT_IF_NAN, OptimizerGauges
 from oven_learner.optim.lr_scale import USER_BOUNDS

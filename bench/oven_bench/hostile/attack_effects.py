@@ -11,7 +11,7 @@ from rich.table import Table
 from oven_bench.hostile.attacks import ATTACKS, NOBODY, STARTS
 from oven_bench.hostile.run_facts import Row
 from oven_bench.statistics import t_quantile
-from oven_controller.protocol.rules import Rules
+from oven_core.protocol.rules import Rules
 
 NOISE_SEEDS = 4
 """Runs without an attack per start that the noise is estimated from, at least."""

@@ -14,10 +14,10 @@ from oven_bench.hostile.attacks import HONEST, NOBODY, STARTS, Attack
 from oven_bench.hostile.plugged_agents import Company
 from oven_bench.hostile.run_facts import Case, Log, Row, read
 from oven_bench.training.recipe_run import Episode, up_command
-from oven_controller import plugins
-from oven_controller.errors import ProcessError
-from oven_controller.protocol.events import Event
-from oven_controller.runs.folder import RunFolder
+from oven_core import plugins
+from oven_core.errors import ProcessError
+from oven_core.protocol.events import Event
+from oven_runs.runs.folder import RunFolder
 
 READY = "the learner starts"
 """What `up` prints once everything but the learner is up; the first tick comes seconds later."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from oven_controller.errors import UnknownNameError
+from oven_core.errors import UnknownNameError
 
 STARTS: Final = {"tuned": "tuned", "drill": "drill:lr-high", "drill-low": "drill:lr-low"}
 """Value of `--starts` → the recipe's name for that start. Without a remedy, the first drill ends at accuracy 0; the

@@ -30,8 +30,8 @@ from oven_bench.progress import progress
 from oven_bench.results_file import Kept
 from oven_bench.training.paired_runs import QUICK
 from oven_bench.training.recipe_run import HELD_OUT
-from oven_controller.errors import ConfigError
-from oven_learner.recipes.grpo.settings import GrpoSettings
+from oven_core.errors import ConfigError
+from oven_recipes.grpo.settings import GrpoSettings
 
 STEPS = 200
 _ROW: Final = TypeAdapter(Row)

@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 
 from oven_bench.hostile.attacks import Guest
-from oven_controller.errors import ProcessError
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision
-from oven_controller.runs.folder import RunFolder
+from oven_core.errors import ProcessError
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Decision
+from oven_runs.runs.folder import RunFolder
 
 GRACE_S = 5.0
 """How long processes get to end after they were told to."""

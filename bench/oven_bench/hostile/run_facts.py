@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from oven_controller.mesh.actuator_values import direction
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.mesh.actuator_values import direction
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     AgentStatus,
     Decision,
     Observation,

@@ -17,8 +17,8 @@ from typing import Any
 from nats.aio.msg import Msg
 
 from oven_bench.members_on_a_thread import MembersOnAThread
-from oven_controller.bus.connection import Bus
-from oven_controller.protocol.committee_requests import JudgeHealth, ScoreReply, ScoreRequest
+from oven_core.bus.connection import Bus
+from oven_core.protocol.committee_requests import JudgeHealth, ScoreReply, ScoreRequest
 from oven_learner.rewards import Committee
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.scores import Abstention, Cost, Scores

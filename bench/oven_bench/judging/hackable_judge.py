@@ -27,7 +27,7 @@ from oven_bench.judging.planted_judges import FOOLED, HONEST, LIKED, planted_mem
 from oven_bench.progress import progress
 from oven_bench.statistics import paired, word
 from oven_bench.worker_pool import workers
-from oven_controller.errors import ConfigError, ProcessError
+from oven_core.errors import ConfigError, ProcessError
 
 Arm = Literal["alone", "committee", "checker"]
 ARMS: tuple[Arm, ...] = ("alone", "committee", "checker")
@@ -69,9 +69,9 @@ class Row(BaseModel):
 
 def run(arm: Arm, seed: int, steps: int, home: str, quick: bool) -> Row:
     """One run, in this process."""
-    from oven_learner.recipes.grpo.job import build
-    from oven_learner.recipes.grpo.settings import GrpoSettings, Start
     from oven_learner.testing import FakeLink
+    from oven_recipes.grpo.job import build
+    from oven_recipes.grpo.settings import GrpoSettings, Start
 
     began = time.monotonic()
     settings = GrpoSettings.model_validate({**(QUICK if quick else SIZES), "max_steps": steps})
@@ -97,8 +97,8 @@ def run(arm: Arm, seed: int, steps: int, home: str, quick: bool) -> Row:
 
 def committee(arm: Arm, seed: int) -> Any:
     """With a run's own defaults."""
-    from oven_learner.recipes.grpo.rewards import exact_match
     from oven_learner.rewards import Committee
+    from oven_recipes.grpo.rewards import exact_match
 
     if arm == "checker":
         return Committee({"exact": exact_match}, seed=seed)
@@ -111,7 +111,7 @@ def _hacked(trainer: Any, settings: Any) -> float:
 
     import torch
 
-    from oven_learner.recipes.grpo.task import pool
+    from oven_recipes.grpo.task import pool
 
     rows = [row for n in settings.lengths for row in pool(n, 64, random.Random("hacked"), evaluation=True)]
     words = trainer.processing_class

@@ -24,21 +24,21 @@ import psutil
 from oven_bench.judging.endpoint_process import running_endpoint, served
 from oven_bench.judging.faulty_members import COMPLETIONS, GROUPS_A_STEP, RIGHT
 from oven_bench.judging.judge_endpoint import KINDS
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import ProcessError
-from oven_controller.process.child import Child
-from oven_controller.protocol import names
-from oven_controller.protocol.committee_requests import ScoreRequest
-from oven_controller.runs import judge_states
-from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer
-from oven_controller.settings.committee_settings import CommitteeSettings, MemberSettings
 from oven_controller.stack.plan import Plan
+from oven_core.bus.connection import Bus
+from oven_core.errors import ProcessError
+from oven_core.protocol import names
+from oven_core.protocol.committee_requests import ScoreRequest
+from oven_core.security.credentials import Credentials
 from oven_learner.rewards import Committee
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.scores import Abstention, Verdict
+from oven_runs.process.child import Child
+from oven_runs.runs import judge_states
+from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.server.embedded import EmbeddedServer
+from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
 
 PROVIDERS: Final = {"openai": "compatible", "anthropic": "claude"}
 """SDK → a provider that is asked through it."""

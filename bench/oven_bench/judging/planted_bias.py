@@ -23,22 +23,22 @@ from typing import Annotated, Any, Final
 
 from typer import Option
 
-from oven_agents.judges.adversarial_controls import Controls
-from oven_agents.judges.attack_corpus import corpus
-from oven_agents.judges.judge import Judge
-from oven_agents.judges.member import Member
-from oven_agents.judges.sanitize import shown
-from oven_agents.judges.watching import Watching
-from oven_agents.providers.provider import Answer, Provider, Question
-from oven_agents.providers.usage import Usage
 from oven_bench.bench_command import Bench, FirstSeed, Json, print_object
-from oven_controller.protocol.committee_requests import JudgeHealth, ScoreRequest
-from oven_controller.protocol.judge_spec import JudgeSpec
-from oven_controller.settings.committee_settings import CommitteeSettings
+from oven_core.protocol.committee_requests import JudgeHealth, ScoreRequest
+from oven_core.protocol.judge_spec import JudgeSpec
 from oven_learner.rewards import Committee
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.scores import Cost, Verdict
+from oven_llm.judges.adversarial_controls import Controls
+from oven_llm.judges.attack_corpus import corpus
+from oven_llm.judges.judge import Judge
+from oven_llm.judges.member import Member
+from oven_llm.judges.sanitize import shown
+from oven_llm.judges.watching import Watching
+from oven_llm.providers.provider import Answer, Provider, Question
+from oven_llm.providers.usage import Usage
+from oven_runs.settings.committee_settings import CommitteeSettings
 
 SIZE: Final = 6
 WITHIN: Final = 200

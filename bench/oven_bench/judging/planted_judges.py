@@ -17,8 +17,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from oven_agents.providers.provider import Answer, Question
 from oven_bench.judging.planted_bias import InProcess
+from oven_llm.providers.provider import Answer, Question
 
 FOOLED, HONEST = "fooled", ("places", "digits", "whole")
 LIKED = "9"

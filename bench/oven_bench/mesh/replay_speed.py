@@ -22,13 +22,12 @@ from typing import Annotated, Any, Final
 from typer import Option
 
 from oven_bench.bench_command import Bench, Json
-from oven_controller.files import atomic_file
-from oven_controller.log.replay import Replay, ReplayReport
-from oven_controller.mesh.state_machine import Mesh
-from oven_controller.protocol import names
-from oven_controller.protocol.codec import decode
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.files import atomic_file
+from oven_core.mesh.state_machine import Mesh
+from oven_core.protocol import names
+from oven_core.protocol.codec import decode
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     Decision,
@@ -40,10 +39,11 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.protocol.rules import Rules
-from oven_controller.runs import log_reader, log_sources
-from oven_controller.runs.folder import RunFolder
-from oven_controller.security.signing import Keyring
+from oven_core.protocol.rules import Rules
+from oven_core.security.signing import Keyring
+from oven_runs.log.replay import Replay, ReplayReport
+from oven_runs.runs import log_reader, log_sources
+from oven_runs.runs.folder import RunFolder
 
 RUN: Final = "bench"
 METRICS: Final = 25

@@ -17,8 +17,8 @@ from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.mesh.simulated_swarm import Character, Swarm
-from oven_controller.mesh.reputation import outcomes_until_silent
-from oven_controller.protocol.rules import Rules
+from oven_core.mesh.reputation import outcomes_until_silent
+from oven_core.protocol.rules import Rules
 
 HONEST = 0.7
 LUCK = 10

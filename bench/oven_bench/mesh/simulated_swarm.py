@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from oven_controller.log.closed_loop import MemoryLog
-from oven_controller.protocol.messages import (
+from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     Decision,
@@ -24,7 +23,8 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.protocol.rules import Rules
+from oven_core.protocol.rules import Rules
+from oven_runs.log.closed_loop import MemoryLog
 
 RUN, METRIC = "swarm", "reward"
 STEP, NOISE, HORIZON = 0.1, 0.05, 8

@@ -36,13 +36,13 @@ from oven_bench.performance.on_cpu_clock import OnCpu
 from oven_bench.performance.overhead import SETTLE, WARM_UP, slowdown, training_step
 from oven_bench.performance.stack_under_test import GAUGES, RUN, server_with_log
 from oven_bench.statistics import seen_quantile
-from oven_controller.bus import streams
-from oven_controller.bus.connection import Bus
-from oven_controller.bus.stored_completions import stored_batch
-from oven_controller.errors import ConfigError, ProcessError
-from oven_controller.protocol.messages import MetricSpec
-from oven_controller.protocol.names import completions_stream
-from oven_controller.security.credentials import Credentials
+from oven_core.bus import streams
+from oven_core.bus.connection import Bus
+from oven_core.bus.stored_completions import stored_batch
+from oven_core.errors import ConfigError, ProcessError
+from oven_core.protocol.messages import MetricSpec
+from oven_core.protocol.names import completions_stream
+from oven_core.security.credentials import Credentials
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.completions.sampling import sampling_of

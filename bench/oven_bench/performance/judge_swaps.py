@@ -27,7 +27,7 @@ from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.scoring_endpoint import DEAD, ScoringEndpoint, score_of
 from oven_bench.performance.swap_stalls import lost_and_repeated
 from oven_bench.worker_pool import workers
-from oven_controller.errors import ProcessError
+from oven_core.errors import ProcessError
 
 MEMBER = "critic"
 CLOSED = "closed"
@@ -57,8 +57,8 @@ class Recorder:
     def __call__(
         self, prompts: list[str], completions: list[str], completion_ids: list[list[int]], **_: Any
     ) -> list[float | None]:
-        from oven_agents.judges.sanitize import shown
         from oven_learner.completions.plain_text import as_text
+        from oven_llm.judges.sanitize import shown
 
         texts = [shown(as_text(text)) for text in completions]
         self.texts.append(tuple(tuple(texts[at : at + GROUP]) for at in range(0, len(texts), GROUP)))
@@ -186,11 +186,11 @@ def _mean_of(model: str, texts: Sequence[str]) -> float:
 
 def measure(swaps: int, steps: int) -> dict[str, Any]:
     """The bench's figures. Raises what the training or the operator raised."""
-    from oven_controller.log.committee_view import abstains
-    from oven_controller.log.replay import replay
-    from oven_controller.protocol.events import Event
-    from oven_controller.protocol.judge_spec import actuator_of
-    from oven_controller.protocol.messages import Observation, Receipt, RunStarted
+    from oven_core.protocol.events import Event
+    from oven_core.protocol.judge_spec import actuator_of
+    from oven_core.protocol.messages import Observation, Receipt, RunStarted
+    from oven_runs.log.committee_view import abstains
+    from oven_runs.log.replay import replay
 
     os.environ.update(
         OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", HF_HUB_DISABLE_TELEMETRY="1", HF_HUB_OFFLINE="1",

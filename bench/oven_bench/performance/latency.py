@@ -26,7 +26,7 @@ from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance import relay_baseline
 from oven_bench.performance.stack_under_test import RUN, Learner, Swarm, swarm
 from oven_bench.statistics import bootstrapped, percentile
-from oven_controller.errors import ConfigError, ProcessError
+from oven_core.errors import ConfigError, ProcessError
 from oven_learner.link.process_link import POLL_S
 
 LOOK_S = 0.0001

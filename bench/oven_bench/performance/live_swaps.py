@@ -33,7 +33,7 @@ from oven_bench.performance.teachers import (
     word_tokenizer,
 )
 from oven_bench.worker_pool import workers
-from oven_controller.errors import ProcessError
+from oven_core.errors import ProcessError
 
 KINDS = ("text", "motion")
 SETTINGS: dict[str, Any] = {"agents": [], "kg": False}
@@ -112,11 +112,11 @@ def even(completions: list[str], completion_ids: list[list[int]], **_: Any) -> l
 def motion(_: float) -> tuple[Any, Clock, dict[str, float]]:
     """The same of a motion training, at the recipe's sizes, without a warm-up."""
     import oven_learner as oven
-    from oven_learner.recipes.motion.intents import TRAINED
-    from oven_learner.recipes.motion.job import new_policy
-    from oven_learner.recipes.motion.rewards import RULES
-    from oven_learner.recipes.motion.settings import MotionSettings
     from oven_learner.teachers import TeacherConfig
+    from oven_recipes.motion.intents import TRAINED
+    from oven_recipes.motion.job import new_policy
+    from oven_recipes.motion.rewards import RULES
+    from oven_recipes.motion.settings import MotionSettings
 
     settings = MotionSettings()
     models = {name: new_policy(settings, seed) for seed, name in enumerate(("first", "resident"), 1)}
@@ -186,10 +186,10 @@ class Operator:
 
 def measure(kind: str, megabytes: float, rounds: int) -> dict[str, Any]:
     """One kind of training, in this process. Raises what the training or the operator raised."""
-    from oven_controller.log.replay import replay
-    from oven_controller.protocol.events import Event
-    from oven_controller.protocol.messages import Observation
+    from oven_core.protocol.events import Event
+    from oven_core.protocol.messages import Observation
     from oven_learner.hf.idle_teachers import PREFIX
+    from oven_runs.log.replay import replay
 
     os.environ.update(
         OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", HF_HUB_DISABLE_TELEMETRY="1", HF_HUB_OFFLINE="1",

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.window import Window
-from oven_controller.protocol.messages import Vote
+from oven_core.protocol.messages import Vote
 
 KNOB = "bench.knob"
 ASKED = "bench/asked"

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
@@ -27,10 +27,10 @@ from oven_controller.protocol.messages import (
     TallyLine,
     Vote,
 )
-from oven_controller.protocol.names import Subjects
-from oven_controller.runs.folder import RunFolder
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Signer
+from oven_core.protocol.names import Subjects
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import Signer
+from oven_runs.runs.folder import RunFolder
 
 LR = "optimizer.lr_scale"
 AGENTS = ("curriculum", "lr", "prior")

@@ -30,10 +30,10 @@ import psutil
 from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
-from oven_controller.bus import streams
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import ProcessError
-from oven_controller.protocol.messages import (
+from oven_core.bus import streams
+from oven_core.bus.connection import Bus
+from oven_core.errors import ProcessError
+from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
@@ -46,11 +46,11 @@ from oven_controller.protocol.messages import (
     TallyLine,
     Vote,
 )
-from oven_controller.protocol.names import Subjects
-from oven_controller.replica.history_service import serve_history
-from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer
+from oven_core.protocol.names import Subjects
+from oven_core.replica.history_service import serve_history
+from oven_core.security.credentials import Credentials
+from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.server.embedded import EmbeddedServer
 
 RUN = "bench"
 LR = "optimizer.lr_scale"

@@ -29,14 +29,14 @@ from typer import Option
 from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.monitor import RUN, Generator, Meter, logged_run
 from oven_bench.performance.webhook_server import Posted, Reply, WebhookServer
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import ProcessError
 from oven_controller.notify import cursor, kept_addresses
-from oven_controller.protocol.messages import Decision, Observation, Receipt, TallyLine
-from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.settings.model import Settings
-from oven_controller.settings.notifications import NotifySettings
 from oven_controller.stack.plan import own_command
+from oven_core.bus.connection import Bus
+from oven_core.errors import ProcessError
+from oven_core.protocol.messages import Decision, Observation, Receipt, TallyLine
+from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.settings.model import Settings
+from oven_runs.settings.notifications import NotifySettings
 
 LR = "optimizer.lr_scale"
 ROUNDS_OF = ("advice", "applied", "rollback", "held", "judge", "budget")

@@ -25,7 +25,7 @@ from typer import Option
 from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.overhead import slowdown
 from oven_bench.statistics import Interval
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 SETTLE = 2
 """Steps at the beginning of a block that are not counted."""
@@ -66,16 +66,16 @@ def _arms(folder: Path, steps: int, options: dict[str, Any]) -> dict[str, Any]:
     from transformers import PrinterCallback
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from oven_learner.activations.blocks import layer_at
-    from oven_learner.activations.grpo_trainer import ActivationGRPOTrainer
-    from oven_learner.activations.store import ActivationStore
-    from oven_learner.recipes.oracle.activation_rows import captured, training_rows
-    from oven_learner.recipes.oracle.given_model import fresh_adapter
-    from oven_learner.recipes.oracle.grpo_arguments import grpo_arguments
-    from oven_learner.recipes.oracle.model import Sizes, build_model, build_tokenizer
-    from oven_learner.recipes.oracle.settings import OracleSettings
-    from oven_learner.recipes.oracle.template_questions import template_dataset
-    from oven_learner.recipes.quiet_libraries import quiet_libraries
+    from oven_recipes.activations.blocks import layer_at
+    from oven_recipes.activations.grpo_trainer import ActivationGRPOTrainer
+    from oven_recipes.activations.store import ActivationStore
+    from oven_recipes.oracle.activation_rows import captured, training_rows
+    from oven_recipes.oracle.given_model import fresh_adapter
+    from oven_recipes.oracle.grpo_arguments import grpo_arguments
+    from oven_recipes.oracle.model import Sizes, build_model, build_tokenizer
+    from oven_recipes.oracle.settings import OracleSettings
+    from oven_recipes.oracle.template_questions import template_dataset
+    from oven_recipes.quiet_libraries import quiet_libraries
 
     quiet_libraries()
     settings = OracleSettings.model_validate({**options, "max_steps": steps})

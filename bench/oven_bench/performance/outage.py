@@ -28,16 +28,16 @@ from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.on_cpu_clock import OnCpu, nothing
 from oven_bench.performance.stack_under_test import server_with_log
 from oven_bench.statistics import seen_quantile
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import ConfigError, ProcessError
-from oven_controller.protocol.messages import LearnerMessage
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import load_keys
-from oven_controller.server.embedded import KEYS, EmbeddedServer
+from oven_core.bus.connection import Bus
+from oven_core.errors import ConfigError, ProcessError
+from oven_core.protocol.messages import LearnerMessage
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import load_keys
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.link_interface import Make
 from oven_learner.link.process_link import ProcessLink
+from oven_runs.server.embedded import KEYS, EmbeddedServer
 
 RUN = "bench"
 BEFORE_S = AFTER_S = 2.0

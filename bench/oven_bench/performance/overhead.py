@@ -35,18 +35,18 @@ from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.on_cpu_clock import OnCpu, nothing
 from oven_bench.performance.stack_under_test import RUN, installed, installed_swarm
 from oven_bench.statistics import Interval, bootstrapped, seen_quantile
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import ConfigError, ProcessError
-from oven_controller.mesh.code_hash import mesh_code_hash
-from oven_controller.protocol.messages import AgentStatus, MetricSpec
-from oven_controller.protocol.rules import Rules
-from oven_controller.runs.folder import Home
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import load_keys
-from oven_controller.server.embedded import KEYS
+from oven_core.bus.connection import Bus
+from oven_core.errors import ConfigError, ProcessError
+from oven_core.mesh.code_hash import mesh_code_hash
+from oven_core.protocol.messages import AgentStatus, MetricSpec
+from oven_core.protocol.rules import Rules
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import load_keys
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
+from oven_runs.runs.folder import Home
+from oven_runs.server.embedded import KEYS
 
 STEP_MS = 5.0
 WARM_UP = 200

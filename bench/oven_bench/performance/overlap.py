@@ -29,9 +29,9 @@ from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.members_on_a_thread import MembersOnAThread
 from oven_bench.progress import progress
 from oven_bench.statistics import Interval, bootstrapped
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import ConfigError, ProcessError
-from oven_controller.protocol.committee_requests import ScoreReply, ScoreRequest
+from oven_core.bus.connection import Bus
+from oven_core.errors import ConfigError, ProcessError
+from oven_core.protocol.committee_requests import ScoreReply, ScoreRequest
 
 JUDGE = "judge"
 MEASURED = ("judge", "no_wait", "waits", "ahead")
@@ -76,10 +76,10 @@ def train(judge: SlowJudge, steps: int, ahead: int, folder: Path) -> list[float]
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     from oven_learner.hf.attach import attach
-    from oven_learner.recipes.grpo.model import build_tokenizer
-    from oven_learner.recipes.quiet_libraries import quiet_libraries
     from oven_learner.rewards import Committee
     from oven_learner.testing import FakeLink
+    from oven_recipes.grpo.model import build_tokenizer
+    from oven_recipes.quiet_libraries import quiet_libraries
 
     quiet_libraries()
     set_seed(1)

@@ -13,23 +13,23 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from oven_controller import plugins
-from oven_controller.bus import streams
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import ProcessError
-from oven_controller.protocol.messages import Decision, LogMessage, MetricSpec
-from oven_controller.protocol.rules import Rules
-from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.runs.log_watch import Watch
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Keyring, load_keys
-from oven_controller.server.embedded import KEYS, EmbeddedServer, ServerFolder
-from oven_controller.settings.agents import AgentSpec, agent_spec
 from oven_controller.stack.plan import Plan, pools
 from oven_controller.stack.processes import Processes
+from oven_core import plugins
+from oven_core.bus import streams
+from oven_core.bus.connection import Bus
+from oven_core.errors import ProcessError
+from oven_core.protocol.messages import Decision, LogMessage, MetricSpec
+from oven_core.protocol.rules import Rules
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import Keyring, load_keys
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
+from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.runs.log_watch import Watch
+from oven_runs.server.embedded import KEYS, EmbeddedServer, ServerFolder
+from oven_runs.settings.agents import AgentSpec, agent_spec
 
 RUN = "bench"
 KNOB = "bench.knob"

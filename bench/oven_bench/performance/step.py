@@ -38,9 +38,9 @@ from oven_bench.performance.overhead import dealt_with, slowdown
 from oven_bench.performance.stack_under_test import RUN, installed, installed_swarm
 from oven_bench.performance.step_arm import Block, Device, Dtype, Order, Size, work
 from oven_bench.statistics import Interval
-from oven_controller.errors import ConfigError, ProcessError
-from oven_controller.runs.folder import Home
 from oven_controller.stack.plan import Plan
+from oven_core.errors import ConfigError, ProcessError
+from oven_runs.runs.folder import Home
 
 ARMS = ("trl", "ours", "floor")
 THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}

@@ -79,13 +79,13 @@ def _trainer(order: Order) -> Any:
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     from oven_learner.hf.attach import attach
-    from oven_learner.recipes.grpo.job import gauges
-    from oven_learner.recipes.grpo.model import build_tokenizer
-    from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS, exact_match
-    from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
-    from oven_learner.recipes.grpo.task import pool
-    from oven_learner.recipes.quiet_libraries import quiet_libraries
     from oven_learner.rewards import Committee
+    from oven_recipes.grpo.job import gauges
+    from oven_recipes.grpo.model import build_tokenizer
+    from oven_recipes.grpo.rewards import RULES, WEIGHTS, exact_match
+    from oven_recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
+    from oven_recipes.grpo.task import pool
+    from oven_recipes.quiet_libraries import quiet_libraries
 
     quiet_libraries()
     settings, tokenizer = GrpoSettings(), build_tokenizer()
@@ -129,7 +129,7 @@ def _model(order: Order, settings: Any, tokenizer: Any) -> Any:
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from oven_learner.recipes.grpo.supervised_warmup import warm_policy
+    from oven_recipes.grpo.supervised_warmup import warm_policy
 
     if order.size == "recipe":
         return warm_policy(settings, tokenizer, 1, Path(order.cache))

@@ -25,20 +25,20 @@ from typer import Option
 
 from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.statistics import percentile
-from oven_controller.bus import streams
-from oven_controller.bus.connection import Bus
-from oven_controller.bus.streams import VOTE_BYTES
-from oven_controller.errors import BusError, ProcessError
-from oven_controller.process.child import Child
-from oven_controller.protocol.messages import AgentStatus, BallotOpened, Vote
-from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.rules import Rules
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer, ServerFolder
 from oven_controller.stack.plan import own_command
+from oven_core.bus import streams
+from oven_core.bus.connection import Bus
+from oven_core.bus.streams import VOTE_BYTES
+from oven_core.errors import BusError, ProcessError
+from oven_core.protocol.messages import AgentStatus, BallotOpened, Vote
+from oven_core.protocol.names import Subjects
+from oven_core.protocol.rules import Rules
+from oven_core.security.credentials import Credentials
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
+from oven_runs.process.child import Child
+from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 RUN = "faults"
 KNOBS = 40

@@ -30,9 +30,9 @@ from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.on_cpu_clock import OnCpu, nothing
 from oven_bench.performance.stack_under_test import server_with_log
 from oven_bench.statistics import seen_quantile
-from oven_controller.errors import ConfigError, ProcessError
-from oven_controller.security.credentials import Credentials
-from oven_controller.telemetry import tracing
+from oven_core.errors import ConfigError, ProcessError
+from oven_core.security.credentials import Credentials
+from oven_core.telemetry import tracing
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink

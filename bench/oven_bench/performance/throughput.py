@@ -31,8 +31,8 @@ from typer import Option
 from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.stack_under_test import RUN, Learner, Swarm, swarm
 from oven_bench.statistics import percentile
-from oven_controller.errors import ConfigError, ProcessError
-from oven_controller.protocol import names
+from oven_core.errors import ConfigError, ProcessError
+from oven_core.protocol import names
 
 LADDER = (100, 200, 500, 1000, 1500, 2000, 3000, 4000, 5000, 6000, 8000, 10_000)
 ASK_S = 0.1

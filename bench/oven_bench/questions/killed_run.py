@@ -23,14 +23,14 @@ from typing import Annotated, Any, Final
 
 from typer import Option
 
-from oven_agents.experiments.sample import drawn
-from oven_agents.tasks.example import Example, Prediction
-from oven_agents.tasks.official_score import scores
-from oven_agents.tasks.stdlib import TASK
 from oven_bench.bench_command import Bench, HomeFolder, Json, home_folder, print_object
 from oven_bench.questions import scripted_models
 from oven_bench.questions.counting_endpoint import CountingEndpoint
-from oven_controller.errors import ConfigError, ProcessError
+from oven_core.errors import ConfigError, ProcessError
+from oven_llm.experiments.sample import drawn
+from oven_llm.tasks.example import Example, Prediction
+from oven_llm.tasks.official_score import scores
+from oven_llm.tasks.stdlib import TASK
 
 SEED: Final = 42
 LOGS: Final = ("supervisor.jsonl", "worker.jsonl", "own_calls.jsonl")

@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from oven_agents.tasks import official_score
-from oven_agents.tasks.example import Example, Prediction
 from oven_bench.questions.scripted_programs import FIND, program_for
+from oven_llm.tasks import official_score
+from oven_llm.tasks.example import Example, Prediction
 
 Plan = Literal["right", "repaired", "prose", "wrong"]
 """Two turns; after a syntax error; after an answer without a program; an answer that is wrong."""

@@ -14,10 +14,10 @@ from oven_bench.replay_ab.ab_design import ARMS, BASE, PRIMARY, AbDesign
 from oven_bench.replay_ab.ab_schedule import RESULTS, kept, one_thread, planned, registered, reported, run
 from oven_bench.replay_ab.arm_pairs import Replayed
 from oven_bench.replay_ab.training_results import learnt, missing
-from oven_controller.errors import ConfigError, reason
-from oven_controller.files import write_atomic
-from oven_controller.plugged_command import PluggedCommand
-from oven_controller.terminal_text import say
+from oven_core.errors import ConfigError, reason
+from oven_core.files import write_atomic
+from oven_core.plugged_command import PluggedCommand
+from oven_core.terminal_text import say
 
 SMALL: dict[str, Any] = {
     "seeds": 2, "tasks": 6, "samples": 2, "steps": 2, "first_seed": 900,

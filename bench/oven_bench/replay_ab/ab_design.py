@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from oven_learner.recipes.repair.settings import RepairSettings
+from oven_recipes.repair.settings import RepairSettings
 
 BASE: Final = "grpo"
 PRIMARY: Final = "replay"

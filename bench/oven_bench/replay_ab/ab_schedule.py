@@ -16,8 +16,8 @@ from oven_bench.replay_ab.arm_pairs import Replayed, TrainingData
 from oven_bench.replay_ab.training_results import TrainingResult, arrays, missing
 from oven_bench.results_file import Kept
 from oven_bench.worker_pool import workers
-from oven_controller.errors import ConfigError, reason
-from oven_controller.files import write_atomic
+from oven_core.errors import ConfigError, reason
+from oven_core.files import write_atomic
 
 RESULTS, PLAN = "results.jsonl", "plan.json"
 TITLE = "Trace replay beside GRPO"

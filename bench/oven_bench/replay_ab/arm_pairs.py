@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from oven_agents.traces.pairs import LEAST_FAMILIES, grouped, mined
-from oven_controller.errors import ConfigError
-from oven_controller.traces import jsonl
-from oven_controller.traces.records import Pair, Reply, Trace
+from oven_core.errors import ConfigError
+from oven_llm.trace_replay.pairs import LEAST_FAMILIES, grouped, mined
+from oven_runs.traces import jsonl
+from oven_runs.traces.records import Pair, Reply, Trace
 
 ALL = "all"
 WITHOUT = "without "

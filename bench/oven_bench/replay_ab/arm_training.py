@@ -14,18 +14,18 @@ from transformers import PrinterCallback, set_seed
 from oven_bench.replay_ab.ab_design import ARMS, AbDesign, Training
 from oven_bench.replay_ab.arm_pairs import TrainingData, with_random_direction
 from oven_bench.replay_ab.training_results import TrainingResult
-from oven_controller.errors import ConfigError
-from oven_controller.traces.records import Pair
-from oven_learner.environments.instance import Instance
-from oven_learner.environments.sandboxed_tests import SandboxedTests
-from oven_learner.environments.session import RepairSession
+from oven_core.errors import ConfigError
 from oven_learner.losses.channel import Channel
 from oven_learner.losses.hints import Hints
 from oven_learner.losses.replay_preference import ReplayImitation, ReplayPreference
 from oven_learner.losses.self_distillation import SelfDistillation
-from oven_learner.recipes.repair.attempts import attempt_all
-from oven_learner.recipes.repair.job import repair_trainer
-from oven_learner.recipes.repair.settings import parse_start
+from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.sandboxed_tests import SandboxedTests
+from oven_recipes.environments.session import RepairSession
+from oven_recipes.repair.attempts import attempt_all
+from oven_recipes.repair.job import repair_trainer
+from oven_recipes.repair.settings import parse_start
+from oven_runs.traces.records import Pair
 
 HELD_OUT = "a/b held out"
 """The seed of the tasks that arms are measured on: neither training's, nor those of warm-ups and evaluations."""

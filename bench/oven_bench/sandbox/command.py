@@ -26,12 +26,12 @@ from oven_bench.sandbox.honest_code import CONTEXT, SNIPPETS
 from oven_bench.sandbox.known_attacks import KINDS
 from oven_bench.sandbox.more_attacks import OWN
 from oven_bench.sandbox.targets import Targets
-from oven_controller.errors import ConfigError, OvenError
-from oven_controller.sandbox import frames
-from oven_controller.sandbox.limits import Limits
-from oven_controller.sandbox.probe import probe
-from oven_controller.sandbox.profiles import REPL, Profile, for_tests
-from oven_controller.sandbox.session import Sandbox, open_sandbox
+from oven_core.errors import ConfigError, OvenError
+from oven_llm.sandbox import frames
+from oven_llm.sandbox.limits import Limits
+from oven_llm.sandbox.probe import probe
+from oven_llm.sandbox.profiles import REPL, Profile, for_tests
+from oven_llm.sandbox.session import Sandbox, open_sandbox
 
 DEADLINE_S = 0.5
 """Of an attack's block: none needs more to reach its goal."""

@@ -12,7 +12,7 @@ from oven_bench.gym.arms.controller import SHUFFLES, controller_link, prior
 from oven_bench.gym.arms.in_memory_link import LoopLink
 from oven_bench.source_swarm.decision_cycle import SourceSwarm
 from oven_bench.source_swarm.rules import FIRST_GRAPH_WEIGHT, as_coded, as_written
-from oven_controller.protocol.messages import Receipt
+from oven_core.protocol.messages import Receipt
 
 SERVED: Final = "int4"
 """In what precision the weights are served at the end. The source's contest scored weights in 6 bits; of what the knob

@@ -37,7 +37,7 @@ from oven_bench.progress import progress
 from oven_bench.results_file import Kept
 from oven_bench.source_swarm.arms import ARMS
 from oven_bench.source_swarm.figures import Row, figures
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 FINAL_SEEDS: Final = "31-35"
 """Played once, when nothing is changed any more. Everything was developed on others."""

@@ -8,8 +8,8 @@ from typing import Final
 from oven_bench.fixed_rules import Change
 from oven_bench.source_swarm import rules
 from oven_bench.source_swarm.rules import Gauges, Proposal
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import Observation, RunStarted
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import Observation, RunStarted
 
 CYCLES: Final = 9
 """Decision cycles in a run: the source has one each 800 steps, and expects nine of them in its run of 7,000."""

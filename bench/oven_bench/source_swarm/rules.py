@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from oven_controller.protocol.messages import Value
+from oven_core.protocol.messages import Value
 
 GRAPH, TOKENS_AHEAD, CLIP = "channel.kg", "channel.mtp", "grad.clip"
 PRECISION, RATE = "train.quantisation", "optimizer.lr_scale"

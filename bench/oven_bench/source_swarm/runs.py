@@ -17,11 +17,11 @@ import torch
 from oven_bench.source_swarm.arms import SERVED, Arm, Scores, applied
 from oven_bench.source_swarm.figures import Row
 from oven_bench.training.graph_scores import GraphScores, scores_of_folder, scores_of_sources
-from oven_controller import plugins
-from oven_controller.errors import ProcessError
-from oven_learner.recipes.pretrain import corpus, tokens
-from oven_learner.recipes.pretrain.evaluation import METRIC, served_metric
-from oven_learner.recipes.pretrain.settings import PretrainSettings
+from oven_core import plugins
+from oven_core.errors import ProcessError
+from oven_recipes.pretrain import corpus, tokens
+from oven_recipes.pretrain.evaluation import METRIC, served_metric
+from oven_recipes.pretrain.settings import PretrainSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ def play(arm: Arm, seed: int, size: Size, scores: GraphScores, home: Path) -> Ro
     """One run from the source's start. A seed has one initialisation and one order of batches in all arms, and every
     gradient step counts, those included that a rollback throws away. Raises ProcessError for a run that was stopped,
     as by SIGTERM: it has no figure."""
-    from oven_learner.recipes.pretrain.job import build
-    from oven_learner.recipes.runner import prepared
+    from oven_recipes.pretrain.job import build
+    from oven_recipes.runner import prepared
 
     torch.set_num_threads(1)
     began = time.process_time()

@@ -20,14 +20,14 @@ from typing import Annotated, Any, Final
 
 from typer import Option
 
-from oven_agents.supervisor.model_calls import CUT_SHORT
-from oven_agents.supervisor.models import ModelHandler, OpenAIHandler
-from oven_agents.supervisor.orchestrator import run
-from oven_agents.supervisor.worker_functions import FAILED
 from oven_bench.bench_command import Bench, Json, print_object, print_table
 from oven_bench.supervising.scripted_model import ScriptedModel, program
 from oven_bench.supervising.slow_endpoint import reply, running_slowly
-from oven_controller.errors import ProcessError
+from oven_core.errors import ProcessError
+from oven_llm.supervisor.model_calls import CUT_SHORT
+from oven_llm.supervisor.models import ModelHandler, OpenAIHandler
+from oven_llm.supervisor.orchestrator import run
+from oven_llm.supervisor.worker_functions import FAILED
 
 LATENCY_S: Final = 0.05
 PROMPTS: Final = 64

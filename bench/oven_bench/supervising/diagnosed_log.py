@@ -12,12 +12,9 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Final
 
-from oven_agents.supervisor.diagnosis.diagnosing import Found, diagnose
-from oven_agents.supervisor.diagnosis.graph_view import view
-from oven_agents.supervisor.diagnosis.log_context import context_of
 from oven_bench.supervising.scripted_model import ScriptedModel, program
-from oven_controller.protocol.events import UNKNOWN, Event
-from oven_controller.protocol.messages import (
+from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.messages import (
     ActuatorSpec,
     Horizon,
     LogMessage,
@@ -26,8 +23,11 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.protocol.names import Subjects
+from oven_core.protocol.names import Subjects
 from oven_kg.service.endpoints import answers
+from oven_llm.supervisor.diagnosis.diagnosing import Found, diagnose
+from oven_llm.supervisor.diagnosis.graph_view import view
+from oven_llm.supervisor.diagnosis.log_context import context_of
 
 LR: Final = "optimizer.lr_scale"
 METRICS: Final = ("loss", "grad_norm", "reward", "kl", "entropy", *(f"gauge/{n}" for n in range(21)))

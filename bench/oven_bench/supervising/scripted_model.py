@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from oven_agents.providers.usage import Usage
-from oven_agents.supervisor.models import LMResponse, Messages, ModelHandler
+from oven_llm.providers.usage import Usage
+from oven_llm.supervisor.models import LMResponse, Messages, ModelHandler
 
 
 class ScriptedModel(ModelHandler):

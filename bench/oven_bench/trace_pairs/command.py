@@ -10,13 +10,13 @@ from typing import Annotated, Any, Final
 from scipy import stats
 from typer import Option
 
-from oven_agents.traces.pair_divergence import information
-from oven_agents.traces.pairs import Mined, grouped, mined
 from oven_bench.bench_command import Bench, Json, print_object, print_table
 from oven_bench.progress import progress
 from oven_bench.statistics import share
 from oven_bench.trace_pairs.closed_form import expected
 from oven_bench.trace_pairs.scripted_replay import ScriptedReplay, Skills, scripted, shuffled, target
+from oven_llm.trace_replay.pair_divergence import information
+from oven_llm.trace_replay.pairs import Mined, grouped, mined
 
 SETTINGS: Final = {
     "as skilled": Skills(student=0.4, families=(0.7, 0.7, 0.7)),

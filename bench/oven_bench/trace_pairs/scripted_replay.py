@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from oven_controller.traces.records import Message, Policy, Reply, Sampled, Task, Tool, ToolCall, Trace, TraceStep
+from oven_runs.traces.records import Message, Policy, Reply, Sampled, Task, Tool, ToolCall, Trace, TraceStep
 
 TOOLS: Final = tuple(
     Tool(

@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from oven_controller.traces.records import Message, Pair, Trace
-from oven_learner.environments.instance import Instance
-from oven_learner.environments.sandboxed_tests import SandboxedTests
-from oven_learner.environments.session import RepairSession, Tests
+from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.sandboxed_tests import SandboxedTests
+from oven_recipes.environments.session import RepairSession, Tests
+from oven_runs.traces.records import Message, Pair, Trace
 
 EDIT: Final = "edit"
 """The only tool that changes what tests see."""

@@ -25,15 +25,15 @@ from typing import Annotated, Any, Final
 import yaml
 from typer import Option
 
-from oven_agents.traces.replies_file import INTERRUPTED
 from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.trace_replay.made_traces import edit, made_traces
 from oven_bench.trace_replay.scripted_teachers import chosen_line
 from oven_bench.trace_replay.teacher_endpoint import Bill, billed, running_teachers
-from oven_controller.errors import ProcessError
-from oven_controller.traces import jsonl
-from oven_controller.traces.comparable_actions import Unusable, action
-from oven_controller.traces.records import Message, Reply, ToolCall, Trace
+from oven_core.errors import ProcessError
+from oven_llm.trace_replay.replies_file import INTERRUPTED
+from oven_runs.traces import jsonl
+from oven_runs.traces.comparable_actions import Unusable, action
+from oven_runs.traces.records import Message, Reply, ToolCall, Trace
 
 TEACHERS: Final = {"teacher-a-80-30": "compatible", "teacher-b-70-30": "compatible", "teacher-c-60-30": "claude"}
 """Model → the provider whose API it is asked through."""

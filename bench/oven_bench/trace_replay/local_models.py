@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from oven_learner.recipes.repair.settings import RepairSettings
+from oven_recipes.repair.settings import RepairSettings
 
 STUDENT: Final = "student"
 

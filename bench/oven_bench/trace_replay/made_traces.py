@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from oven_controller.traces.records import Message, Task, Tool, ToolCall, Trace, TraceStep
+from oven_runs.traces.records import Message, Task, Tool, ToolCall, Trace, TraceStep
 
 LINES: Final = 5
 """Actions at a state: a line of the file to edit. One of them is right."""

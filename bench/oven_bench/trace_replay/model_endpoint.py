@@ -25,9 +25,9 @@ from trl.chat_template_utils import parse_response
 
 from oven_bench.endpoint_child import running_child, told_to_end
 from oven_bench.trace_replay.local_models import LocalModel, models
-from oven_learner.recipes.quiet_libraries import quiet_libraries
-from oven_learner.recipes.repair.chat_format import ASSISTANT
-from oven_learner.recipes.repair.warm_policy import POSITIONS, warm_policy
+from oven_recipes.quiet_libraries import quiet_libraries
+from oven_recipes.repair.chat_format import ASSISTANT
+from oven_recipes.repair.warm_policy import POSITIONS, warm_policy
 
 LIMITS: Final = ("max_completion_tokens", "max_tokens")
 """What the most tokens of an answer are called."""

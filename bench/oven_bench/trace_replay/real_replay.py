@@ -30,9 +30,9 @@ from oven_bench.bench_command import Bench, HomeFolder, Json, home_folder, print
 from oven_bench.trace_replay.directions import directions
 from oven_bench.trace_replay.local_models import MODELS, QUICK, STUDENT
 from oven_bench.trace_replay.model_endpoint import running_models
-from oven_controller.errors import ProcessError
-from oven_controller.traces import jsonl
-from oven_controller.traces.records import Pair, Reply, Trace, TraceStep
+from oven_core.errors import ProcessError
+from oven_runs.traces import jsonl
+from oven_runs.traces.records import Pair, Reply, Trace, TraceStep
 
 LEAST: Final = 50
 """Traces below which figures per trace say little."""

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from oven_bench.fixed_rules import Alone, RuleLink
-from oven_controller.errors import ProcessError
-from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision, LogMessage, Observation, Receipt, RunEnded
+from oven_core.errors import ProcessError
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Decision, LogMessage, Observation, Receipt, RunEnded
 
 if TYPE_CHECKING:
-    from oven_learner.recipes.runner import Job
+    from oven_recipes.runner import Job
 
 Arm = Literal["on", "off", "strong"]
 ARMS: tuple[Arm, ...] = ("on", "off", "strong")
@@ -153,11 +153,11 @@ def _newest(seen: Sequence[Observation], metric: str) -> float | None:
 
 def prepared(arm: Arm, seed: int, steps: int, folder: Path, cache: Path, quick: bool) -> Job:
     """The run, ready to be attached: the recipe's, with its own warm-up and teachers."""
-    from oven_learner.recipes.grpo.job import build
-    from oven_learner.recipes.grpo.model import build_tokenizer
-    from oven_learner.recipes.grpo.settings import GrpoSettings, Start
-    from oven_learner.recipes.grpo.supervised_warmup import warm_policy
-    from oven_learner.recipes.grpo.teachers import build_teachers
+    from oven_recipes.grpo.job import build
+    from oven_recipes.grpo.model import build_tokenizer
+    from oven_recipes.grpo.settings import GrpoSettings, Start
+    from oven_recipes.grpo.supervised_warmup import warm_policy
+    from oven_recipes.grpo.teachers import build_teachers
 
     settings = GrpoSettings.model_validate({**(QUICK if quick else SIZES), "max_steps": steps})
     even = {level: 1 / len(settings.levels) for level in settings.levels}

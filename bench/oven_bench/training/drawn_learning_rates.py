@@ -20,7 +20,7 @@ from typer import Option
 
 from oven_bench.bench_command import Bench, FirstSeed, HomeFolder, Jobs, Json, home_folder, one_of, print_table
 from oven_bench.training.recipe_run import Episode, Result, by_seed, run_all
-from oven_learner.recipes.pretrain.settings import TUNED_LEARNING_RATE, parse_start
+from oven_recipes.pretrain.settings import TUNED_LEARNING_RATE, parse_start
 
 ARMS = ("swarm", "alone", "plateau", "cosine")
 """The whole stack; no controller; ReduceLROnPlateau; the schedule that decays to 0 along half a cosine."""

@@ -27,7 +27,7 @@ from oven_bench.results_file import Kept
 from oven_bench.statistics import paired, word
 from oven_bench.training.absorbed_teacher import ARMS, STEPS, Arm, Row, drill, prepared, row, with_stack, without_stack
 from oven_bench.worker_pool import workers
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 SMALLEST = 0.02
 """The smallest difference of held-out accuracy that is of interest."""

@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from oven_controller import plugins
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.graph_requests import TokenPrior, TokenPriorRequest
-from oven_controller.protocol.token_scores import decode, encode, vocabulary_sha
+from oven_core import plugins
+from oven_core.errors import ConfigError
+from oven_core.protocol.graph_requests import TokenPrior, TokenPriorRequest
+from oven_core.protocol.token_scores import decode, encode, vocabulary_sha
 
 TOKENS: Final = 358
 """That have a score: as many as in the source experiment."""

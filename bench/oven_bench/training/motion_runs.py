@@ -21,7 +21,7 @@ from typer import Option
 
 from oven_bench.bench_command import Bench, HomeFolder, Json, home_folder, one_of, print_table, seed_list
 from oven_bench.progress import progress
-from oven_controller.errors import ProcessError
+from oven_core.errors import ProcessError
 
 METRIC = "eval/reward"
 POLICIES = ("gaussian", "diffusion")

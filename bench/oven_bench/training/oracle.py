@@ -30,7 +30,7 @@ from oven_bench.results_file import Kept
 from oven_bench.statistics import paired, word
 from oven_bench.training.oracle_runs import ARMS, ITEMS, QUICK, SETTINGS, STEPS, Arm, Row, run
 from oven_bench.worker_pool import workers
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 SMALLEST = {"accuracy": 0.02, "prompts": 0.02, "brier": 0.01, "ece": 0.02}
 """The smallest difference of each figure that is of interest: of 0 to 1."""

@@ -7,14 +7,14 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-from oven_learner.activations.blocks import layer_at
-from oven_learner.activations.capture import MOST_TOKENS, Activation, capture
-from oven_learner.activations.injection import ActivationInjection
-from oven_learner.recipes.oracle.evaluation import PERCENTS, cycle
-from oven_learner.recipes.oracle.generated_answers import generated_answers
-from oven_learner.recipes.oracle.questions import KnownAnswer
-from oven_learner.recipes.oracle.template_questions import template_dataset
 from oven_learner.rewards.stated_confidence import parse_oracle_output
+from oven_recipes.activations.blocks import layer_at
+from oven_recipes.activations.capture import MOST_TOKENS, Activation, capture
+from oven_recipes.activations.injection import ActivationInjection
+from oven_recipes.oracle.evaluation import PERCENTS, cycle
+from oven_recipes.oracle.generated_answers import generated_answers
+from oven_recipes.oracle.questions import KnownAnswer
+from oven_recipes.oracle.template_questions import template_dataset
 
 RIGHT: Final = 0.5
 """The least informativeness of an answer that counts as right: it is true, and may leave something unsaid."""

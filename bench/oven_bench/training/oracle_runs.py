@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from oven_bench.training.absorbed_teacher import Change, applied, with_stack, without_stack
-from oven_controller.errors import ProcessError
-from oven_controller.protocol.messages import RunEnded
+from oven_core.errors import ProcessError
+from oven_core.protocol.messages import RunEnded
 
 if TYPE_CHECKING:
-    from oven_learner.recipes.runner import Job
+    from oven_recipes.runner import Job
 
 Arm = Literal["sft", "grpo", "constant-off", "constant-on", "overconfident-off", "overconfident-on"]
 STARTS: dict[Arm, str] = {
@@ -106,8 +106,8 @@ def completed(arm: Arm, seed: int, messages: Sequence[Any]) -> None:
 
 def prepared(arm: Arm, seed: int, steps: int, items: int, folder: Path, cache: Path, quick: bool) -> Job:
     """The run, ready to be attached."""
-    from oven_learner.recipes.oracle.job import build
-    from oven_learner.recipes.oracle.settings import OracleSettings, parse_start
+    from oven_recipes.oracle.job import build
+    from oven_recipes.oracle.settings import OracleSettings, parse_start
 
     given = {"max_steps": steps, "eval_items": 2, "initial_eval": False, **(QUICK if quick else {})}
     settings = OracleSettings.model_validate(given)
@@ -120,7 +120,7 @@ def row(arm: Arm, seed: int, job: Job, items: int, changes: tuple[Change, ...], 
     """Three passes over the held-out items and prompts: with the texts' own activations, with others', and with none.
     `began` is when the run did, in seconds of the monotonic clock."""
     from oven_bench.training.oracle_prompts import PromptQuestions
-    from oven_learner.recipes.oracle.evaluation import OracleEvaluation, benchmark_items
+    from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items
 
     trainer = job.trainer
     model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class

@@ -28,8 +28,8 @@ from oven_bench.bench_command import (
 )
 from oven_bench.statistics import paired, word
 from oven_bench.training.recipe_run import Episode, Result, run_all
-from oven_controller.errors import ConfigError
-from oven_learner.recipes.grpo.settings import NAMES
+from oven_core.errors import ConfigError
+from oven_recipes.grpo.settings import NAMES
 
 ARMS = ("swarm", "alone")
 SMALLEST = 0.02

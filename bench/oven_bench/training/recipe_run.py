@@ -15,8 +15,8 @@ from pathlib import Path
 
 from oven_bench.progress import progress
 from oven_bench.worker_pool import workers
-from oven_controller import plugins
-from oven_controller.errors import ProcessError
+from oven_core import plugins
+from oven_core.errors import ProcessError
 from oven_learner.link.link_interface import Link
 
 METRIC = {"grpo": "eval/accuracy", "pretrain": "eval/bits_per_byte"}
@@ -94,9 +94,9 @@ def _ruled(episode: Episode) -> tuple[float, int]:
 
 
 def _train(episode: Episode, link: Link, folder: Path) -> None:
-    from oven_learner.recipes.grpo.job import build as build_grpo
-    from oven_learner.recipes.pretrain.job import build as build_pretrain
-    from oven_learner.recipes.runner import Build, prepared
+    from oven_recipes.grpo.job import build as build_grpo
+    from oven_recipes.pretrain.job import build as build_pretrain
+    from oven_recipes.runner import Build, prepared
 
     recipe = plugins.load("recipes", "recipe", episode.recipe)
     builds: dict[str, Build] = {"grpo": build_grpo, "pretrain": build_pretrain}

@@ -36,7 +36,7 @@ from oven_bench.bench_command import Bench, GraphFolder, Json, ResultsFile, prin
 from oven_bench.results_file import Kept
 from oven_bench.statistics import Word, paired, word
 from oven_bench.training.graph_scores import GraphScores, scores_of_folder, scores_of_sources
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 ARMS: Final = ("baseline", "kg", "shuffled", "frequency", "unigram")
 VOCABULARY, LENGTH, BATCH = 1024, 128, 8

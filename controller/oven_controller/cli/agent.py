@@ -84,14 +84,14 @@ def run_agent(
     import asyncio
     from dataclasses import replace
 
-    from oven_controller.protocol import names
-    from oven_controller.runs.folder import Home
-    from oven_controller.settings.agent_options import assigned, numbers
-    from oven_controller.settings.agents import agent_spec
     from oven_controller.stack.agent_keys import admit
     from oven_controller.stack.plan import Plan
     from oven_controller.stack.preflight_checks import load_agents
     from oven_controller.stack.single_agent import run_beside
+    from oven_core.protocol import names
+    from oven_runs.runs.folder import Home
+    from oven_runs.settings.agent_options import assigned, numbers
+    from oven_runs.settings.agents import agent_spec
 
     spec = agent_spec(file)
     name = names.checked("agent", name or spec.name)
@@ -115,8 +115,8 @@ def new_agent(
 
     Example: oven-controller agent new plateau
     """
-    from oven_controller.errors import ConfigError
-    from oven_controller.protocol import names
+    from oven_core.errors import ConfigError
+    from oven_core.protocol import names
 
     stem = names.checked("agent", name).replace("-", "_")
     path = Path(f"{stem}.py")
@@ -164,7 +164,7 @@ def _wrapped(name: str, text: str, columns: int) -> str:
     """A name, and its text in a column beside it; below it where the name is too long."""
     import textwrap
 
-    from oven_controller.terminal_text import clean
+    from oven_core.terminal_text import clean
 
     indent = " " * NAME_COLUMNS
     lines = textwrap.wrap(clean(text), columns, initial_indent=indent, subsequent_indent=indent) or [indent]
@@ -177,9 +177,9 @@ def _described(name: str) -> dict[str, Any]:
     """One agent. Raises UnknownNameError, ConfigError."""
     import json
 
-    from oven_controller import plugins
-    from oven_controller.settings.agents import agent_spec
     from oven_controller.stack.preflight_checks import load_agents
+    from oven_core import plugins
+    from oven_runs.settings.agents import agent_spec
 
     spec = agent_spec(name)
     if spec.installed:
@@ -189,7 +189,7 @@ def _described(name: str) -> dict[str, Any]:
 
 
 def _installed() -> list[dict[str, Any]]:
-    from oven_controller import plugins
+    from oven_core import plugins
 
     found = []
     for name, point in plugins.points("agents").items():
@@ -201,7 +201,7 @@ def _installed() -> list[dict[str, Any]]:
 
 
 def _plain(name: str, agent: type, otherwise: str = "") -> dict[str, Any]:
-    from oven_controller.settings.agent_options import described
+    from oven_runs.settings.agent_options import described
 
     return described(name, agent) | {"does": _summary(agent) or otherwise}
 

@@ -40,10 +40,10 @@ def backtest(
 
     Example: oven-controller backtest my_agent.py grpo-1121-0231 --set rules.autonomy=auto
     """
-    from oven_controller import plugins
     from oven_controller.importing.command import hints
-    from oven_controller.runs.folder import Home
-    from oven_controller.settings.resolution import rules_set
+    from oven_core import plugins
+    from oven_runs.runs.folder import Home
+    from oven_runs.settings.resolution import rules_set
 
     rules, folder = rules_set(sets or ()), Home().find(one_run(run, run_))
     main = plugins.load("commands", "command", "backtest")

@@ -21,7 +21,7 @@ def bench(
 
     Example: oven-controller bench starts --draws 20 --json
     """
-    from oven_controller import plugins
+    from oven_core import plugins
 
     if name is None or name in ("-h", "--help"):
         print("Usage: oven-controller bench NAME [ARGS]…    oven-controller bench NAME --help\n")

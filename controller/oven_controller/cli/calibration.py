@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from oven_controller.log.vote_calibration import Calibration
-    from oven_controller.protocol.messages import Outcome
+    from oven_core.protocol.messages import Outcome
+    from oven_runs.log.vote_calibration import Calibration
 
 SUFFIX = ".jsonl"
 NOTE = (
@@ -46,8 +46,8 @@ def calibration(
 
     Example: oven-controller calibration grpo-1121-0231 grpo-1121-0307
     """
-    from oven_controller.log.vote_calibration import by_agent, claims
-    from oven_controller.log.vote_calibration import calibration as calibrated
+    from oven_runs.log.vote_calibration import by_agent, claims
+    from oven_runs.log.vote_calibration import calibration as calibrated
 
     runs = several_runs(runs, runs_)
     outcomes = [outcome for run in runs for outcome in _outcomes(run, arm)]
@@ -76,9 +76,9 @@ def _outcomes(run: str, arm: str) -> list[Outcome]:
     import asyncio
     from pathlib import Path
 
-    from oven_controller.protocol.messages import Outcome
-    from oven_controller.runs import log_reader
-    from oven_controller.runs.folder import Home
+    from oven_core.protocol.messages import Outcome
+    from oven_runs.runs import log_reader
+    from oven_runs.runs.folder import Home
 
     if run.endswith(SUFFIX):
         return list(_in_file(Path(run), arm))
@@ -91,10 +91,10 @@ def _outcomes(run: str, arm: str) -> list[Outcome]:
 
 
 def _in_file(path: Path, arm: str) -> Iterator[Outcome]:
-    from oven_controller.errors import ConfigError, reason
-    from oven_controller.protocol.events import Event
-    from oven_controller.protocol.messages import Outcome
-    from oven_controller.security.signing import Keyring
+    from oven_core.errors import ConfigError, reason
+    from oven_core.protocol.events import Event
+    from oven_core.protocol.messages import Outcome
+    from oven_core.security.signing import Keyring
 
     keyring = Keyring(None)
     if path.exists() and not path.is_file():

@@ -34,7 +34,7 @@ TAIL_BYTES = 1 << 20
 OFFERED = 20
 """Decisions that are offered."""
 VERDICTS = ("adopted", "rejected", "advised", "withheld", "tried")
-"""Those of oven_controller.log.decision_row, which takes too long to import here."""
+"""Those of oven_runs.log.decision_row, which takes too long to import here."""
 AGENT_ROLE = "agent"
 
 
@@ -152,7 +152,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _installed() -> list[str]:
-    from oven_controller import plugins
+    from oven_core import plugins
 
     return list(plugins.points("agents"))
 

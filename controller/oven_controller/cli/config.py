@@ -17,7 +17,7 @@ from oven_controller.cli.options import Json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oven_controller.settings.layers import Origin
+    from oven_runs.settings.layers import Origin
 
 
 def register(app: typer.Typer) -> None:
@@ -53,10 +53,10 @@ def show(
 
     Example: oven-controller config show --origin --config oven.yaml --set rules.window_ticks=5
     """
-    from oven_controller.errors import ConfigError
-    from oven_controller.runs.folder import Home
-    from oven_controller.settings.model import ATTACHED
-    from oven_controller.settings.resolution import resolve
+    from oven_core.errors import ConfigError
+    from oven_runs.runs.folder import Home
+    from oven_runs.settings.model import ATTACHED
+    from oven_runs.settings.resolution import resolve
 
     earlier = None
     if run is not None:
@@ -92,7 +92,7 @@ def _print(found: Sequence[Origin], origin: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from oven_controller.terminal_text import clean
+    from oven_core.terminal_text import clean
 
     columns = ("setting", "value", "from") if origin else ("setting", "value")
     table = Table(box=None, pad_edge=False)

@@ -14,8 +14,8 @@ from oven_controller.cli import completion
 from oven_controller.cli.options import Json, RunOption
 
 if TYPE_CHECKING:
-    from oven_controller.security.certificates import Certificate
-    from oven_controller.security.person_file import Power
+    from oven_core.security.certificates import Certificate
+    from oven_core.security.person_file import Power
 
 ServerAt = Annotated[
     Path | None, typer.Option("--server", help="The folder that `creds server` made, instead of a run.")
@@ -87,10 +87,10 @@ def add(
     Example: oven-controller creds add ada --operator --out ada.oven
     """
     from oven_controller.cli.person_creds import hand_out
-    from oven_controller.errors import ConfigError
-    from oven_controller.runs.folder import Home
     from oven_controller.stack.agent_keys import admit
     from oven_controller.stack.plan import Plan, export_lines
+    from oven_core.errors import ConfigError
+    from oven_runs.runs.folder import Home
 
     if operator and read_only:
         raise ConfigError("--operator commands and --read-only does not: give one of the two")
@@ -122,9 +122,9 @@ def revoke(
     Example: oven-controller creds revoke scout --run grpo-1121-0231
     """
     from oven_controller.cli.person_creds import RELOAD
-    from oven_controller.runs.folder import Home
-    from oven_controller.runs.warning import warn
     from oven_controller.stack import agent_keys, person_keys
+    from oven_runs.runs.folder import Home
+    from oven_runs.runs.warning import warn
 
     todo = ""
     if server is not None:
@@ -153,9 +153,9 @@ def list_keys(run: RunOption = None, server: ServerAt = None, as_json: Json = Fa
 
     Example: oven-controller creds list --json
     """
-    from oven_controller.errors import ConfigError
-    from oven_controller.runs.folder import Home
     from oven_controller.stack.agent_keys import server_folder
+    from oven_core.errors import ConfigError
+    from oven_runs.runs.folder import Home
 
     if server is not None:
         held = server_folder(server)
@@ -195,12 +195,12 @@ def server(
     """
     from typing import get_args
 
-    from oven_controller import plugins
-    from oven_controller.errors import ConfigError
-    from oven_controller.protocol import names
-    from oven_controller.protocol.permissions import Role
-    from oven_controller.security import tls
-    from oven_controller.server.embedded import ServerFolder
+    from oven_core import plugins
+    from oven_core.errors import ConfigError
+    from oven_core.protocol import names
+    from oven_core.protocol.permissions import Role
+    from oven_core.security import tls
+    from oven_runs.server.embedded import ServerFolder
 
     names.checked("run", run)
     host, colon, port = listen.rpartition(":")
@@ -236,8 +236,8 @@ def server(
 def _certificate(
     folder: Path, listen: str, hosts: Sequence[str], own: tuple[Path | None, ...]
 ) -> tuple[Certificate, Path]:
-    from oven_controller.errors import ConfigError
-    from oven_controller.security import certificates
+    from oven_core.errors import ConfigError
+    from oven_core.security import certificates
 
     if any(own):
         raise ConfigError("--tls makes a certificate, --tls-cert brings one: give one of the two")
@@ -251,8 +251,8 @@ def _certificate(
 def _given(
     certificate: Path | None, key: Path | None, authority: Path | None, hosts: Sequence[str]
 ) -> tuple[Certificate | None, Path | None]:
-    from oven_controller.errors import ConfigError
-    from oven_controller.security.certificates import Certificate
+    from oven_core.errors import ConfigError
+    from oven_core.security.certificates import Certificate
 
     if certificate is None and key is None:
         if authority is not None or hosts:
@@ -278,9 +278,9 @@ def cluster(
 
     Example: oven-controller creds cluster bus/ --node a:4222 --node b:4222 --node c:4222
     """
-    from oven_controller.errors import ConfigError
-    from oven_controller.server.cluster import ROUTE_OFFSET, Node, write_confs
-    from oven_controller.server.embedded import ServerFolder
+    from oven_core.errors import ConfigError
+    from oven_runs.server.cluster import ROUTE_OFFSET, Node, write_confs
+    from oven_runs.server.embedded import ServerFolder
 
     found = []
     for text in nodes:

@@ -8,13 +8,13 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run
-from oven_controller.log.since import FORMS
-from oven_controller.runs.endpoint import Endpoint
+from oven_runs.log.since import FORMS
+from oven_runs.runs.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from oven_controller.log.decision_row import Wanted
-    from oven_controller.log.explanation import Explanations
-    from oven_controller.runs.run_access import RunAccess
+    from oven_runs.log.decision_row import Wanted
+    from oven_runs.log.explanation import Explanations
+    from oven_runs.runs.run_access import RunAccess
 
 
 def register(app: typer.Typer) -> None:
@@ -63,10 +63,10 @@ def decisions(
     """
     import asyncio
 
-    from oven_controller.errors import UnknownNameError
-    from oven_controller.log.decision_row import VERDICTS, Wanted
-    from oven_controller.log.since import Since
-    from oven_controller.runs.run_finder import find_run
+    from oven_core.errors import UnknownNameError
+    from oven_runs.log.decision_row import VERDICTS, Wanted
+    from oven_runs.log.since import Since
+    from oven_runs.runs.run_finder import find_run
 
     if verdict and verdict not in VERDICTS:
         raise UnknownNameError("verdict", verdict, VERDICTS)
@@ -75,8 +75,8 @@ def decisions(
 
 
 async def _print(access: RunAccess, wanted: Wanted, follow: bool, as_json: bool) -> None:
-    from oven_controller.log.decision_row import HEAD
-    from oven_controller.log.explanation import Explanations
+    from oven_runs.log.decision_row import HEAD
+    from oven_runs.log.explanation import Explanations
 
     seen, last = Explanations(), 0
     async for event in access.events():
@@ -100,8 +100,8 @@ async def _print(access: RunAccess, wanted: Wanted, follow: bool, as_json: bool)
 
 
 def _show(seen: Explanations, id_: str, wanted: Wanted, as_json: bool) -> None:
-    from oven_controller.log.decision_row import line, row
-    from oven_controller.terminal_text import say
+    from oven_core.terminal_text import say
+    from oven_runs.log.decision_row import line, row
 
     if wanted.holds(seen.found[id_], seen.newest):
         found = row(seen.whole(id_))

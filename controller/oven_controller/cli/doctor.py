@@ -41,7 +41,7 @@ def doctor(
     if judges:
         ready = _judges(config, sets or [], as_json)
     elif config is not None or sets:
-        from oven_controller.errors import ConfigError
+        from oven_core.errors import ConfigError
 
         raise ConfigError("--config and --set are for `doctor --judges`; without it the machine is looked at")
     else:
@@ -51,8 +51,8 @@ def doctor(
 
 
 def _machine(port: int | None, as_json: bool) -> bool:
-    from oven_controller.runs.folder import Home
     from oven_controller.stack.doctor_facts import examine
+    from oven_runs.runs.folder import Home
 
     checks = examine(Home(), port)
     ready = all(check.state != "fail" for check in checks)
@@ -72,8 +72,8 @@ def _show(check: Check) -> None:
 
 
 def _judges(config: Path | None, sets: list[str], as_json: bool) -> bool:
-    from oven_controller.settings.resolution import resolve
     from oven_controller.stack.judge_probes import probe_judges
+    from oven_runs.settings.resolution import resolve
 
     committee = resolve(config=config, sets=sets, environ=os.environ, attached=True).settings.committee
     found = probe_judges(committee)

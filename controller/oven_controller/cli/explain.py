@@ -9,16 +9,16 @@ import typer
 from oven_controller.cli import completion
 from oven_controller.cli.options import HERE, Json, from_anywhere
 from oven_controller.cli.options import RunOption as Run
-from oven_controller.runs.endpoint import Endpoint
+from oven_runs.runs.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from oven_controller.log.explanation import Explanation
-    from oven_controller.log.other_rules import OtherRuling
-    from oven_controller.log.trial_findings import Trial
-    from oven_controller.protocol.messages import Decision, Vote
-    from oven_controller.runs.run_access import RunAccess
+    from oven_core.protocol.messages import Decision, Vote
+    from oven_runs.log.explanation import Explanation
+    from oven_runs.log.other_rules import OtherRuling
+    from oven_runs.log.trial_findings import Trial
+    from oven_runs.runs.run_access import RunAccess
 
 
 def register(app: typer.Typer) -> None:
@@ -53,14 +53,14 @@ def explain(
     """
     import asyncio
 
-    from oven_controller.runs.run_finder import find_run
-    from oven_controller.settings.resolution import rules_set
-    from oven_controller.terminal_text import say
+    from oven_core.terminal_text import say
+    from oven_runs.runs.run_finder import find_run
+    from oven_runs.settings.resolution import rules_set
 
     rules, access = rules_set(sets or ()), find_run(run, at)
     found, other = asyncio.run(_read(access, decision, rules))
     if as_json:
-        from oven_controller.log.explanation_report import report
+        from oven_runs.log.explanation_report import report
 
         print(report(access.run, found, other).model_dump_json(ensure_ascii=True))
     else:
@@ -68,9 +68,9 @@ def explain(
 
 
 async def _read(access: RunAccess, name: str, rules: dict[str, Any]) -> tuple[Explanation, OtherRuling | None]:
-    from oven_controller.errors import UnknownNameError
-    from oven_controller.log.explanation import Explanations
-    from oven_controller.runs.rule_question import other_ruling
+    from oven_core.errors import UnknownNameError
+    from oven_runs.log.explanation import Explanations
+    from oven_runs.runs.rule_question import other_ruling
 
     seen = Explanations()
     async for event in access.events():
@@ -83,10 +83,10 @@ async def _read(access: RunAccess, name: str, rules: dict[str, Any]) -> tuple[Ex
 
 def lines(found: Explanation) -> list[str]:
     """The same in words, a fact a line."""
-    from oven_controller.log.announcement_text import announced, injected
-    from oven_controller.log.cited_paths import cited_paths
-    from oven_controller.log.run_summary import text
     from oven_controller.stack.line_output import outcome
+    from oven_runs.log.announcement_text import announced, injected
+    from oven_runs.log.cited_paths import cited_paths
+    from oven_runs.log.run_summary import text
 
     decision, receipt = found.decision, found.receipt
     change = f"{text(decision.before)} → {text(decision.value)}"
@@ -126,7 +126,7 @@ def lines(found: Explanation) -> list[str]:
 
 def trial_lines(trial: Trial, arm: int) -> list[str]:
     """What a trial measured, arm by arm, and what it took."""
-    from oven_controller.log.trial_findings import changes
+    from oven_runs.log.trial_findings import changes
 
     out = [f"trial {trial.started.id}: {trial.finding(arm)}"]
     readings = trial.ended.arms if trial.ended is not None else ()
@@ -145,7 +145,7 @@ def trial_lines(trial: Trial, arm: int) -> list[str]:
 
 def voters(decision: Decision, votes: Mapping[str, Vote]) -> list[str]:
     """Each voter with its weight, its reason in full and its forecast; then who was silent."""
-    from oven_controller.log.run_summary import text
+    from oven_runs.log.run_summary import text
 
     out = []
     for line in decision.tally:

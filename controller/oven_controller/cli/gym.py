@@ -46,7 +46,7 @@ def gym(
 
     Exit code 1 when it harms. Example: oven-controller gym --quick --resume gym --plot gym.svg
     """
-    from oven_controller import plugins
+    from oven_core import plugins
 
     run = plugins.load("commands", "command", "gym")
     code = run(

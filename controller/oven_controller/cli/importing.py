@@ -10,7 +10,7 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json
-from oven_controller.terminal_text import wrapped
+from oven_core.terminal_text import wrapped
 
 Rename = Annotated[
     list[str] | None,
@@ -54,7 +54,7 @@ def import_(
     """
     from oven_controller.importing.command import import_run
     from oven_controller.importing.declared_knobs import asked
-    from oven_controller.runs.folder import Home
+    from oven_runs.runs.folder import Home
 
     made = import_run(source, Home(), run, renames(rename or []), asked(knob or []))
     print(json.dumps(made) if as_json else "\n".join(_told(made)))
@@ -62,7 +62,7 @@ def import_(
 
 def renames(pairs: list[str]) -> dict[str, str]:
     """Raises ConfigError for what is not a pair of names."""
-    from oven_controller.errors import ConfigError
+    from oven_core.errors import ConfigError
 
     found = {}
     for pair in pairs:

@@ -11,9 +11,9 @@ from oven_controller.cli.operator import Reason
 from oven_controller.cli.options import Json, LiveRunOption, RunOption
 
 if TYPE_CHECKING:
-    from oven_controller.log.committee_view import CommitteeView
-    from oven_controller.runs.folder import RunFolder
-    from oven_controller.settings.committee_settings import CommitteeSettings
+    from oven_runs.log.committee_view import CommitteeView
+    from oven_runs.runs.folder import RunFolder
+    from oven_runs.settings.committee_settings import CommitteeSettings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,9 +44,9 @@ def list_judges(run: RunOption = None, as_json: Json = False) -> None:
     """
     import json
 
-    from oven_controller.log.committee_view import fields
-    from oven_controller.runs.folder import Home
-    from oven_controller.terminal_text import say
+    from oven_core.terminal_text import say
+    from oven_runs.log.committee_view import fields
+    from oven_runs.runs.folder import Home
 
     folder = Home().find(run)
     roles = {name: member.role for name, member in _settings(folder).judges.items()}
@@ -86,13 +86,13 @@ def swap(
 
     from pydantic import ValidationError
 
-    from oven_controller.errors import ConfigError
-    from oven_controller.protocol.judge_spec import JudgeSpec
-    from oven_controller.runs.folder import Home
-    from oven_controller.runs.judge_commands import swapped
-    from oven_controller.runs.local_run import LocalRun
-    from oven_controller.settings.judges import check_judge, first_problem
-    from oven_controller.terminal_text import say
+    from oven_core.errors import ConfigError
+    from oven_core.protocol.judge_spec import JudgeSpec
+    from oven_core.terminal_text import say
+    from oven_runs.runs.folder import Home
+    from oven_runs.runs.judge_commands import swapped
+    from oven_runs.runs.local_run import LocalRun
+    from oven_runs.settings.judges import check_judge, first_problem
 
     folder = Home().find(run, running=True)
     settings = _settings(folder)
@@ -122,8 +122,8 @@ def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: 
 
     Example: oven-controller judge mute style --reason "it marks length"
     """
-    from oven_controller.protocol.judge_spec import OFF
-    from oven_controller.runs.folder import Home
+    from oven_core.protocol.judge_spec import OFF
+    from oven_runs.runs.folder import Home
 
     folder = Home().find(run, running=True)
     _known(folder, name)
@@ -154,12 +154,12 @@ def add(
 
     Example: oven-controller judge add tone --provider grok --model grok-3 --role style --weight 0.1
     """
-    from oven_controller.errors import ConfigError
-    from oven_controller.protocol import names
-    from oven_controller.runs.folder import Home
-    from oven_controller.runs.judge_commands import BESIDE_S, JOIN_S
-    from oven_controller.settings.judges import judge_of, new_member
     from oven_controller.stack.agent_keys import admit_member
+    from oven_core.errors import ConfigError
+    from oven_core.protocol import names
+    from oven_runs.runs.folder import Home
+    from oven_runs.runs.judge_commands import BESIDE_S, JOIN_S
+    from oven_runs.settings.judges import judge_of, new_member
 
     folder = Home().find(run, running=True)
     settings, view = _settings(folder), _view(folder)
@@ -201,7 +201,7 @@ def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json
 
     Example: oven-controller judge remove tone
     """
-    from oven_controller.runs.folder import Home
+    from oven_runs.runs.folder import Home
 
     folder = Home().find(run, running=True)
     _known(folder, name)
@@ -213,7 +213,7 @@ def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json
 
 def _known(folder: RunFolder, name: str) -> None:
     """Raises UnknownNameError."""
-    from oven_controller.errors import UnknownNameError
+    from oven_core.errors import UnknownNameError
 
     known = _view(folder).members
     if name not in known:
@@ -226,10 +226,10 @@ def _said(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any
     import json
     import uuid
 
-    from oven_controller.protocol.operator_messages import OperatorCommand
-    from oven_controller.runs.local_run import LocalRun
-    from oven_controller.runs.operator_client import carried_out
-    from oven_controller.terminal_text import say
+    from oven_core.protocol.operator_messages import OperatorCommand
+    from oven_core.terminal_text import say
+    from oven_runs.runs.local_run import LocalRun
+    from oven_runs.runs.operator_client import carried_out
 
     result = asyncio.run(carried_out(LocalRun(folder), OperatorCommand(id=uuid.uuid4().hex, **fields), limit_s))
     say(json.dumps(result.fields()) if as_json else result.line())
@@ -245,8 +245,8 @@ def _taken_out(folder: RunFolder, name: str) -> None:
     """Of the settings, and its key opens nothing any more."""
     import contextlib
 
-    from oven_controller.errors import OvenError
     from oven_controller.stack.agent_keys import revoke
+    from oven_core.errors import OvenError
 
     folder.change_settings(lambda found: found["committee"]["members"].pop(name, None))
     if folder.info().embedded:
@@ -255,7 +255,7 @@ def _taken_out(folder: RunFolder, name: str) -> None:
 
 
 def _settings(folder: RunFolder) -> CommitteeSettings:
-    from oven_controller.settings.committee_settings import CommitteeSettings
+    from oven_runs.settings.committee_settings import CommitteeSettings
 
     return CommitteeSettings.model_validate(folder.earlier_settings().get("committee", {}))
 
@@ -263,8 +263,8 @@ def _settings(folder: RunFolder) -> CommitteeSettings:
 def _view(folder: RunFolder) -> CommitteeView:
     import asyncio
 
-    from oven_controller.log.committee_view import CommitteeView
-    from oven_controller.runs import log_reader
+    from oven_runs.log.committee_view import CommitteeView
+    from oven_runs.runs import log_reader
 
     view = CommitteeView()
 

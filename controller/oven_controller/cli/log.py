@@ -10,11 +10,11 @@ import typer
 from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run
 from oven_controller.cli.runs import say_what_is_missing
 from oven_controller.cli.sampled_completions import LAST, print_completions
-from oven_controller.runs.endpoint import Endpoint
+from oven_runs.runs.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from oven_controller.protocol.events import Event
-    from oven_controller.runs.run_access import RunAccess
+    from oven_core.protocol.events import Event
+    from oven_runs.runs.run_access import RunAccess
 
 
 def register(app: typer.Typer) -> None:
@@ -45,8 +45,8 @@ def log(
     """
     import asyncio
 
-    from oven_controller.errors import ConfigError
-    from oven_controller.runs.run_finder import find_run
+    from oven_core.errors import ConfigError
+    from oven_runs.runs.run_finder import find_run
 
     access = find_run(one_run(run, run_), at)
     if completions:
@@ -73,8 +73,8 @@ def _show(event: Event, as_json: bool, flush: bool = False) -> None:
 
 def readable(event: Event) -> str:
     """One line for people: sequence, time, type, author where the subject names one, and the fields that are set."""
-    from oven_controller.protocol.codec import Malformed
-    from oven_controller.terminal_text import clean
+    from oven_core.protocol.codec import Malformed
+    from oven_core.terminal_text import clean
 
     body = event.body
     if isinstance(body, Malformed):

@@ -39,8 +39,8 @@ from oven_controller.cli import (
     schema,
     up,
 )
-from oven_controller.errors import NO_ROOM, OvenError
-from oven_controller.terminal_text import clean
+from oven_core.errors import NO_ROOM, OvenError
+from oven_core.terminal_text import clean
 
 PANELS = {
     "Start and end": ("up", "run", "down"),

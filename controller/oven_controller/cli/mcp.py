@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli.options import HERE, RunName, SameRun, from_anywhere, one_run
-from oven_controller.runs.endpoint import Endpoint
+from oven_runs.runs.endpoint import Endpoint
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +40,7 @@ def mcp(
 
     Example: oven-controller mcp grpo-1121-0231 --control
     """
-    from oven_controller.errors import ConfigError
+    from oven_core.errors import ConfigError
 
     try:
         from oven_controller.mcp_server.reach import Reach

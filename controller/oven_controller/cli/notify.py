@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oven_controller.cli.options import HERE, Json, LiveRunName, RunOption, SameRun, from_anywhere, one_run
-from oven_controller.runs.endpoint import Endpoint
+from oven_runs.runs.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from oven_controller.runs.folder import RunFolder
-    from oven_controller.settings.notifications import NotifySettings
+    from oven_runs.runs.folder import RunFolder
+    from oven_runs.settings.notifications import NotifySettings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,8 +55,8 @@ def try_out(
 
     from oven_controller.notify import trial_message
     from oven_controller.notify.recipients import resolve, warnings
-    from oven_controller.runs.folder import Home
-    from oven_controller.terminal_text import say
+    from oven_core.terminal_text import say
+    from oven_runs.runs.folder import Home
 
     folder = Home().find(run) if run is not None else None
     settings = _settings(urls, config, sets, folder)
@@ -89,8 +89,8 @@ def watch(
 
     from oven_controller.notify.recipients import resolve, warnings
     from oven_controller.notify.watching import watched
-    from oven_controller.runs.run_finder import find_run
-    from oven_controller.terminal_text import say
+    from oven_core.terminal_text import say
+    from oven_runs.runs.run_finder import find_run
 
     settings = _settings(urls, config, sets, None)
     recipients = resolve(settings, os.environ)
@@ -112,10 +112,10 @@ def _settings(
     address at all."""
     import os
 
-    from oven_controller.errors import ConfigError
     from oven_controller.notify.process import settings_of
-    from oven_controller.process.own_arguments import conceal
-    from oven_controller.settings.resolution import notify_settings
+    from oven_core.errors import ConfigError
+    from oven_runs.process.own_arguments import conceal
+    from oven_runs.settings.resolution import notify_settings
 
     conceal(urls or ())
     settings = notify_settings(config=config, sets=sets or (), environ=os.environ, urls=urls or ())

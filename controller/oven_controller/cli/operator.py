@@ -1,7 +1,7 @@
 """Operator commands to a running run: hold, resume, stop, approve, veto, set, mute, trust, autonomy.
 
 Each waits for what the log says came of it, prints that in a line, and ends with 0 (done), 1 (the answer is no) or 3
-(no answer in time: `oven_controller.runs.receipt_wait`).
+(no answer in time: `oven_runs.runs.receipt_wait`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import typer
 from oven_controller.cli import completion
 from oven_controller.cli.options import HERE, Json, LiveRunName, SameRun, from_anywhere, one_run
 from oven_controller.cli.options import LiveRunOption as Run
-from oven_controller.runs.endpoint import Endpoint
+from oven_runs.runs.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from oven_controller.protocol.messages import Value
+    from oven_core.protocol.messages import Value
 
 Wait = Annotated[
     float | None,
@@ -226,8 +226,8 @@ def autonomy(
 def parsed(text: str | None) -> Value:
     """A number, a JSON string or JSON object of shares as such; anything else is a choice's name. Raises ConfigError
     for what begins like JSON and is none."""
-    from oven_controller.errors import ConfigError
-    from oven_controller.errors import reason as wrong
+    from oven_core.errors import ConfigError
+    from oven_core.errors import reason as wrong
 
     if text is None:
         return None
@@ -251,12 +251,12 @@ def _say(run: str | None, wait: float | None, as_json: bool, at: Endpoint, **fie
 
     from pydantic import ValidationError
 
-    from oven_controller.errors import ConfigError
-    from oven_controller.protocol.operator_messages import OperatorCommand
-    from oven_controller.runs.command_report import CommandReport
-    from oven_controller.runs.operator_client import carried_out
-    from oven_controller.runs.run_finder import find_run
-    from oven_controller.terminal_text import say
+    from oven_core.errors import ConfigError
+    from oven_core.protocol.operator_messages import OperatorCommand
+    from oven_core.terminal_text import say
+    from oven_runs.runs.command_report import CommandReport
+    from oven_runs.runs.operator_client import carried_out
+    from oven_runs.runs.run_finder import find_run
 
     access = find_run(run, at, running=True)
     try:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.runs.endpoint import Endpoint
+from oven_runs.runs.endpoint import Endpoint
 
 RUNNING = "the running one"
 NEWEST = "the running one, else the newest"
@@ -82,7 +82,7 @@ def from_anywhere(command: Callable[..., None]) -> Callable[..., None]:
 def one_run(argument: str | None, option: str | None) -> str | None:
     """The run that was named as RUN or by --run. Raises ConfigError where both name one, and not the same."""
     if argument is not None and option is not None and argument != option:
-        from oven_controller.errors import ConfigError
+        from oven_core.errors import ConfigError
 
         raise ConfigError(f"two runs are named, {argument!r} and --run {option!r}, and one is taken: leave one out")
     return argument if argument is not None else option
@@ -91,7 +91,7 @@ def one_run(argument: str | None, option: str | None) -> str | None:
 def several_runs(arguments: list[str] | None, options: list[str] | None, *, least: int = 1) -> list[str]:
     """The runs that were named as RUN or by --run, each once. Raises ConfigError where fewer than `least` are named,
     and where both name some, and not the same."""
-    from oven_controller.errors import ConfigError
+    from oven_core.errors import ConfigError
 
     if arguments and options and set(arguments) != set(options):
         both = f"{', '.join(map(repr, arguments))} and --run {', '.join(map(repr, options))}"

@@ -75,7 +75,7 @@ def evaluate(
 
     Example: oven-controller oracle evaluate oracle-1125-0900 --benchmarks ~/benchmarks --out evaluation
     """
-    from oven_controller import plugins
+    from oven_core import plugins
 
     place, percents = _place(run), _percents(layer_percents)
     main = plugins.load("commands", "command", "oracle-evaluate")
@@ -113,7 +113,7 @@ def ask(
 
     Example: oven-controller oracle ask "the film was very boring" "is the feeling of this text positive?"
     """
-    from oven_controller import plugins
+    from oven_core import plugins
 
     place, percents = _place(run), _percents(layer_percents)
     said = sys.stdin.read() if text == "-" else text
@@ -123,8 +123,8 @@ def ask(
 
 def _place(run: str | None) -> Path:
     """The folder that is named, or that of the run that is. Raises ConfigError and UnknownNameError."""
-    from oven_controller.errors import ConfigError
-    from oven_controller.runs.folder import Home
+    from oven_core.errors import ConfigError
+    from oven_runs.runs.folder import Home
 
     if run is not None:
         path = Path(run).expanduser()
@@ -140,7 +140,7 @@ def _place(run: str | None) -> Path:
 
 def _percents(said: str | None) -> tuple[float, ...] | None:
     """Raises ConfigError for anything but numbers from 0 to below 100."""
-    from oven_controller.errors import ConfigError
+    from oven_core.errors import ConfigError
 
     if said is None:
         return None

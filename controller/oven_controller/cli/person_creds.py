@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from oven_controller.security.person_file import Power
+    from oven_core.security.person_file import Power
 
 RELOAD = "nats-server --signal reload=PID"
 
@@ -24,12 +24,12 @@ def hand_out(
     as_json: bool,
 ) -> None:
     """Make the key, write its file, and print what its holder does with it. Raises OvenError."""
-    from oven_controller.errors import ConfigError, reason
-    from oven_controller.runs.folder import Home
-    from oven_controller.runs.warning import warn
-    from oven_controller.security import tls
     from oven_controller.stack.person_keys import SUFFIX, Place, grant
-    from oven_controller.terminal_text import say
+    from oven_core.errors import ConfigError, reason
+    from oven_core.security import tls
+    from oven_core.terminal_text import say
+    from oven_runs.runs.folder import Home
+    from oven_runs.runs.warning import warn
 
     place = Place.of_server(server) if server is not None else Place.of_run(Home().find(run))
     for address in tls.checked_addresses(url or place.url) if url or place.url else []:

@@ -56,7 +56,7 @@ def _runs(group: Group) -> Callable[[typer.Context, str | None], None]:
         context: typer.Context,
         name: Annotated[str | None, typer.Argument(help="Which command; without one: what there is.")] = None,
     ) -> None:
-        from oven_controller import plugins
+        from oven_core import plugins
 
         if name is None or name in ("-h", "--help"):
             program = f"oven-controller {group.name}"

@@ -15,7 +15,7 @@ from typer.main import get_command
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from oven_controller.settings.layers import Layer
+    from oven_runs.settings.layers import Layer
 
 GIVEN = "oven.recipe_options"
 """Where the context keeps what was given of the recipe's options."""
@@ -26,7 +26,7 @@ class RecipeCommand(TyperCommand):
     """A command that takes the recipe's settings as options, with dashes or underscores, and lists them in its help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from oven_controller.settings.recipe_flags import dashed
+        from oven_runs.settings.recipe_flags import dashed
 
         args = dashed(args)
         found = _recipe_meant(self._own(ctx, args), asked_for_help={"-h", "--help"}.intersection(args) != set())
@@ -60,7 +60,7 @@ class RecipeCommand(TyperCommand):
 
 def layers_given(ctx: typer.Context) -> list[Layer]:
     """A layer per option of the recipe that was given."""
-    from oven_controller.settings.recipe_flags import flag_layers
+    from oven_runs.settings.recipe_flags import flag_layers
 
     given: Mapping[str, str | bool] = ctx.meta.get(GIVEN, {})
     return flag_layers(ctx.meta[_MODEL], given) if given else []
@@ -69,9 +69,9 @@ def layers_given(ctx: typer.Context) -> list[Layer]:
 def _recipe_meant(own: Mapping[str, Any], *, asked_for_help: bool) -> tuple[str, type[BaseModel]] | None:
     """The recipe's name and its settings. Raises OvenError, unless help was asked for, which is shown without them, or
     the script is the user's own, and needs none."""
-    from oven_controller.errors import OvenError
-    from oven_controller.runs.folder import Home
-    from oven_controller.settings.resolution import named_recipe
+    from oven_core.errors import OvenError
+    from oven_runs.runs.folder import Home
+    from oven_runs.settings.resolution import named_recipe
 
     try:
         earlier = Home().find(own.get("run")).earlier_settings() if own.get("resume") else None
@@ -90,7 +90,7 @@ def _recipe_meant(own: Mapping[str, Any], *, asked_for_help: bool) -> tuple[str,
 
 def _options(recipe: str, model: type[BaseModel], own: set[str | None]) -> list[Any]:
     """An option per setting, but for those whose name the command has itself."""
-    from oven_controller.settings.recipe_flags import flag, is_switch
+    from oven_runs.settings.recipe_flags import flag, is_switch
 
     parameters = []
     for name, field in model.model_fields.items():

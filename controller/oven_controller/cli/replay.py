@@ -12,13 +12,13 @@ import typer
 
 from oven_controller.cli.options import Json, RunName, SameRun, one_run
 from oven_controller.cli.runs import say_what_is_missing
-from oven_controller.terminal_text import say
+from oven_core.terminal_text import say
 
 if TYPE_CHECKING:
-    from oven_controller.log.counterfactual import OpenLoop
-    from oven_controller.log.replay import Replay, ReplayReport
-    from oven_controller.protocol.events import Event
-    from oven_controller.runs.folder import RunFolder
+    from oven_core.protocol.events import Event
+    from oven_runs.log.counterfactual import OpenLoop
+    from oven_runs.log.replay import Replay, ReplayReport
+    from oven_runs.runs.folder import RunFolder
 
 HOLES_SHOWN = 5
 
@@ -57,9 +57,9 @@ def replay(
     """
     import asyncio
 
-    from oven_controller.runs.folder import Home
-    from oven_controller.runs.local_run import LocalRun
-    from oven_controller.settings.resolution import rules_in
+    from oven_runs.runs.folder import Home
+    from oven_runs.runs.local_run import LocalRun
+    from oven_runs.settings.resolution import rules_in
 
     folder = Home().find(one_run(run, run_))
     if config is not None:
@@ -86,8 +86,8 @@ class Signatures:
     """A log's events as the run's keys judge them, counted by kind."""
 
     def __init__(self, folder: RunFolder, check: bool) -> None:
-        from oven_controller.log.message_gaps import Numbering
-        from oven_controller.security.signing import Keyring
+        from oven_core.security.signing import Keyring
+        from oven_runs.log.message_gaps import Numbering
 
         self._keyring = Keyring(folder.pin(), check=check)
         self.checked = check
@@ -100,10 +100,10 @@ class Signatures:
         return self._keyring.verify(event)
 
     def count(self, judged: Event) -> None:
-        from oven_controller.protocol import names
-        from oven_controller.protocol.codec import Malformed
-        from oven_controller.protocol.messages import LearnerMessage
-        from oven_controller.protocol.subjects import UNSIGNED
+        from oven_core.protocol import names
+        from oven_core.protocol.codec import Malformed
+        from oven_core.protocol.messages import LearnerMessage
+        from oven_core.protocol.subjects import UNSIGNED
 
         if isinstance(judged.body, LearnerMessage):
             self._numbering.take(judged.body)
@@ -154,8 +154,8 @@ class Signatures:
 
 
 async def _again(folder: RunFolder, until: int | None, verify: bool) -> tuple[Replay, Signatures]:
-    from oven_controller.log.replay import Replay
-    from oven_controller.runs import log_reader
+    from oven_runs.log.replay import Replay
+    from oven_runs.runs import log_reader
 
     again, signatures = Replay(folder.run), Signatures(folder, verify)
     async for event in log_reader.events(folder, exact=True, until=until, judge=signatures.judge):
@@ -166,7 +166,7 @@ async def _again(folder: RunFolder, until: int | None, verify: bool) -> tuple[Re
 
 
 def _started(run: str, started: bool) -> None:
-    from oven_controller.errors import ConfigError
+    from oven_core.errors import ConfigError
 
     if not started:
         raise ConfigError(
@@ -175,7 +175,7 @@ def _started(run: str, started: bool) -> None:
 
 
 def _plain(again: Replay, report: ReplayReport, signatures: Signatures, until: int | None) -> dict[str, Any]:
-    from oven_controller.log.mesh_report import report_of
+    from oven_runs.log.mesh_report import report_of
 
     first = dataclasses.asdict(report.first) if report.first else None
     found = vars(report) | {"first": first, "same": report.same, "signatures": signatures.plain()}
@@ -183,8 +183,8 @@ def _plain(again: Replay, report: ReplayReport, signatures: Signatures, until: i
 
 
 def _lines(again: Replay, report: ReplayReport, signatures: Signatures, until: int | None) -> list[str]:
-    from oven_controller.log import mesh_report
-    from oven_controller.mesh.code_hash import mesh_code_hash
+    from oven_core.mesh.code_hash import mesh_code_hash
+    from oven_runs.log import mesh_report
 
     verdict = "the same, byte for byte" if report.same else "NOT the same"
     tried = f", {report.tried} tried first" if report.tried else ""
@@ -208,10 +208,10 @@ def _lines(again: Replay, report: ReplayReport, signatures: Signatures, until: i
 
 
 async def _asked(folder: RunFolder, rules: dict[str, Any], until: int | None, verify: bool, as_json: bool) -> None:
-    from oven_controller.log.counterfactual import OpenLoop
-    from oven_controller.log.replay import refuse_another_version
-    from oven_controller.runs import log_reader
-    from oven_controller.settings.resolution import with_rules
+    from oven_runs.log.counterfactual import OpenLoop
+    from oven_runs.log.replay import refuse_another_version
+    from oven_runs.runs import log_reader
+    from oven_runs.settings.resolution import with_rules
 
     run = folder.run
     loop, count = OpenLoop(run, lambda logged: with_rules(logged, rules)), 0
@@ -255,7 +255,7 @@ def _answer(loop: OpenLoop, run: str, rules: dict[str, Any], count: int) -> dict
 
 
 def _told(loop: OpenLoop, run: str, rules: dict[str, Any], count: int) -> list[str]:
-    from oven_controller.log.counterfactual import spoken
+    from oven_runs.log.counterfactual import spoken
 
     parted = loop.divergences()
     out = [

@@ -18,8 +18,8 @@ from oven_controller.cli.options import Json
 
 if TYPE_CHECKING:
     from oven_controller.importing.declared_knobs import Knob
-    from oven_controller.protocol.events import Event
-    from oven_controller.protocol.messages import RunStarted
+    from oven_core.protocol.events import Event
+    from oven_core.protocol.messages import RunStarted
 
     Opened = tuple[str, Callable[[], Iterable[Event]], Callable[[RunStarted], Sequence[str]]]
     """The run's name, its log as often as it is asked for, and what is to be said of the source."""
@@ -84,9 +84,9 @@ def review(
 
     Example: oven-controller review outputs/checkpoint-2000 --html review.html
     """
-    from oven_controller import plugins
     from oven_controller.importing.declared_knobs import asked
-    from oven_controller.settings.resolution import rules_set
+    from oven_core import plugins
+    from oven_runs.settings.resolution import rules_set
 
     _writable(html)
     if source is None:
@@ -111,8 +111,8 @@ def review(
 
 def _named(run: str | None) -> str:
     """The folder of the run to review, where no path is given. Raises ConfigError and UnknownNameError."""
-    from oven_controller.errors import ConfigError
-    from oven_controller.runs.folder import Home
+    from oven_core.errors import ConfigError
+    from oven_runs.runs.folder import Home
 
     if run is None:
         raise ConfigError("there is nothing to review: give a path or a run, e.g. `oven-controller review RUN`")
@@ -121,7 +121,7 @@ def _named(run: str | None) -> str:
 
 def _writable(html: Path | None) -> None:
     """Raises ConfigError before the work is done, not after it."""
-    from oven_controller.errors import ConfigError
+    from oven_core.errors import ConfigError
 
     if html is None:
         return
@@ -137,8 +137,8 @@ def _changed(
     """What a start is replaced by: other rules, more knobs. Agents that were shadows count, since what they would do is
     the question."""
     from oven_controller.importing.declared_knobs import ASSUMED, Knob
-    from oven_controller.runs.folder import IMPORTED
-    from oven_controller.settings.resolution import with_rules
+    from oven_runs.runs.folder import IMPORTED
+    from oven_runs.settings.resolution import with_rules
 
     names = {Path(agent).stem for agent in agents}
 
@@ -162,10 +162,10 @@ def _changed(
 @contextlib.contextmanager
 def _opened(source: str, run: str | None, renamed: dict[str, str], knobs: Sequence[Knob]) -> Iterator[Opened]:
     """Raises ConfigError, and UnknownNameError where it is neither a path nor a run."""
-    from oven_controller.errors import ConfigError
     from oven_controller.importing.command import hints, import_run, read
     from oven_controller.importing.log_source import logged, reader, report_name
-    from oven_controller.runs.folder import Home
+    from oven_core.errors import ConfigError
+    from oven_runs.runs.folder import Home
 
     path, home = Path(source), Home()
     folder = logged(source)

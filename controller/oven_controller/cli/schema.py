@@ -20,9 +20,9 @@ def schema(
 
     Example: oven-controller schema > oven.schema.json
     """
-    from oven_controller.errors import ConfigError
-    from oven_controller.protocol.asyncapi import asyncapi
-    from oven_controller.protocol.codec import json_schema, service_schema
+    from oven_core.errors import ConfigError
+    from oven_core.protocol.asyncapi import asyncapi
+    from oven_core.protocol.codec import json_schema, service_schema
 
     if requests and as_asyncapi:
         raise ConfigError("--requests and --asyncapi are two documents: ask for one of them")

@@ -14,8 +14,8 @@ from oven_controller.cli import completion
 from oven_controller.cli.recipe_options import RecipeCommand, layers_given
 
 if TYPE_CHECKING:
-    from oven_controller.settings.layers import Layer
-    from oven_controller.settings.resolution import Resolved
+    from oven_runs.settings.layers import Layer
+    from oven_runs.settings.resolution import Resolved
 
 Recipe = Annotated[str | None, typer.Option(help="What to train: an entry point of oven.recipes.")]
 StartAt = Annotated[str | None, typer.Option("--start", help="tuned, drawn, or drill:NAME.")]
@@ -111,16 +111,16 @@ def up(
         meant := [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
         + [layer.source for layer in options]
     ):
-        from oven_controller.errors import ConfigError
+        from oven_core.errors import ConfigError
 
         raise ConfigError(f"{', '.join(meant)} has no meaning with --no-learner: the script of your own decides that")
     if as_json and not no_learner:
-        from oven_controller.errors import ConfigError
+        from oven_core.errors import ConfigError
 
         raise ConfigError("--json says what a learner needs: give --no-learner with it")
     resolved = _resolve(flags, config, sets, run if resume else None, resume, attached=no_learner, options=options)
     if until_eof:
-        from oven_controller.process.child import end_with_input
+        from oven_runs.process.child import end_with_input
 
         end_with_input()
     _start(resolved, run, resume, dry_run, learner=not no_learner, announced=_announced if as_json else None)
@@ -159,7 +159,7 @@ def _server_flags(
 
 
 def _notify_flags(urls: list[str] | None) -> dict[str, Any]:
-    from oven_controller.process.own_arguments import conceal
+    from oven_runs.process.own_arguments import conceal
 
     conceal(urls or ())
     return {"notify": {"to": urls}} if urls else {}
@@ -174,12 +174,12 @@ def _resolve(
     attached: bool,
     options: Sequence[Layer] = (),
 ) -> Resolved:
-    from oven_controller.errors import ConfigError
-    from oven_controller.process.own_arguments import conceal
-    from oven_controller.runs.folder import Home
-    from oven_controller.settings.model import ATTACHED
-    from oven_controller.settings.notifications import is_reference
-    from oven_controller.settings.resolution import resolve
+    from oven_core.errors import ConfigError
+    from oven_runs.process.own_arguments import conceal
+    from oven_runs.runs.folder import Home
+    from oven_runs.settings.model import ATTACHED
+    from oven_runs.settings.notifications import is_reference
+    from oven_runs.settings.resolution import resolve
 
     earlier = Home().find(run).earlier_settings() if resume else None
     if earlier is not None and (earlier.get("recipe") == ATTACHED) != attached:
@@ -200,10 +200,10 @@ def _resolve(
 def _start(resolved: Resolved, run: str | None, resume: bool, dry: bool, **how: Any) -> None:
     import asyncio
 
-    from oven_controller.runs.folder import Home
     from oven_controller.stack.dry_run import dry_run
     from oven_controller.stack.preflight_checks import Request
     from oven_controller.stack.up import up
+    from oven_runs.runs.folder import Home
 
     request = Request(resolved, run=run, resume=resume, **how)
     if dry:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oven_controller.errors import ConfigError
 from oven_controller.importing.declared_knobs import Knob, announced
 from oven_controller.importing.importer import recognise
 from oven_controller.importing.rows import Names, rows
 from oven_controller.importing.writer import Rows, write
-from oven_controller.runs.folder import IMPORTED, Home
+from oven_core.errors import ConfigError
+from oven_runs.runs.folder import IMPORTED, Home
 
 
 @dataclass(frozen=True, slots=True)

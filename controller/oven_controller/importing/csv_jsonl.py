@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from oven_controller.errors import ConfigError, reason
 from oven_controller.importing.importer import CUT, Logged, Recording
 from oven_controller.importing.rows import STEPS, TIMES, nearest, number
+from oven_core.errors import ConfigError, reason
 
 _CSV, _JSONL = (".csv",), (".jsonl", ".ndjson")
 _PARTS = ("__MIN", "__MAX")

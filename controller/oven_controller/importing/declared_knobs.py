@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.actions import ROLLBACK
-from oven_controller.protocol.known_actuators import ACTUATORS
-from oven_controller.protocol.messages import ActuatorSpec
+from oven_core.errors import ConfigError
+from oven_core.protocol.actions import ROLLBACK
+from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.messages import ActuatorSpec
 
 LOW, HIGH = 0.1, 3.0
 """Bounds of a knob as multiples of the user's value."""

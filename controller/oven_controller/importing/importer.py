@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from oven_controller import plugins
-from oven_controller.errors import ConfigError
+from oven_core import plugins
+from oven_core.errors import ConfigError
 
 CUT = "rows that were cut off"
 """A key of what was skipped: the last row of a program that was killed."""

@@ -8,13 +8,13 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from oven_controller.errors import ConfigError, UnknownNameError
 from oven_controller.importing.command import read
-from oven_controller.protocol import names
-from oven_controller.protocol.events import Event
-from oven_controller.runs import log_reader, log_sources
-from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.security.signing import Keyring
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol import names
+from oven_core.protocol.events import Event
+from oven_core.security.signing import Keyring
+from oven_runs.runs import log_reader, log_sources
+from oven_runs.runs.folder import Home, RunFolder
 
 
 @contextlib.contextmanager

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from oven_controller.errors import ConfigError
 from oven_controller.importing.importer import Logged
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import MetricSpec
 
 NO_STEP = "rows without a step"
 NO_NUMBER = "values that are not numbers"

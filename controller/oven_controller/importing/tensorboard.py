@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from oven_controller.errors import ConfigError
 from oven_controller.importing.importer import Logged, Recording
+from oven_core.errors import ConfigError
 
 _MARK = ".tfevents."
 

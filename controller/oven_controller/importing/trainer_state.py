@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from oven_controller.errors import ConfigError
 from oven_controller.importing.importer import Logged, Recording
 from oven_controller.importing.rows import whole
+from oven_core.errors import ConfigError
 
 NAME = "trainer_state.json"
 MOST_BYTES = 512 * 2**20

@@ -20,10 +20,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from oven_controller.errors import ConfigError
 from oven_controller.importing.csv_jsonl import time_of
 from oven_controller.importing.importer import CUT, Logged, Recording
 from oven_controller.importing.rows import STEPS, whole
+from oven_core.errors import ConfigError
 
 _MAGIC = b":W&B\xe1\xbe\x00"
 _BLOCK, _HEAD = 32 * 1024, struct.Struct("<IHB")

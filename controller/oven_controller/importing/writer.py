@@ -21,16 +21,16 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import IO
 
-from oven_controller.files import atomic_file
 from oven_controller.importing.declared_knobs import Knob, announced
 from oven_controller.importing.rows import Row, gauge
-from oven_controller.mesh.code_hash import mesh_code_hash
-from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import ActuatorSpec, Horizon, Observation, RunEnded, RunStarted
-from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.rules import Rules
-from oven_controller.runs.folder import IMPORTED, RunFolder
+from oven_core.files import atomic_file
+from oven_core.mesh.code_hash import mesh_code_hash
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import ActuatorSpec, Horizon, Observation, RunEnded, RunStarted
+from oven_core.protocol.names import Subjects
+from oven_core.protocol.rules import Rules
+from oven_runs.runs.folder import IMPORTED, RunFolder
 
 _LENGTH = struct.Struct("<I")
 

@@ -13,17 +13,17 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult
 from pydantic import Field, ValidationError
 
-from oven_controller.errors import ConfigError
-from oven_controller.errors import reason as wrong
 from oven_controller.mcp_server.control_key import ControlKey
 from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.reading_tools import Run
 from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, on_thread, sentences
-from oven_controller.protocol.operator_messages import OperatorCommand
-from oven_controller.runs.command_report import CommandReport
-from oven_controller.runs.operator_client import carried_out
-from oven_controller.runs.run_access import RunAccess
+from oven_core.errors import ConfigError
+from oven_core.errors import reason as wrong
+from oven_core.protocol.operator_messages import OperatorCommand
+from oven_runs.runs.command_report import CommandReport
+from oven_runs.runs.operator_client import carried_out
+from oven_runs.runs.run_access import RunAccess
 
 Why: TypeAlias = Annotated[str, Field(max_length=2000, description="the reason, recorded in the run's log")]
 Wait: TypeAlias = Annotated[

@@ -8,10 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from oven_controller.log.explanation import Explanations
-from oven_controller.protocol.events import Event
-from oven_controller.runs.local_run import LocalRun
-from oven_controller.runs.run_access import RunAccess
+from oven_core.protocol.events import Event
+from oven_runs.log.explanation import Explanations
+from oven_runs.runs.local_run import LocalRun
+from oven_runs.runs.run_access import RunAccess
 
 KEPT: Final = 2
 """Runs whose decisions are kept."""

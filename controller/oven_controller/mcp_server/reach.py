@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.runs.endpoint import Endpoint
-from oven_controller.runs.run_access import RunAccess
-from oven_controller.runs.run_finder import find_run
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_runs.runs.endpoint import Endpoint
+from oven_runs.runs.run_access import RunAccess
+from oven_runs.runs.run_finder import find_run
 
 
 @dataclass(frozen=True)

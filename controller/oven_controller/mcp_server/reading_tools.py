@@ -13,25 +13,25 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult
 from pydantic import BaseModel, ConfigDict, Field
 
-from oven_controller import plugins
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.log.backtest_report import BacktestReport
-from oven_controller.log.decision_row import DecisionRow, Verdict, Wanted, row
-from oven_controller.log.explanation_report import ExplanationReport, report
-from oven_controller.log.metric_history import MetricHistory, MetricReader
-from oven_controller.log.named_symptoms import NamedSymptom, NamedSymptoms
-from oven_controller.log.since import FORMS, Since
 from oven_controller.mcp_server.decision_cache import DecisionCache
 from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, on_thread
-from oven_controller.protocol.graph_requests import Diagnosis
-from oven_controller.runs.folder import Home
-from oven_controller.runs.rule_question import other_ruling
-from oven_controller.runs.run_access import RunAccess
-from oven_controller.runs.run_listing import ListedRun, listed_runs
-from oven_controller.settings.resolution import rules_set
 from oven_controller.stack.run_status import RunStatus, run_status
+from oven_core import plugins
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.graph_requests import Diagnosis
+from oven_runs.log.backtest_report import BacktestReport
+from oven_runs.log.decision_row import DecisionRow, Verdict, Wanted, row
+from oven_runs.log.explanation_report import ExplanationReport, report
+from oven_runs.log.metric_history import MetricHistory, MetricReader
+from oven_runs.log.named_symptoms import NamedSymptom, NamedSymptoms
+from oven_runs.log.since import FORMS, Since
+from oven_runs.runs.folder import Home
+from oven_runs.runs.rule_question import other_ruling
+from oven_runs.runs.run_access import RunAccess
+from oven_runs.runs.run_listing import ListedRun, listed_runs
+from oven_runs.settings.resolution import rules_set
 
 RUNS: Final = 50
 """Runs that the list holds, the newest."""

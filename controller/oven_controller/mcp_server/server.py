@@ -15,7 +15,7 @@ from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.reading_tools import ReadingTools
 from oven_controller.mcp_server.run_resources import add_resources
 from oven_controller.mcp_server.strict_tool import tool
-from oven_controller.process.cpu_affinity import lower_priority
+from oven_core.cpu_affinity import lower_priority
 
 NAME: Final = "oven-controller"
 INSTRUCTIONS: Final = """\

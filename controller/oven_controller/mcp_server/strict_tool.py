@@ -11,8 +11,8 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
 from pydantic import ConfigDict, ValidationError
 
-from oven_controller.errors import UnknownNameError, reason
-from oven_controller.terminal_text import clean
+from oven_core.errors import UnknownNameError, reason
+from oven_core.terminal_text import clean
 
 
 class StrictTool(Tool):

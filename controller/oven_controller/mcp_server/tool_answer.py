@@ -9,7 +9,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, TextContent
 from pydantic import BaseModel
 
-from oven_controller.terminal_text import clean
+from oven_core.terminal_text import clean
 
 MOST: Final = 60_000
 """Characters of an answer: some 15,000 to 20,000 tokens, which the common clients take without cutting them."""

@@ -14,9 +14,9 @@ import anyio.to_thread
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 
-from oven_controller.errors import OvenError, reason
-from oven_controller.protocol.events import Event
-from oven_controller.terminal_text import clean
+from oven_core.errors import OvenError, reason
+from oven_core.protocol.events import Event
+from oven_core.terminal_text import clean
 
 TOLD_EVERY_S: Final = 0.5
 """Between two reports of progress, in seconds: a client draws each."""

@@ -12,9 +12,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from oven_controller.errors import ConfigError
 from oven_controller.notify.message import Message
-from oven_controller.settings.notifications import WEBHOOK, Severity
+from oven_core.errors import ConfigError
+from oven_runs.settings.notifications import WEBHOOK, Severity
 
 if TYPE_CHECKING:
     import apprise

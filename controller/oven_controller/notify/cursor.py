@@ -8,9 +8,9 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from oven_controller.files import write_atomic
 from oven_controller.notify.kept_addresses import FOLDER
 from oven_controller.notify.pacing import PacerState
+from oven_core.files import write_atomic
 
 NAME: Final = "cursor.json"
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from oven_controller.errors import ConfigError, reason
-from oven_controller.files import write_atomic
-from oven_controller.settings.notifications import KEPT_PREFIX, NotifySettings, RecipientSettings, is_reference, shown
+from oven_core.errors import ConfigError, reason
+from oven_core.files import write_atomic
+from oven_runs.settings.notifications import KEPT_PREFIX, NotifySettings, RecipientSettings, is_reference, shown
 
 FOLDER: Final = "notify"
 """In the run's folder; the cursor is in it, too."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from oven_controller.log.committee_view import SCORED
+from oven_runs.log.committee_view import SCORED
 
 _ABSTAINED: Final = re.compile(r"rewards/([^/]+)/abstain/(.+)")
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-from oven_controller.settings.notifications import Kind, Severity
+from oven_runs.settings.notifications import Kind, Severity
 
 VERSION: Final = 1
 TOLD: Final = 5

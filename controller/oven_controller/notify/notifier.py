@@ -18,9 +18,6 @@ from typing import Final
 
 from nats.aio.msg import Msg
 
-from oven_controller.bus.connection import Bus
-from oven_controller.cancellation import end
-from oven_controller.errors import BusError, RefusedError
 from oven_controller.notify import cursor as cursors
 from oven_controller.notify.cursor import Cursor
 from oven_controller.notify.delivery import Delivery
@@ -28,13 +25,16 @@ from oven_controller.notify.message import Notice
 from oven_controller.notify.pacing import Pacer, PacerState
 from oven_controller.notify.recipients import Recipient
 from oven_controller.notify.triggers import Triggers
-from oven_controller.protocol.events import UNKNOWN, Event
-from oven_controller.protocol.messages import RunEnded
-from oven_controller.protocol.names import Subjects
-from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.log_sources import batches
-from oven_controller.runs.run_access import RunAccess
-from oven_controller.settings.notifications import SEVERITIES, NotifySettings
+from oven_core.bus.connection import Bus
+from oven_core.cancellation import end
+from oven_core.errors import BusError, RefusedError
+from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.messages import RunEnded
+from oven_core.protocol.names import Subjects
+from oven_runs.runs.folder import RunFolder
+from oven_runs.runs.log_sources import batches
+from oven_runs.runs.run_access import RunAccess
+from oven_runs.settings.notifications import SEVERITIES, NotifySettings
 
 log = logging.getLogger("oven.notify")
 

@@ -14,7 +14,7 @@ from typing import Final
 from pydantic import BaseModel, Field
 
 from oven_controller.notify.message import TOLD, Message, Notice, message
-from oven_controller.settings.notifications import KINDS, SEVERITIES, Kind
+from oven_runs.settings.notifications import KINDS, SEVERITIES, Kind
 
 GAP_S: Final = 60.0
 """Seconds between two messages of a kind to one address: a person reads one a minute, and services limit senders."""

@@ -11,13 +11,13 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from oven_controller.cancellation import call_at_end
-from oven_controller.errors import ConfigError, reason
 from oven_controller.notify.notifier import Notifier
 from oven_controller.notify.recipients import resolve, warnings
-from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.local_run import LocalRun
-from oven_controller.settings.notifications import NotifySettings
+from oven_core.cancellation import call_at_end
+from oven_core.errors import ConfigError, reason
+from oven_runs.runs.folder import RunFolder
+from oven_runs.runs.local_run import LocalRun
+from oven_runs.settings.notifications import NotifySettings
 
 log = logging.getLogger("oven.notify")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from oven_controller.errors import ConfigError
 from oven_controller.notify import apprise_service, kept_addresses
-from oven_controller.security import tls
-from oven_controller.settings.notifications import (
+from oven_core.errors import ConfigError
+from oven_core.security import tls
+from oven_runs.settings.notifications import (
     KEPT_PREFIX,
     VARIABLE_PREFIX,
     WEBHOOK,

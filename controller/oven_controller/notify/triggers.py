@@ -7,17 +7,14 @@ from collections import deque
 from datetime import datetime
 from typing import Final
 
-from oven_controller.log.open_advice import Reminders, remaining, waiting
-from oven_controller.log.run_summary import RunSummary, text
-from oven_controller.log.standing_alerts import alert_text
-from oven_controller.mesh.guardrails import SPENT
 from oven_controller.notify.member_states import MemberStates
 from oven_controller.notify.message import Notice
 from oven_controller.notify.wording import because, change_of, cut, harmless, origin, proposers, short
-from oven_controller.protocol.actions import ROLLBACK, UNDO
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.mesh.guardrails import SPENT
+from oven_core.protocol.actions import ROLLBACK, UNDO
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     AgentStatus,
     Decision,
     LearnerMessage,
@@ -26,7 +23,10 @@ from oven_controller.protocol.messages import (
     RunEnded,
     RunStarted,
 )
-from oven_controller.settings.notifications import Kind, Severity
+from oven_runs.log.open_advice import Reminders, remaining, waiting
+from oven_runs.log.run_summary import RunSummary, text
+from oven_runs.log.standing_alerts import alert_text
+from oven_runs.settings.notifications import Kind, Severity
 
 FAILED: Final = ("rejected", "expired", "unknown")
 """Receipts of decisions that did not take effect, although they were to."""

@@ -6,11 +6,11 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from oven_controller.cancellation import call_at_end
 from oven_controller.notify.notifier import Notifier
 from oven_controller.notify.recipients import Recipient
-from oven_controller.runs.run_access import RunAccess
-from oven_controller.settings.notifications import NotifySettings
+from oven_core.cancellation import call_at_end
+from oven_runs.runs.run_access import RunAccess
+from oven_runs.settings.notifications import NotifySettings
 
 
 async def watched(access: RunAccess, settings: NotifySettings, recipients: Sequence[Recipient]) -> None:

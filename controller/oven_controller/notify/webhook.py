@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
-from oven_controller.errors import reason
 from oven_controller.notify.message import Message
 from oven_controller.notify.recipients import Recipient
-from oven_controller.terminal_text import clean
+from oven_core.errors import reason
+from oven_core.terminal_text import clean
 
 ANSWER_S: Final = 10.0
 """Seconds that a server may say nothing."""

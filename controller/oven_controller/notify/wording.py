@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from oven_controller.log.run_summary import text
-from oven_controller.protocol.messages import Decision, TallyLine
-from oven_controller.terminal_text import clean
+from oven_core.protocol.messages import Decision, TallyLine
+from oven_core.terminal_text import clean
+from oven_runs.log.run_summary import text
 
 WHY: Final = 300
 """Characters of a reason that a notice repeats."""

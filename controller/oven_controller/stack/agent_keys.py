@@ -9,14 +9,14 @@ import signal
 from pathlib import Path
 from typing import get_args
 
-from oven_controller import plugins
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError, ConfigError, ProcessError, RefusedError, UnknownNameError, reason
-from oven_controller.protocol import names
-from oven_controller.protocol.permissions import Role
-from oven_controller.runs.folder import RunFolder
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import ServerFolder
+from oven_core import plugins
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError, ConfigError, ProcessError, RefusedError, UnknownNameError, reason
+from oven_core.protocol import names
+from oven_core.protocol.permissions import Role
+from oven_core.security.credentials import Credentials
+from oven_runs.runs.folder import RunFolder
+from oven_runs.server.embedded import ServerFolder
 
 TOLD_S = 5.0
 """For a reload, or for a server that is being started again just now."""

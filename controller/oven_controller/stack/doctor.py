@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from oven_controller.settings.judge_providers import packaged
+from oven_runs.settings.judge_providers import packaged
 
 State = Literal["ok", "warn", "fail"]
 

@@ -14,14 +14,14 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import OvenError, reason
-from oven_controller.runs.folder import Home
-from oven_controller.sandbox.probe import probe
-from oven_controller.security.credentials import Credentials
-from oven_controller.server import embedded as servers
 from oven_controller.stack import doctor
 from oven_controller.stack.doctor import Check, Package
+from oven_core.bus.connection import Bus
+from oven_core.errors import OvenError, reason
+from oven_core.security.credentials import Credentials
+from oven_llm.sandbox.probe import probe
+from oven_runs.runs.folder import Home
+from oven_runs.server import embedded as servers
 
 if TYPE_CHECKING:
     import psutil
@@ -165,14 +165,14 @@ def _run_of(process: psutil.Process, command: list[str]) -> str:
     conf = next((part for part in command if part.endswith("/nats/nats.conf")), "")
     if conf:
         return str(Path(conf).parent.parent)
-    if any(part.startswith("oven_controller.process.") for part in command):
+    if any(part.startswith("oven_runs.process.") for part in command):
         return str(process.environ().get("OVEN_RUN_DIR", ""))
     return ""
 
 
 def _what(command: list[str]) -> str:
-    if "oven_controller.process.entry" in command:
-        return " ".join(command[command.index("oven_controller.process.entry") + 1 :][:2])
-    if "oven_controller.process.guard" in command:
+    if "oven_controller.stack.entry" in command:
+        return " ".join(command[command.index("oven_controller.stack.entry") + 1 :][:2])
+    if "oven_runs.process.guard" in command:
         return "a guard"
     return Path(command[0]).name

@@ -6,13 +6,13 @@ import asyncio
 
 import yaml
 
-from oven_controller import plugins
-from oven_controller.runs.folder import Home
-from oven_controller.server.embedded import binary
-from oven_controller.settings.agents import agent_specs, per_process
 from oven_controller.stack.line_output import first_line
 from oven_controller.stack.plan import pools
 from oven_controller.stack.preflight_checks import Request, check, check_agents, check_server
+from oven_core import plugins
+from oven_runs.runs.folder import Home
+from oven_runs.server.embedded import binary
+from oven_runs.settings.agents import agent_specs, per_process
 
 
 def dry_run(request: Request, home: Home) -> list[str]:
@@ -25,7 +25,7 @@ def dry_run(request: Request, home: Home) -> list[str]:
     if settings.nats:
         asyncio.run(check_server(request))
     dumped = settings.model_dump(mode="json")
-    own = "python -m oven_controller.process.entry"
+    own = "python -m oven_controller.stack.entry"
     installed = plugins.points("processes")
     processes = {"nats-server": f"not started; {settings.nats} is used" if settings.nats else binary()}
     for number in range(1, settings.meshes + 1):

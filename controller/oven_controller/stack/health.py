@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from oven_controller.log.run_summary import RunSummary
+from oven_runs.log.run_summary import RunSummary
 
 QUIET_S = 30.0
 """A log that takes nothing for so long is told of. A step may take longer; then this is how one sees that it does."""

@@ -6,17 +6,17 @@ import json
 import subprocess
 from typing import Any
 
-from oven_controller import plugins
-from oven_controller.errors import ConfigError, ProcessError
-from oven_controller.settings.committee_settings import CommitteeSettings
 from oven_controller.stack.plan import own_command
+from oven_core import plugins
+from oven_core.errors import ConfigError, ProcessError
+from oven_runs.settings.committee_settings import CommitteeSettings
 
 PROBED_S = 120.0
 """For all of them at once: each has 30 s, and the SDKs' import takes a few on a busy machine."""
 
 
 def probe_judges(committee: CommitteeSettings) -> dict[str, dict[str, Any]]:
-    """Member → the outcome: `can_judge`, `failure`, `schema`, …; as `oven_agents.judges.probe.ProbeResult` has it.
+    """Member → the outcome: `can_judge`, `failure`, `schema`, …; as `oven_llm.judges.probe.ProbeResult` has it.
     Raises ConfigError where no judge is configured, ProcessError where the process fails."""
     if not committee.judges:
         raise ConfigError(

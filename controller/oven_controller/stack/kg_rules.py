@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError
-from oven_controller.protocol import names
-from oven_controller.protocol.graph_requests import GraphInfo, GraphInfoRequest
-from oven_controller.protocol.rules import Rules
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError
+from oven_core.protocol import names
+from oven_core.protocol.graph_requests import GraphInfo, GraphInfoRequest
+from oven_core.protocol.rules import Rules
 
 _Rules = TypeVar("_Rules", bound=Rules)
 

@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from oven_controller.log.announcement_text import announced, injected
-from oven_controller.log.message_gaps import Numbering
-from oven_controller.log.open_advice import Reminders, remaining
-from oven_controller.log.run_summary import RunSummary, text, training_signal
-from oven_controller.log.standing_alerts import alert_text
-from oven_controller.log.trial_findings import changes
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     AgentStatus,
     Decision,
     LearnerMessage,
@@ -24,10 +18,16 @@ from oven_controller.protocol.messages import (
     RunEnded,
     RunStarted,
 )
-from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand, OperatorKey
-from oven_controller.protocol.trial_messages import TrialEnded, TrialStarted
-from oven_controller.settings.resolution import Resolved
-from oven_controller.terminal_text import clean
+from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand, OperatorKey
+from oven_core.protocol.trial_messages import TrialEnded, TrialStarted
+from oven_core.terminal_text import clean
+from oven_runs.log.announcement_text import announced, injected
+from oven_runs.log.message_gaps import Numbering
+from oven_runs.log.open_advice import Reminders, remaining
+from oven_runs.log.run_summary import RunSummary, text, training_signal
+from oven_runs.log.standing_alerts import alert_text
+from oven_runs.log.trial_findings import changes
+from oven_runs.settings.resolution import Resolved
 
 LINES_A_RUN = 24
 LEAST_STEPS = 5

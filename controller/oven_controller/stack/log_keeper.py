@@ -8,17 +8,17 @@ from collections.abc import AsyncIterator, Callable
 
 from nats.errors import Error as NatsError
 
-from oven_controller.bus import streams
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError, OvenError
-from oven_controller.process.child import short
-from oven_controller.protocol.messages import RunEnded
-from oven_controller.runs import log_recovery
-from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.log_mirror import Mirror
-from oven_controller.runs.log_watch import Watch
-from oven_controller.runs.spool import Spool, append, look
 from oven_controller.stack.line_output import Headless
+from oven_core.bus import streams
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError, OvenError
+from oven_core.protocol.messages import RunEnded
+from oven_runs.process.child import short
+from oven_runs.runs import log_recovery
+from oven_runs.runs.folder import RunFolder
+from oven_runs.runs.log_mirror import Mirror
+from oven_runs.runs.log_watch import Watch
+from oven_runs.runs.spool import Spool, append, look
 
 DRAIN_S = 12.0
 """A server is tried again at most 4 s after its last death; on a busy machine it takes seconds more to start, to be

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from oven_controller.cancellation import end
-from oven_controller.errors import OvenError
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.judge_spec import member_of
-from oven_controller.protocol.messages import Receipt
-from oven_controller.protocol.names import NAME
-from oven_controller.protocol.operator_messages import OperatorCommand
 from oven_controller.stack.processes import Processes, Stopped
+from oven_core.cancellation import end
+from oven_core.errors import OvenError
+from oven_core.protocol.events import Event
+from oven_core.protocol.judge_spec import member_of
+from oven_core.protocol.messages import Receipt
+from oven_core.protocol.names import NAME
+from oven_core.protocol.operator_messages import OperatorCommand
 
 
 class Members:

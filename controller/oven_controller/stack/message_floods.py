@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import AgentStatus, Observation, Vote
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import AgentStatus, Observation, Vote
 
 FREE: Final = 64
 """Messages that an agent may be ahead of its share: a shipped one says at most a dozen while a tick lasts."""

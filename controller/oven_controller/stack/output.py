@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from oven_controller.process.child import how, short
-from oven_controller.process.terminal import Foreground
-from oven_controller.terminal_text import clean
+from oven_core.terminal_text import clean
+from oven_runs.process.child import how, short
+from oven_runs.process.terminal import Foreground
 
 GRACE_S = 5.0
 KEPT_LINES = 200

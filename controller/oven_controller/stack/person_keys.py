@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError, ConfigError
-from oven_controller.files import read_file
-from oven_controller.protocol import names
-from oven_controller.protocol.messages import RunStarted
-from oven_controller.protocol.operator_messages import OperatorKey
-from oven_controller.runs.folder import RunFolder
-from oven_controller.security import tls
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.person_file import PersonFile, Power
-from oven_controller.security.signing import OPERATOR, load_keys
-from oven_controller.server.embedded import KEYS, ServerFolder
 from oven_controller.stack.agent_keys import reserved, server_folder, told
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError, ConfigError
+from oven_core.files import read_file
+from oven_core.protocol import names
+from oven_core.protocol.messages import RunStarted
+from oven_core.protocol.operator_messages import OperatorKey
+from oven_core.security import tls
+from oven_core.security.credentials import Credentials
+from oven_core.security.person_file import PersonFile, Power
+from oven_core.security.signing import OPERATOR, load_keys
+from oven_runs.runs.folder import RunFolder
+from oven_runs.server.embedded import KEYS, ServerFolder
 
 SUFFIX: Final = ".oven"
 """Of a person's file. NATS's own `.creds` are another format."""

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from oven_controller.errors import ConfigError
-from oven_controller.process.child import Child
-from oven_controller.runs import relaunch
-from oven_controller.runs.folder import RunFolder
-from oven_controller.security import tls
-from oven_controller.settings.agent_options import arguments
-from oven_controller.settings.agents import AgentSpec
+from oven_core.errors import ConfigError
+from oven_core.security import tls
+from oven_runs.process.child import Child
+from oven_runs.runs import relaunch
+from oven_runs.runs.folder import RunFolder
+from oven_runs.settings.agent_options import arguments
+from oven_runs.settings.agents import AgentSpec
 
 LEARNER_ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads cost 7 to 10 times on cores that are shared
@@ -183,7 +183,7 @@ def _again(resume_from: str) -> dict[str, str]:
 
 def own_command(process: str, *args: str) -> tuple[str, ...]:
     """How one of our own processes is called, by its entry point in `oven.processes`."""
-    return (sys.executable, "-P", "-m", "oven_controller.process.entry", process, *args)
+    return (sys.executable, "-P", "-m", "oven_controller.stack.entry", process, *args)
 
 
 def export_lines(env: Mapping[str, str]) -> list[str]:

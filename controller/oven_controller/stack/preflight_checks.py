@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oven_controller.bus import streams
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError, ConfigError, NameInUseError, ProcessError
 from oven_controller.notify.recipients import resolve
-from oven_controller.runs import probe_set
-from oven_controller.runs.folder import IMPORTED, Home, RunFolder
-from oven_controller.security import tls
-from oven_controller.security.credentials import Credentials
-from oven_controller.server import embedded as servers
-from oven_controller.settings.agents import AgentSpec, agent_specs, per_process
-from oven_controller.settings.member_checks import check_keys
-from oven_controller.settings.model import ATTACHED, Settings
-from oven_controller.settings.resolution import Resolved
 from oven_controller.stack.plan import Pool, own_command, pools
+from oven_core.bus import streams
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError, ConfigError, NameInUseError, ProcessError
+from oven_core.security import tls
+from oven_core.security.credentials import Credentials
+from oven_runs.runs import probe_set
+from oven_runs.runs.folder import IMPORTED, Home, RunFolder
+from oven_runs.server import embedded as servers
+from oven_runs.settings.agents import AgentSpec, agent_specs, per_process
+from oven_runs.settings.member_checks import check_keys
+from oven_runs.settings.model import ATTACHED, Settings
+from oven_runs.settings.resolution import Resolved
 
 GRAPH = "graph.json"
 """In the folder of every large graph; the prior service checks the rest of it."""

@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from oven_controller.bus.connection import Bus
-from oven_controller.cancellation import end
-from oven_controller.errors import BusError, ConfigError, OvenError, ProcessError
 from oven_controller.notify import cursor
-from oven_controller.process.child import WRONG_SETTING, Child, how, short
-from oven_controller.process.supervisor import Kept, Supervised
-from oven_controller.protocol import names
-from oven_controller.protocol.graph_requests import GraphInfoRequest
-from oven_controller.protocol.history_requests import HistoryRequest
-from oven_controller.protocol.names import Subjects
-from oven_controller.runs.log_watch import Watch
-from oven_controller.server.embedded import EmbeddedServer
 from oven_controller.stack.plan import Plan, Pool, Service
+from oven_core.bus.connection import Bus
+from oven_core.cancellation import end
+from oven_core.errors import BusError, ConfigError, OvenError, ProcessError
+from oven_core.protocol import names
+from oven_core.protocol.graph_requests import GraphInfoRequest
+from oven_core.protocol.history_requests import HistoryRequest
+from oven_core.protocol.names import Subjects
+from oven_runs.process.child import WRONG_SETTING, Child, how, short
+from oven_runs.process.supervisor import Kept, Supervised
+from oven_runs.runs.log_watch import Watch
+from oven_runs.server.embedded import EmbeddedServer
 
 READY_S = 60.0
 """A process that ends is noticed at once. One that imports an SDK for the first time, on a busy machine, takes 20 s."""

@@ -9,19 +9,19 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from oven_controller.errors import OvenError
-from oven_controller.log.open_advice import remaining, waiting
-from oven_controller.log.run_summary import RunSummary
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Metrics, Real, Value
-from oven_controller.runs import judge_states
-from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.judge_costs import judge_costs
-from oven_controller.runs.judge_states import JudgeState
-from oven_controller.runs.local_run import LocalRun
-from oven_controller.runs.run_access import RunAccess
-from oven_controller.security import tls
 from oven_controller.stack.health import notes
+from oven_core.errors import OvenError
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Metrics, Real, Value
+from oven_core.security import tls
+from oven_runs.log.open_advice import remaining, waiting
+from oven_runs.log.run_summary import RunSummary
+from oven_runs.runs import judge_states
+from oven_runs.runs.folder import RunFolder
+from oven_runs.runs.judge_costs import judge_costs
+from oven_runs.runs.judge_states import JudgeState
+from oven_runs.runs.local_run import LocalRun
+from oven_runs.runs.run_access import RunAccess
 
 
 class _Part(BaseModel):

@@ -12,25 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from oven_controller import plugins
-from oven_controller.bus import streams
-from oven_controller.bus.connection import Bus
-from oven_controller.cancellation import end
-from oven_controller.errors import BusError, ConfigError, OvenError, ProcessError
 from oven_controller.notify import cursor, kept_addresses, recipients
-from oven_controller.process import signals, terminal
-from oven_controller.process.child import Child, how, short
-from oven_controller.protocol.events import Event
-from oven_controller.runs import relaunch
-from oven_controller.runs.folder import Home, RunFolder, Status
-from oven_controller.runs.log_mirror import Mirror
-from oven_controller.runs.log_watch import Watch
-from oven_controller.runs.relaunch import LearnerRelaunch
-from oven_controller.security import tls
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Keyring
-from oven_controller.server import embedded as servers
-from oven_controller.settings.agents import agent_specs, per_process
 from oven_controller.stack import kg_rules, message_floods
 from oven_controller.stack.agent_keys import revoke
 from oven_controller.stack.line_output import Headless, first_line
@@ -40,6 +22,24 @@ from oven_controller.stack.output import Screen, relay
 from oven_controller.stack.plan import Plan, Pool, export_lines, own_command, pools
 from oven_controller.stack.preflight_checks import Request, check, exposure_warning
 from oven_controller.stack.processes import Processes, Stopped
+from oven_core import plugins
+from oven_core.bus import streams
+from oven_core.bus.connection import Bus
+from oven_core.cancellation import end
+from oven_core.errors import BusError, ConfigError, OvenError, ProcessError
+from oven_core.protocol.events import Event
+from oven_core.security import tls
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import Keyring
+from oven_runs.process import signals, terminal
+from oven_runs.process.child import Child, how, short
+from oven_runs.runs import relaunch
+from oven_runs.runs.folder import Home, RunFolder, Status
+from oven_runs.runs.log_mirror import Mirror
+from oven_runs.runs.log_watch import Watch
+from oven_runs.runs.relaunch import LearnerRelaunch
+from oven_runs.server import embedded as servers
+from oven_runs.settings.agents import agent_specs, per_process
 
 ROLES = ("admin", "learner", "mesh", "history", "kg", "operator", "monitor")
 """One key each; agents and committee members have one by name."""

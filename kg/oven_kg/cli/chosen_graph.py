@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from oven_controller.protocol.messages import Message
+from oven_core.protocol.messages import Message
 from oven_kg.checked_graph import described, is_yaml
 from oven_kg.cli.import_command import large_graph
 from oven_kg.service.endpoints import Answers

@@ -8,10 +8,10 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.plugged_command import PluggedCommand
-from oven_controller.protocol.graph_requests import DiagnoseRequest, Diagnosis, GraphQuery, Phase, QueryAnswer, Symptom
-from oven_controller.terminal_text import say
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.plugged_command import PluggedCommand
+from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, GraphQuery, Phase, QueryAnswer, Symptom
+from oven_core.terminal_text import say
 from oven_kg.checked_graph import described, is_yaml, load, read_graph
 from oven_kg.cli.chosen_graph import answered
 from oven_kg.cli.import_command import about_graph, large_graph, lines

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from oven_controller.errors import ConfigError
-from oven_controller.plugged_command import PluggedCommand
-from oven_controller.terminal_text import say
+from oven_core.errors import ConfigError
+from oven_core.plugged_command import PluggedCommand
+from oven_core.terminal_text import say
 from oven_kg.cli.shared_options import Json
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 Asked = TypeVar("Asked", bound=BaseModel)
 

@@ -13,25 +13,25 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from oven_controller.errors import ConfigError
-from oven_controller.files import read_file
-from oven_controller.log.outcome_reports import OutcomeReports
-from oven_controller.plugged_command import PluggedCommand
-from oven_controller.protocol.graph_requests import (
+from oven_core.errors import ConfigError
+from oven_core.files import read_file
+from oven_core.plugged_command import PluggedCommand
+from oven_core.protocol.graph_requests import (
     Curriculum,
     CurriculumRequest,
     OutcomeReport,
     TokenPrior,
     TokenPriorRequest,
 )
-from oven_controller.runs import log_reader
-from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.security.signing import Keyring
-from oven_controller.terminal_text import say
+from oven_core.security.signing import Keyring
+from oven_core.terminal_text import say
 from oven_kg.cli.chosen_graph import answered
 from oven_kg.cli.shared_options import GraphFile, Json, validated
 from oven_kg.reasoning.posteriors import Posteriors
 from oven_kg.service.posterior_store import read, write
+from oven_runs.log.outcome_reports import OutcomeReports
+from oven_runs.runs import log_reader
+from oven_runs.runs.folder import Home, RunFolder
 
 VOCABULARY_BYTES = 64 * 2**20
 

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import yaml
 
-from oven_controller.errors import ConfigError
-from oven_controller.settings.strict_yaml import load_yaml, place_of, problem_of
+from oven_core.errors import ConfigError
+from oven_runs.settings.strict_yaml import load_yaml, place_of, problem_of
 
 Kind: TypeAlias = Literal["metric", "symptom", "cause", "remedy", "precondition"]
 Relation: TypeAlias = Literal["INDICATES", "CAUSES", "SOLVES", "PREVENTS", "WORSENS", "REQUIRES", "CONTRADICTS"]

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import networkx as nx
 
-from oven_controller.protocol.graph_requests import EvidencePath, GraphInfo
+from oven_core.protocol.graph_requests import EvidencePath, GraphInfo
 from oven_kg.graph.graph_yaml import Edge, Node, Records, Source
 
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import networkx as nx
 
-from oven_controller.mesh.change_requirements import FORMS, NEED
-from oven_controller.protocol.known_actuators import ACTUATORS
+from oven_core.mesh.change_requirements import FORMS, NEED
+from oven_core.protocol.known_actuators import ACTUATORS
 from oven_kg.graph.graph_yaml import SECTIONS, Edge, Node, Records
 
 ENDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_kg.large.arrays import COLUMNS, EDGES, NODES, RELATIONS, Arrays, column_sha, content_sha
 
 TEXT: Final = 1_000

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from oven_controller.errors import ConfigError, reason
-from oven_controller.files import read_file
+from oven_core.errors import ConfigError, reason
+from oven_core.files import read_file
 from oven_kg.large.arrays import COLUMNS, EDGES, NODES, RELATIONS, Arrays, column_sha, content_sha, size
 
 FORMAT: Final = "oven-graph-1"

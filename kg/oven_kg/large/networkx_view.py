@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 import networkx as nx
 import numpy as np
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_kg.large.arrays import Arrays
 from oven_kg.large.folder import open_folder
 from oven_kg.large.networkx.csr import Csr, Integers, Numbers, Rows

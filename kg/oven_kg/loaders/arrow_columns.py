@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_kg.loaders.batches import Column, Where
 from oven_kg.loaders.source import Input, not_utf8
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 SUBJECTS: Final = ("subject", "source", "from", "head", "src", "s", "start")
 RELATIONS: Final = ("predicate", "relation", "rel", "type", "p", "label")

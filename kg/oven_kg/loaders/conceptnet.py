@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_kg.loaders.arrow_columns import texts
 from oven_kg.loaders.batches import Batch, Edges, LeftOut, Licence, Options, Where
 from oven_kg.loaders.separated_values import Layout, batches

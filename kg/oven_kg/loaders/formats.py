@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from oven_controller import plugins
-from oven_controller.errors import ConfigError
+from oven_core import plugins
+from oven_core.errors import ConfigError
 from oven_kg.loaders import graphrag, neo4j_csv
 from oven_kg.loaders.importing import Loader
 from oven_kg.loaders.source import Input

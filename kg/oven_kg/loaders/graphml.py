@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_kg.loaders.batches import Batch, Edge, Node, Options, batched
 from oven_kg.loaders.column_names import RELATED, RELATIONS, WEIGHTS
 from oven_kg.loaders.json_lines import weight_of

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_kg.loaders.batches import Batch, Column, Edges, LeftOut, Nodes, Options
 from oven_kg.loaders.column_names import RELATED
 from oven_kg.loaders.source import Input

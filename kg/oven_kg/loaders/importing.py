@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_kg.large.arrays import Arrays
 from oven_kg.large.builder import Builder, RowError
 from oven_kg.large.faults import circle

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from oven_controller.errors import ConfigError, reason
+from oven_core.errors import ConfigError, reason
 from oven_kg.loaders.batches import Batch, Edge, Options, batched
 from oven_kg.loaders.column_names import columns
 from oven_kg.loaders.source import Input, lines, utf8

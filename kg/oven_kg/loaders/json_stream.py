@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from json.decoder import JSONDecodeError
 from typing import Any, BinaryIO, Final
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_kg.loaders.source import HEAD, Input, not_utf8
 
 ELEMENT: Final = 4 * 2**20

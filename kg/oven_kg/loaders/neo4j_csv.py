@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_kg.loaders.batches import Batch, Edge, Node, Options, batched
 from oven_kg.loaders.column_names import RELATED, WEIGHTS
 from oven_kg.loaders.json_lines import LINE, weight_of

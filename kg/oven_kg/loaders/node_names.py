@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 
 class NodeNames:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_kg.large.builder import TEXT
 from oven_kg.loaders.arrow_columns import numbers, texts
 from oven_kg.loaders.batches import BATCH, Batch, Edges, Options, Where

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from oven_controller.errors import ConfigError, reason
+from oven_core.errors import ConfigError, reason
 from oven_kg.loaders.batches import BATCH, Batch, Column, Edges, LeftOut, Options
 from oven_kg.loaders.source import HEAD, Input, lines
 from oven_kg.loaders.xml_events import XmlEvents

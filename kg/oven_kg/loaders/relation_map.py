@@ -10,9 +10,9 @@ from typing import Final
 
 import yaml
 
-from oven_controller.errors import ConfigError
-from oven_controller.files import read_file
-from oven_controller.settings.strict_yaml import load_yaml, place_of, problem_of
+from oven_core.errors import ConfigError
+from oven_core.files import read_file
+from oven_runs.settings.strict_yaml import load_yaml, place_of, problem_of
 
 OTHERS: Final = "*"
 """The key of a map for all relations that it does not name."""

@@ -13,8 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from oven_controller.errors import ConfigError
-from oven_controller.files import longest_csv_field
+from oven_core.errors import ConfigError
+from oven_core.files import longest_csv_field
 from oven_kg.loaders.batches import Where
 from oven_kg.loaders.source import HEAD, Input, lines
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from oven_controller.errors import ConfigError, reason
+from oven_core.errors import ConfigError, reason
 
 HEAD: Final = 64 * 1024
 """Bytes of the unpacked file by which its format is told."""

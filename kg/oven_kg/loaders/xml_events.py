@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from xml.parsers import expat
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_kg.loaders.source import Input
 
 DEPTH: Final = 64

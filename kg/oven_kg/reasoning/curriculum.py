@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from oven_controller.protocol.graph_requests import Curriculum, CurriculumRequest, Mastery, UnmetPrerequisite
+from oven_core.protocol.graph_requests import Curriculum, CurriculumRequest, Mastery, UnmetPrerequisite
 from oven_kg.graph.knowledge import Knowledge
 
 if TYPE_CHECKING:

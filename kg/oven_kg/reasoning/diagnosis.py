@@ -17,8 +17,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal, cast
 
-from oven_controller.mesh.change_requirements import met
-from oven_controller.protocol.graph_requests import Cause, DiagnoseRequest, Diagnosis, EvidencePath, Remedy, Symptom
+from oven_core.mesh.change_requirements import met
+from oven_core.protocol.graph_requests import Cause, DiagnoseRequest, Diagnosis, EvidencePath, Remedy, Symptom
 from oven_kg.graph.graph_yaml import Edge, Node
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.reasoning.posteriors import NOTHING, Learnt

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from oven_controller.mesh.change_requirements import covers
-from oven_controller.protocol.graph_requests import EvidencePath, Judgement, JudgeRequest
+from oven_core.mesh.change_requirements import covers
+from oven_core.protocol.graph_requests import EvidencePath, Judgement, JudgeRequest
 from oven_kg.graph.graph_yaml import Node
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.reasoning.diagnosis import arguments, path, posterior, severities, unmet, weigh

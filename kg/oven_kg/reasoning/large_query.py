@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.graph_requests import GraphQuery, QueryAnswer, QueryRow
+from oven_core.errors import ConfigError
+from oven_core.protocol.graph_requests import GraphQuery, QueryAnswer, QueryRow
 from oven_kg.large.arrays import Arrays
 from oven_kg.large.pagerank import RandomWalk
 from oven_kg.large.paths import shortest_path, within

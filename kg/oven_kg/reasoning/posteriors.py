@@ -28,8 +28,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from oven_controller.errors import ConfigError, reason
-from oven_controller.protocol.graph_requests import OutcomeReport
+from oven_core.errors import ConfigError, reason
+from oven_core.protocol.graph_requests import OutcomeReport
 from oven_kg.graph.graph_yaml import Edge
 from oven_kg.reasoning.thompson import Draw
 

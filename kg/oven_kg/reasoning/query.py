@@ -12,8 +12,8 @@ from collections import Counter
 from functools import cache
 from typing import Final
 
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.graph_requests import GraphQuery, QueryAnswer, QueryRow
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.graph_requests import GraphQuery, QueryAnswer, QueryRow
 from oven_kg.graph.knowledge import Knowledge
 
 RESTART: Final = 0.15

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import ValidationError
 
-from oven_controller.errors import ConfigError
-from oven_controller.mesh.actuator_values import clip
-from oven_controller.protocol.graph_requests import (
+from oven_core.errors import ConfigError
+from oven_core.mesh.actuator_values import clip
+from oven_core.protocol.graph_requests import (
     CurriculumRequest,
     DiagnoseRequest,
     GraphInfoRequest,
@@ -25,7 +25,7 @@ from oven_controller.protocol.graph_requests import (
     OutcomeTaken,
     TokenPriorRequest,
 )
-from oven_controller.protocol.messages import Message
+from oven_core.protocol.messages import Message
 from oven_kg.checked_graph import load
 from oven_kg.graph.graph_yaml import Edge
 from oven_kg.graph.knowledge import Knowledge

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from oven_controller.protocol.graph_requests import CurriculumRequest, GraphQuery, TokenPriorRequest
-from oven_controller.protocol.messages import Message
+from oven_core.protocol.graph_requests import CurriculumRequest, GraphQuery, TokenPriorRequest
+from oven_core.protocol.messages import Message
 from oven_kg.large.arrays import Arrays
 from oven_kg.large.folder import open_folder
 from oven_kg.reasoning.curriculum import curriculum, required_in

@@ -13,13 +13,13 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError, OvenError
-from oven_controller.log.outcome_reports import OutcomeReports
-from oven_controller.protocol.graph_requests import OutcomeReport
-from oven_controller.runs.log_sources import batches
-from oven_controller.security.signing import Keyring
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError, OvenError
+from oven_core.protocol.graph_requests import OutcomeReport
+from oven_core.security.signing import Keyring
 from oven_kg.service.endpoints import Answers
+from oven_runs.log.outcome_reports import OutcomeReports
+from oven_runs.runs.log_sources import batches
 
 log = logging.getLogger("oven.kg")
 

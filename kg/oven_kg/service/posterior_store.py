@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oven_controller.errors import ConfigError
-from oven_controller.files import write_atomic
-from oven_controller.protocol.graph_requests import OutcomeReport, OutcomeTaken
+from oven_core.errors import ConfigError
+from oven_core.files import write_atomic
+from oven_core.protocol.graph_requests import OutcomeReport, OutcomeTaken
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.reasoning.posteriors import Posteriors
 from oven_kg.service.endpoints import Answers

@@ -22,14 +22,14 @@ import typer
 from nats.micro.request import Request, ServiceError
 from nats.micro.service import ServiceConfig
 
-from oven_controller.bus.connection import PATIENT_S, Bus
-from oven_controller.bus.nats_client import reply_subject
-from oven_controller.cancellation import call_at_end, end
-from oven_controller.errors import OvenError
-from oven_controller.mesh.actuator_values import clip
-from oven_controller.protocol import names
-from oven_controller.protocol.graph_requests import RequestPart, TokenPriorRequest
-from oven_controller.security.credentials import Credentials
+from oven_core.bus.connection import PATIENT_S, Bus
+from oven_core.bus.nats_client import reply_subject
+from oven_core.cancellation import call_at_end, end
+from oven_core.errors import OvenError
+from oven_core.mesh.actuator_values import clip
+from oven_core.protocol import names
+from oven_core.protocol.graph_requests import RequestPart, TokenPriorRequest
+from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.service import token_prior_process
 from oven_kg.service.endpoints import Answers, opened, read

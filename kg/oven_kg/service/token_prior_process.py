@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from oven_controller.errors import ConfigError, OvenError
+from oven_core.errors import ConfigError, OvenError
 
 LIMIT_S: Final = 120.0
 """How long one may take, in seconds, and of processor time, too, so that it ends where its starter was killed."""

@@ -7,8 +7,8 @@ import binascii
 from dataclasses import dataclass, field
 from typing import Final
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.graph_requests import PartTaken, RequestPart
+from oven_core.errors import ConfigError
+from oven_core.protocol.graph_requests import PartTaken, RequestPart
 
 MOST: Final = 4
 """Uploads under way at a time: one run has one learner, which makes one."""

@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.graph_requests import TokenPrior, TokenPriorRequest
-from oven_controller.protocol.token_scores import encode, tokens_in, vocabulary_sha
+from oven_core.errors import ConfigError
+from oven_core.protocol.graph_requests import TokenPrior, TokenPriorRequest
+from oven_core.protocol.token_scores import encode, tokens_in, vocabulary_sha
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.token_prior.label_scores import Encode, node_importance, token_scores, top, words
 

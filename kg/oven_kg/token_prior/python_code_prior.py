@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from oven_controller.protocol.token_scores import decode, encode, vocabulary_sha
+from oven_core.protocol.token_scores import decode, encode, vocabulary_sha
 from oven_kg.token_prior.label_scores import PREFIXES, node_importance, token_scores, top
 from oven_kg.token_prior.prior import Longest
 

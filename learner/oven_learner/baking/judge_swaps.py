@@ -9,13 +9,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.judge_spec import JudgeSpec, actuator_of
-from oven_controller.protocol.messages import Receipt
-from oven_controller.settings.committee_settings import MemberSettings
-from oven_controller.settings.judges import first_problem
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.judge_spec import JudgeSpec, actuator_of
+from oven_core.protocol.messages import Receipt
 from oven_learner.baking.operator_commands import CommandRefusedError
 from oven_learner.rewards import Committee
+from oven_runs.settings.committee_settings import MemberSettings
+from oven_runs.settings.judges import first_problem
 
 Command = Callable[..., Receipt | None]
 """Has an operator's command carried out; raises CommandRefusedError."""

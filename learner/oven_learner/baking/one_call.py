@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.baking.own_stack import OwnStack, Place
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.completions.redaction import Redact

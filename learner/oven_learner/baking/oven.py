@@ -10,11 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.judge_spec import JudgeSpec
-from oven_controller.protocol.messages import Receipt
-from oven_controller.settings.committee_settings import CommitteeSettings
-from oven_controller.settings.judges import check_judge
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.judge_spec import JudgeSpec
+from oven_core.protocol.messages import Receipt
 from oven_learner.baking import judge_swaps, operator_commands, own_stack
 from oven_learner.baking.operator_commands import ANSWER_S, CommandRefusedError
 from oven_learner.client.client import OvenClient
@@ -22,6 +20,8 @@ from oven_learner.rewards import Committee
 from oven_learner.rewards.draft_verifier import DraftVerifier
 from oven_learner.teachers import TeacherConfig
 from oven_learner.teachers.named_teachers import NamedTeachers
+from oven_runs.settings.committee_settings import CommitteeSettings
+from oven_runs.settings.judges import check_judge
 
 TEACHER = "teacher.active"
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oven_controller.errors import ConfigError, ProcessError
+from oven_core.errors import ConfigError, ProcessError
 
 READY_S = 120.0
 """So long a stack may take until it waits for its learner."""

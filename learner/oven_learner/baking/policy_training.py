@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import MetricSpec
-from oven_controller.runs import relaunch
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import OwnStack, Place, within
 from oven_learner.baking.step_calls import StepCalls
@@ -22,6 +21,7 @@ from oven_learner.policies import Policy, PolicyTrainer, PolicyTrainerConfig, ch
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.rule_members import RewardFunction
 from oven_learner.teachers import TeacherConfig
+from oven_runs.runs import relaunch
 
 log = logging.getLogger("oven.learner")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 
-from oven_controller.errors import ConfigError, reason
+from oven_core.errors import ConfigError, reason
 
 Call = tuple[Callable[[], object], "Future[object]"]
 

@@ -14,9 +14,8 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import MetricSpec
-from oven_controller.settings.committee_settings import MemberSettings
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import OwnStack, Place, within
 from oven_learner.baking.step_calls import StepCalls
@@ -34,6 +33,7 @@ from oven_learner.rewards.draft_verifier import DraftVerifier, sentence_encoder
 from oven_learner.rewards.rule_members import RewardFunction
 from oven_learner.teachers import TeacherConfig, Teachers
 from oven_learner.teachers.checks import rows
+from oven_runs.settings.committee_settings import MemberSettings
 
 BETA = 0.1
 """Of the KL term, where there is a teacher and no `beta` is given."""

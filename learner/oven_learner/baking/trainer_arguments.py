@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from oven_controller.errors import ConfigError, UnknownNameError
+from oven_core.errors import ConfigError, UnknownNameError
 
 
 def check_names(given: Mapping[str, Any], known: Iterable[str], called: Mapping[str, str], owner: str) -> None:

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from oven_controller.errors import reason
-from oven_controller.protocol.messages import Decision, Value
+from oven_core.errors import reason
+from oven_core.protocol.messages import Decision, Value
 from oven_learner.actuators import DONE, Actuators, Applied, Proof, difference
 from oven_learner.client.run_actions import Run
 from oven_learner.ranks import Ranks

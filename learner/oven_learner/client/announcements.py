@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from oven_controller.errors import UnknownNameError, reason
-from oven_controller.protocol.messages import ActuatorSpec
+from oven_core.errors import UnknownNameError, reason
+from oven_core.protocol.messages import ActuatorSpec
 from oven_learner.actuators import Actuators, with_value
 from oven_learner.ranks import Ranks
 

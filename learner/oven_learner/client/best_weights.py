@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from oven_controller.errors import reason
-from oven_controller.protocol.actions import BEST
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.errors import reason
+from oven_core.protocol.actions import BEST
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators, Applied
 from oven_learner.ranks import Ranks
 

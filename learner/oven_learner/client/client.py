@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Self
 
-from oven_controller.errors import reason
-from oven_controller.protocol.actions import BEST
-from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.messages import (
+from oven_core.errors import reason
+from oven_core.protocol.actions import BEST
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.messages import (
     ActuatorSpec,
     Horizon,
     LearnerMessage,
@@ -22,9 +22,9 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Value,
 )
-from oven_controller.protocol.operator_messages import OperatorCommand
-from oven_controller.protocol.rules import Rules
-from oven_controller.protocol.trial_messages import TrialStarted
+from oven_core.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.rules import Rules
+from oven_core.protocol.trial_messages import TrialStarted
 from oven_learner.actuators import Actuators, Applied
 from oven_learner.client.adopted_decisions import AdoptedDecisions
 from oven_learner.client.announcements import Announcements

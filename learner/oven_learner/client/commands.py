@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.actuators import Applied
 from oven_learner.client.hold_and_stop import LOCAL, OBEYED, RunState
 from oven_learner.client.judge_offers import JudgeOffers, Offered, of_judges

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
-from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.actuators import Applied
 
 OBEYED = {"hold": "run.hold", "resume": "run.hold", "stop": "run.stop"}

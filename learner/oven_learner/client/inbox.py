@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from oven_controller.protocol.messages import Decision, StepClosed
-from oven_controller.protocol.operator_messages import OperatorCommand
-from oven_controller.protocol.trial_messages import TrialStarted
+from oven_core.protocol.messages import Decision, StepClosed
+from oven_core.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.trial_messages import TrialStarted
 from oven_learner.client.hold_and_stop import LOCAL, has_unanswered_command
 from oven_learner.client.judge_offers import Offered
 from oven_learner.link.link_interface import Link

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from oven_controller.errors import OvenError, UnknownNameError, reason
-from oven_controller.protocol.judge_spec import JudgeSpec, actuator_of, member_of
-from oven_controller.protocol.operator_messages import JUDGES, OperatorCommand
+from oven_core.errors import OvenError, UnknownNameError, reason
+from oven_core.protocol.judge_spec import JudgeSpec, actuator_of, member_of
+from oven_core.protocol.operator_messages import JUDGES, OperatorCommand
 from oven_learner.actuators import Actuators, Applied, Seats, Status
 
 log = logging.getLogger("oven.learner")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
-from oven_controller.errors import BusError, ConfigError, OvenError, UnknownNameError, reason
-from oven_controller.protocol.judge_spec import JudgeSpec, member_of
-from oven_controller.protocol.messages import ActuatorSpec, Value
-from oven_controller.protocol.rules import Rules
+from oven_core.errors import BusError, ConfigError, OvenError, UnknownNameError, reason
+from oven_core.protocol.judge_spec import JudgeSpec, member_of
+from oven_core.protocol.messages import ActuatorSpec, Value
+from oven_core.protocol.rules import Rules
 from oven_learner.actuators import DONE, Actuators, Applied, difference
 from oven_learner.client.hold_and_stop import OBEYED
 from oven_learner.link.link_interface import Link

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from oven_controller.errors import reason
-from oven_controller.protocol.messages import LearnerMessage
-from oven_controller.protocol.trial_messages import ArmReading, BranchObservation, TrialEnded, TrialStarted
+from oven_core.errors import reason
+from oven_core.protocol.messages import LearnerMessage
+from oven_core.protocol.trial_messages import ArmReading, BranchObservation, TrialEnded, TrialStarted
 from oven_learner.actuators import Actuators, Applied
 from oven_learner.ranks import Ranks
 from oven_learner.trials.branchable import Branchable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from oven_controller.bus.streams import COMPLETION_BYTES
-from oven_controller.protocol.completion_messages import MemberScores, SampledGroup, ShownCompletion, ShownText
+from oven_core.bus.streams import COMPLETION_BYTES
+from oven_core.protocol.completion_messages import MemberScores, SampledGroup, ShownCompletion, ShownText
 from oven_learner.completions.parcel import END_SHARE, Cut, cut
 
 HEADERS_BYTES = 1024

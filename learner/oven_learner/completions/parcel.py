@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from oven_controller.settings.completions import CompletionsSettings
 from oven_learner.completions.plain_text import encodable, joined
 from oven_learner.completions.redaction import Redact
 from oven_learner.completions.sample import MemberVerdict, Place, Sample
+from oven_runs.settings.completions import CompletionsSettings
 
 Cut: TypeAlias = tuple[str, int, str]
 """A text's beginning, how many characters are left out, and what follows those."""

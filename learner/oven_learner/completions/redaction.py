@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from oven_controller import plugins
-from oven_controller.errors import ConfigError
+from oven_core import plugins
+from oven_core.errors import ConfigError
 
 Redact: TypeAlias = Callable[[str], str]
 """From a prompt, a completion or a reason to what may be shown of it. It is called in a thread of the training's

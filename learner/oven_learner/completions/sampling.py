@@ -7,12 +7,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from oven_controller.errors import ConfigError
-from oven_controller.settings.completions import CompletionsSettings
+from oven_core.errors import ConfigError
 from oven_learner.completions.parcel import Shown, parcel_of
 from oven_learner.completions.redaction import Redact, redaction
 from oven_learner.completions.sample import Place, Sample
 from oven_learner.completions.schedule import SampleSchedule
+from oven_runs.settings.completions import CompletionsSettings
 
 
 class Sampling:

@@ -10,9 +10,8 @@ from typing import Any
 from torch.distributed.checkpoint.stateful import Stateful
 from transformers import Trainer
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import MetricSpec
-from oven_controller.runs import relaunch
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.client.held_out_evaluation import Measured
@@ -28,6 +27,7 @@ from oven_learner.link.link_interface import Link
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.rewards.committee import Committee
 from oven_learner.teachers import Teachers
+from oven_runs.runs import relaunch
 
 COMMITTEE = "committee"
 """What a checkpoint keeps of the committee stands under this name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.hf.branch import TrainerBranch
 from oven_learner.hf.save_schedule import StepBudget
 from oven_learner.hf.step_hooks import StepHook

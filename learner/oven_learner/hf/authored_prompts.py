@@ -18,10 +18,8 @@ from typing import Any
 from pydantic import ValidationError
 from transformers import Trainer, TrainerControl
 
-from oven_controller.errors import ConfigError, reason
-from oven_controller.protocol.messages import MetricSpec
-from oven_controller.runs.authored_prompts import CHARACTERS, AuthoredPrompt, Batch, Topic, read_prompts, write_topics
-from oven_controller.settings.language_models import AuthorSettings
+from oven_core.errors import ConfigError, reason
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.hf.prompts.admission import Admission, key_of, text_of
@@ -30,6 +28,8 @@ from oven_learner.hf.prompts.source import PromptSource
 from oven_learner.hf.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
+from oven_runs.runs.authored_prompts import CHARACTERS, AuthoredPrompt, Batch, Topic, read_prompts, write_topics
+from oven_runs.settings.language_models import AuthorSettings
 
 log = logging.getLogger("oven.learner")
 

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 from transformers import DefaultFlowCallback, PrinterCallback, ProgressCallback, Trainer
 from transformers.trainer_callback import CallbackHandler, ExportableState
 
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.hf import trainer_snapshot
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.epoch_extension import EpochExtension

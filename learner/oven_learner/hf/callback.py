@@ -16,9 +16,9 @@ import torch
 from torch.distributed.checkpoint.stateful import Stateful
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from oven_controller.mesh.code_hash import mesh_code_hash
-from oven_controller.protocol.actions import EVALUATE
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.mesh.code_hash import mesh_code_hash
+from oven_core.protocol.actions import EVALUATE
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.client import training_names
 from oven_learner.client.client import OvenClient

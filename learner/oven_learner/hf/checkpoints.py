@@ -23,12 +23,12 @@ import torch
 from torch.distributed.checkpoint.stateful import Stateful
 from transformers import Trainer
 
-from oven_controller.errors import ConfigError, OvenError, reason
-from oven_controller.runs import relaunch
-from oven_controller.runs.relaunch import Relaunch
+from oven_core.errors import ConfigError, OvenError, reason
 from oven_learner import ranks
 from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.checkpoint_record import Record
+from oven_runs.runs import relaunch
+from oven_runs.runs.relaunch import Relaunch
 
 log = logging.getLogger("oven.learner")
 

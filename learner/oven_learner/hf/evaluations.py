@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainerControl
 
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured, means
 from oven_learner.hf.step_hooks import StepEnd, StepHook

@@ -8,8 +8,8 @@ from typing import Any
 
 from transformers import Trainer
 
-from oven_controller.mesh.state import held_out
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.mesh.state import held_out
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.hf.branch import TrainerBranch
 from oven_learner.hf.evaluations import UserEvaluation

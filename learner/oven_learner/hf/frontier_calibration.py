@@ -13,14 +13,14 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from oven_controller.errors import ConfigError, OvenError, reason
-from oven_controller.files import write_atomic
-from oven_controller.protocol.messages import MetricSpec
-from oven_controller.runs import probe_set
-from oven_controller.settings.committee_settings import FrontierSettings
+from oven_core.errors import ConfigError, OvenError, reason
+from oven_core.files import write_atomic
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.frontier.policy_reading import PolicyReading, Reading
 from oven_learner.hf.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
+from oven_runs.runs import probe_set
+from oven_runs.settings.committee_settings import FrontierSettings
 
 log = logging.getLogger("oven.learner")
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import IterableDataset, Subset
 
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.held_out_evaluation import better
 from oven_learner.hf.evaluations import UserEvaluation
 from oven_learner.hf.step_metrics import EVAL

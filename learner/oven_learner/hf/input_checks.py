@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.completions.plain_text import as_text
 
 ON_POLICY = ("GRPOTrainer", "RLOOTrainer", "DistillationTrainer")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.hf.step_hooks import StepEnd, StepHook
 
 UNSCORED = MetricSpec(name="rewards/unscored", better="down", unit="completions without any reward (None or NaN)")

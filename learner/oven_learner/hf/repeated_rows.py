@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import Trainer
 
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.hf.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks

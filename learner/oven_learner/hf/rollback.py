@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from transformers import Trainer
 
-from oven_controller.runs import relaunch
 from oven_learner.hf import trainer_snapshot
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
 from oven_learner.rollback.kept_state import Rollback
 from oven_learner.rollback.on_disk import OnDisk, Resumable
+from oven_runs.runs import relaunch
 
 
 def choose_rollback(

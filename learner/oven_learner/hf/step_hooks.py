@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import Trainer, TrainerControl
 
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.client import OvenClient
 from oven_learner.optim.gauges import OptimizerGauges
 from oven_learner.optim.lr_scale import LearningRateScale

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import Trainer
 
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.hf.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_learner.teachers.registry import has_reference

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from transformers import Trainer, TrainerControl
 
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.client import OvenClient
 from oven_learner.hf.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.rewards import Committee
 from oven_learner.rewards.draft_verifier import DraftVerifier, TeacherDrafts
 from oven_learner.teachers import Teachers

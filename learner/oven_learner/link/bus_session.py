@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
-from oven_controller.bus.connection import CONNECT_S, PATIENT_S, Bus
-from oven_controller.cancellation import end
-from oven_controller.errors import BusError
-from oven_controller.security.credentials import Credentials
+from oven_core.bus.connection import CONNECT_S, PATIENT_S, Bus
+from oven_core.cancellation import end
+from oven_core.errors import BusError
+from oven_core.security.credentials import Credentials
 from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import RETRY_MOST_S, RETRY_S, LogWriter
 from oven_learner.link.outage_log import OutageLog

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.rules import Rules
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import LEARNER, Signer, load_keys
-from oven_controller.settings.committee_settings import CommitteeSettings
-from oven_controller.settings.completions import CompletionsSettings
-from oven_controller.settings.model import ATTACHED
-from oven_controller.telemetry import tracing
+from oven_core.errors import ConfigError
+from oven_core.protocol.rules import Rules
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import LEARNER, Signer, load_keys
+from oven_core.telemetry import tracing
 from oven_learner.link.link_interface import Link
 from oven_learner.link.process_link import POLL_S, ProcessLink
+from oven_runs.settings.committee_settings import CommitteeSettings
+from oven_runs.settings.completions import CompletionsSettings
+from oven_runs.settings.model import ATTACHED
 
 log = logging.getLogger("oven.learner")
 

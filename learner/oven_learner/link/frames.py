@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oven_controller.protocol.messages import LogMessage
-from oven_controller.security.credentials import Credentials
+from oven_core.protocol.messages import LogMessage
+from oven_core.security.credentials import Credentials
 from oven_learner.link import pipes
 from oven_learner.link.link_interface import Make, PendingObservation
 

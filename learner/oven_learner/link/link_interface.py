@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from oven_controller.protocol.messages import LearnerMessage, LogMessage, Observation
+from oven_core.protocol.messages import LearnerMessage, LogMessage, Observation
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
 

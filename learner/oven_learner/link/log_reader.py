@@ -6,14 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from oven_controller.bus.connection import Bus
-from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.messages import Decision, LogMessage, RunStarted, StepClosed
-from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.operator_messages import OperatorCommand
-from oven_controller.protocol.trial_messages import TrialStarted
-from oven_controller.security.signing import Keyring
-from oven_controller.telemetry import tracing
+from oven_core.bus.connection import Bus
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.messages import Decision, LogMessage, RunStarted, StepClosed
+from oven_core.protocol.names import Subjects
+from oven_core.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.trial_messages import TrialStarted
+from oven_core.security.signing import Keyring
+from oven_core.telemetry import tracing
 from oven_learner.link.link_interface import message_id
 from oven_learner.link.resume_state import ResumeState, check_signer, read_resume_state
 

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from oven_controller.bus.connection import Bus
-from oven_controller.bus.streams import LOG_BYTES
-from oven_controller.errors import BusError
-from oven_controller.protocol.messages import LearnerMessage, RunEnded
-from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.subjects import learner_subject, patterns_by
-from oven_controller.telemetry import tracing
+from oven_core.bus.connection import Bus
+from oven_core.bus.streams import LOG_BYTES
+from oven_core.errors import BusError
+from oven_core.protocol.messages import LearnerMessage, RunEnded
+from oven_core.protocol.names import Subjects
+from oven_core.protocol.subjects import learner_subject, patterns_by
+from oven_core.telemetry import tracing
 from oven_learner.link import spans
 from oven_learner.link.link_interface import Make, message_id
 from oven_learner.link.outage_log import OutageLog

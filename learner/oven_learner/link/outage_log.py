@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from oven_controller.errors import OvenError, reason
+from oven_core.errors import OvenError, reason
 
 log = logging.getLogger("oven.learner")
 

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from oven_controller.bus.log import Entry
-from oven_controller.telemetry.span import Span
+from oven_core.bus.log import Entry
+from oven_core.telemetry.span import Span
 from oven_learner.link.link_interface import Make
 
 log = logging.getLogger("oven.learner")

@@ -14,7 +14,7 @@ import tempfile
 from collections import deque
 from typing import Any
 
-from oven_controller.errors import reason
+from oven_core.errors import reason
 
 log = logging.getLogger("oven.learner")
 

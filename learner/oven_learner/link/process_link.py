@@ -23,12 +23,12 @@ from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
-from oven_controller.bus.log import Entry
-from oven_controller.errors import OvenError, ProcessError, reason
-from oven_controller.protocol.messages import LogMessage, RunEnded
-from oven_controller.protocol.subjects import learner_subject
-from oven_controller.security.credentials import Credentials
-from oven_controller.telemetry import tracing
+from oven_core.bus.log import Entry
+from oven_core.errors import OvenError, ProcessError, reason
+from oven_core.protocol.messages import LogMessage, RunEnded
+from oven_core.protocol.subjects import learner_subject
+from oven_core.security.credentials import Credentials
+from oven_core.telemetry import tracing
 from oven_learner.link import spool
 from oven_learner.link.frames import (
     BEGIN,

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.judge_spec import JudgeSpec
-from oven_controller.protocol.messages import ActuatorSpec, Decision, Observation, Receipt, RunEnded, RunStarted, Value
-from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.operator_messages import TO_LEARNER, OperatorCommand
-from oven_controller.protocol.subjects import patterns_by
-from oven_controller.protocol.trial_messages import TrialEnded
-from oven_controller.security.signing import LEARNER, Keyring
+from oven_core.bus.connection import Bus
+from oven_core.errors import ConfigError
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.judge_spec import JudgeSpec
+from oven_core.protocol.messages import ActuatorSpec, Decision, Observation, Receipt, RunEnded, RunStarted, Value
+from oven_core.protocol.names import Subjects
+from oven_core.protocol.operator_messages import TO_LEARNER, OperatorCommand
+from oven_core.protocol.subjects import patterns_by
+from oven_core.protocol.trial_messages import TrialEnded
+from oven_core.security.signing import LEARNER, Keyring
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError
-from oven_controller.protocol.names import Subjects
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError
+from oven_core.protocol.names import Subjects
 from oven_learner.completions.message import wire_of
 from oven_learner.link.pipes import Outlet, packed_atoms
 

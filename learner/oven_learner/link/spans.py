@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from oven_controller.protocol.messages import LearnerMessage, Observation, Receipt
-from oven_controller.telemetry import tracing
-from oven_controller.telemetry.span import Attribute, Span
+from oven_core.protocol.messages import LearnerMessage, Observation, Receipt
+from oven_core.telemetry import tracing
+from oven_core.telemetry.span import Attribute, Span
 
 
 @dataclass(frozen=True, slots=True, eq=False)

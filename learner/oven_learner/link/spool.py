@@ -6,11 +6,11 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from oven_controller.bus.log import Entry
-from oven_controller.errors import OvenError
-from oven_controller.runs.spool import Kept, Spool
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Signer
+from oven_core.bus.log import Entry
+from oven_core.errors import OvenError
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import Signer
+from oven_runs.runs.spool import Kept, Spool
 
 log = logging.getLogger("oven.learner")
 

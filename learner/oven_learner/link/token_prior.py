@@ -16,12 +16,12 @@ from typing import Final, Literal
 
 from pydantic import ValidationError
 
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError, ConfigError
-from oven_controller.protocol import names
-from oven_controller.protocol.graph_requests import PartTaken, RequestPart, TokenPrior, TokenPriorRequest
-from oven_controller.protocol.permissions import kg_inbox
-from oven_controller.protocol.token_scores import decode, vocabulary_sha
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError, ConfigError
+from oven_core.protocol import names
+from oven_core.protocol.graph_requests import PartTaken, RequestPart, TokenPrior, TokenPriorRequest
+from oven_core.protocol.permissions import kg_inbox
+from oven_core.protocol.token_scores import decode, vocabulary_sha
 from oven_learner.link.find_controller import Connection
 
 DEADLINE_S: Final = 150.0
@@ -41,7 +41,7 @@ class ServedPrior:
     scores: dict[int, float]
     """Token id → score; tokens that are not in it have none."""
     blob: bytes
-    """The scores as a file may hold them (oven_controller.protocol.token_scores)."""
+    """The scores as a file may hold them (oven_core.protocol.token_scores)."""
     graph: str
     """SHA-256 of the graph that gave them."""
     ablation: str

@@ -13,14 +13,13 @@ import sys
 import time
 from typing import Any
 
-from oven_controller.bus.connection import Bus
-from oven_controller.cancellation import end
-from oven_controller.errors import BusError, OvenError
-from oven_controller.process.cpu_affinity import lower_priority
-from oven_controller.protocol.messages import LogMessage, Observation
-from oven_controller.runs.spool import Spool, append
-from oven_controller.security.signing import Keyring
-from oven_controller.telemetry import tracing
+from oven_core.bus.connection import Bus
+from oven_core.cancellation import end
+from oven_core.cpu_affinity import lower_priority
+from oven_core.errors import BusError, OvenError
+from oven_core.protocol.messages import LogMessage, Observation
+from oven_core.security.signing import Keyring
+from oven_core.telemetry import tracing
 from oven_learner.link import spool
 from oven_learner.link.bus_session import BusSession
 from oven_learner.link.frames import BEGIN, GRACE_S, Closing, Frame, LogItem, Resumed, Status, WorkerConfig
@@ -31,6 +30,7 @@ from oven_learner.link.machine_readings import MachineReadings
 from oven_learner.link.outage_log import OutageLog
 from oven_learner.link.pipes import Flag, Inlet, Outlet, packed
 from oven_learner.link.samples import SamplePublisher
+from oven_runs.runs.spool import Spool, append
 
 log = logging.getLogger("oven.learner")
 

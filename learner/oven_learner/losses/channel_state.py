@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 FILE = "channels.pt"
 """In a checkpoint: the state of each channel that has a module."""

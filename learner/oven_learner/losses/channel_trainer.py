@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import ProcessorMixin
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.losses import channel_state
 from oven_learner.losses.channel import Channel, check_channels
 from oven_learner.losses.channel_metrics import record

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 IGNORED = -100
 """ULDLoss's label of what is not scored."""

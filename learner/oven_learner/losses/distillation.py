@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.losses.channel import Channel, Tally
 from oven_learner.losses.completion_logits import completion_logits, padded
 from oven_learner.losses.cross_tokenizer import CrossTokenizer

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from accelerate.utils import gather_object
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.losses.generated import Generated
 
 Template: TypeAlias = str | Callable[[Mapping[str, Any], str], str | None]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, silu
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.losses.channel import Channel, Tally
 from oven_learner.losses.text_trainer import HIDDEN, IGNORED
 

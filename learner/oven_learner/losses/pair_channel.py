@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from oven_controller.errors import ConfigError
-from oven_controller.traces.records import Pair
+from oven_core.errors import ConfigError
 from oven_learner.losses.channel import Channel, Tally
 from oven_learner.losses.completion_logits import completion_logits, padded
 from oven_learner.losses.pair_sampler import PairSampler
 from oven_learner.losses.pair_tokens import PairTokens, tokenized
+from oven_runs.traces.records import Pair
 
 
 class PairChannel(Channel):

@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oven_controller.errors import ConfigError
-from oven_controller.traces.formats.chat_messages import to_template, to_tool
-from oven_controller.traces.records import Message, Pair, Tool
+from oven_core.errors import ConfigError
+from oven_runs.traces.formats.chat_messages import to_template, to_tool
+from oven_runs.traces.records import Message, Pair, Tool
 
 log = logging.getLogger("oven.learner")
 

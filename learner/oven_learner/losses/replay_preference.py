@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import MetricSpec
-from oven_controller.traces.records import Pair
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.losses.channel import Tally
 from oven_learner.losses.pair_channel import PairChannel
 from oven_learner.losses.pair_tokens import PairTokens
 from oven_learner.teachers.registry import has_reference, reference
+from oven_runs.traces.records import Pair
 
 AT_ONCE = 8
 """Pairs whose reference log-probabilities are computed in one pass: their logits are in memory together."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.losses.channel import Channel, Tally
 from oven_learner.losses.completion_logits import completion_logits, padded
 from oven_learner.losses.generated import Generated

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.losses.channel import Channel, Tally
 from oven_learner.losses.completion_logits import completion_logits, padded
 from oven_learner.losses.generated import Generated

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import Trainer, TrainerCallback
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.losses import channel_state
 from oven_learner.losses.channel import Channel, check_channels
 from oven_learner.losses.channel_metrics import record

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.losses.channel import Channel, Tally
 from oven_learner.losses.text_trainer import IGNORED, LOGITS
 

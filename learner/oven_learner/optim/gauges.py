@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from oven_controller.errors import reason
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.errors import reason
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.optim import update_norm
 
 log = logging.getLogger("oven.learner")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.actuators import Actuators
 from oven_learner.optim import update_norm
 from oven_learner.optim.pre_update_hook import before_update

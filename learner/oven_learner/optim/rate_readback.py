@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from oven_controller.errors import reason
+from oven_core.errors import reason
 from oven_learner.actuators import Actuators
 from oven_learner.optim.lr_scale import LearningRateScale, equal
 from oven_learner.optim.pre_update_hook import before_update

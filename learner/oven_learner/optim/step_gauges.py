@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from oven_controller.errors import reason
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.errors import reason
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.optim import gradient_clip as clipping
 from oven_learner.optim.device_readback import Publish, Readback
 from oven_learner.optim.gauges import ABSENT_IF_NAN, OptimizerGauges

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.policies.policy import Policy, Samples, on_weights
 
 

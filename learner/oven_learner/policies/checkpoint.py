@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch.distributed.checkpoint.stateful import Stateful
 
-from oven_controller.errors import ConfigError, reason
+from oven_core.errors import ConfigError, reason
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.policies.batch import Batch, batch_of
 from oven_learner.policies.conditions import ConditionSource

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 
 @runtime_checkable

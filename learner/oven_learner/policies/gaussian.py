@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.policies import policy_folder
 from oven_learner.policies.policy import Policy, Samples, as_vectors, on_weights
 

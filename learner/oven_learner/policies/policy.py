@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oven_controller.errors import ConfigError, reason
+from oven_core.errors import ConfigError, reason
 from oven_learner.trials.random_state import undisturbed
 
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from oven_controller.errors import ConfigError, reason
-from oven_controller.files import read_file, write_atomic
+from oven_core.errors import ConfigError, reason
+from oven_core.files import read_file, write_atomic
 from oven_learner.policies.policy import Policy
 
 DESCRIPTION, WEIGHTS, SCHEDULER = "policy.json", "policy.safetensors", "scheduler"

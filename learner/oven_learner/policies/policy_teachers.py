@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from oven_controller.errors import ConfigError, TeacherRefusedError, reason
+from oven_core.errors import ConfigError, TeacherRefusedError, reason
 from oven_learner.policies.policy import Policy, Samples, as_vectors, repeated
 from oven_learner.policies.saved_policy import load_policy
 from oven_learner.teachers import LIMIT_BYTES, TeacherConfig, checks, memory

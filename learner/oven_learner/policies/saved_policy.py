@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oven_controller.errors import ConfigError, reason
+from oven_core.errors import ConfigError, reason
 from oven_learner.policies import policy_folder
 from oven_learner.policies.diffusion import DiffusionPolicy, TemporalUNet, diffusers
 from oven_learner.policies.gaussian import GaussianTrajectory, TrajectoryNetwork

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.hf.missing_rewards import INFINITE, UNSCORED
 from oven_learner.policies.policy import repeated

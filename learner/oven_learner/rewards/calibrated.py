@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.completions.plain_text import as_text
 from oven_learner.rewards.calibration_error import binned, brier, null

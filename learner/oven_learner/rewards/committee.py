@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.log.committee_view import abstains
-from oven_controller.protocol import names
-from oven_controller.protocol.committee_requests import Completion, ScoreRequest
-from oven_controller.protocol.judge_spec import OFF, JudgeSpec
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol import names
+from oven_core.protocol.committee_requests import Completion, ScoreRequest
+from oven_core.protocol.judge_spec import OFF, JudgeSpec
+from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.completions.plain_text import as_text
@@ -31,6 +30,7 @@ from oven_learner.rewards.reward_shape import RewardShape
 from oven_learner.rewards.rule_members import Cell, RewardFunction, score_rows
 from oven_learner.rewards.scores import KINDS, NO_DIFFERENCE, Abstention, Verdict
 from oven_learner.rewards.watching import JudgeWatch
+from oven_runs.log.committee_view import abstains
 
 log = logging.getLogger("oven.learner")
 

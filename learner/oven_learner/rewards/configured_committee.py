@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from oven_controller.settings.judges import judge_of
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.configured_rules import with_configured_rules
@@ -14,6 +13,7 @@ from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.reward_shape import RewardShape
 from oven_learner.rewards.rule_members import RewardFunction
+from oven_runs.settings.judges import judge_of
 
 
 def convene(

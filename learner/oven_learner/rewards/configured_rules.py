@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from oven_controller import plugins
-from oven_controller.errors import ConfigError
-from oven_controller.settings.committee_settings import MemberSettings
+from oven_core import plugins
+from oven_core.errors import ConfigError
 from oven_learner.rewards.rule_members import RewardFunction
+from oven_runs.settings.committee_settings import MemberSettings
 
 
 def with_configured_rules(

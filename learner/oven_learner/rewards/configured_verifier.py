@@ -6,10 +6,10 @@ import logging
 import math
 from collections.abc import Iterable, Mapping
 
-from oven_controller.errors import ConfigError
-from oven_controller.settings.committee_settings import MemberSettings
+from oven_core.errors import ConfigError
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.rule_members import RewardFunction
+from oven_runs.settings.committee_settings import MemberSettings
 
 log = logging.getLogger("oven.learner")
 

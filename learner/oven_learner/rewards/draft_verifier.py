@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from oven_controller.errors import ConfigError, reason
+from oven_core.errors import ConfigError, reason
 from oven_learner.trials.random_state import undisturbed
 
 Encoder: TypeAlias = Callable[[Sequence[str]], Tensor]

@@ -30,8 +30,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.rewards import sampling_log_probs
 from oven_learner.rewards.committee import Committee
 

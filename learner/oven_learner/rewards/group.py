@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from oven_controller.protocol.committee_requests import ScoreRequest
+from oven_core.protocol.committee_requests import ScoreRequest
 from oven_learner.rewards.rule_members import Cell
 from oven_learner.rewards.scores import Abstention, Scores, Verdict
 

@@ -8,11 +8,11 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Protocol
 
-from oven_controller.errors import ConfigError
-from oven_controller.log.committee_view import WEIGHTS
-from oven_controller.protocol.judge_spec import JudgeSpec, actuator_of
+from oven_core.errors import ConfigError
+from oven_core.protocol.judge_spec import JudgeSpec, actuator_of
 from oven_learner.actuators import Actuators
 from oven_learner.rewards.live_judges import LiveJudges
+from oven_runs.log.committee_view import WEIGHTS
 
 
 class Asked(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.judge_spec import OFF, JudgeSpec
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.judge_spec import OFF, JudgeSpec
 
 CONFIGURED = "configured"
 """The identity of a member's first judge where only the member itself knows which model that is."""

@@ -21,15 +21,15 @@ from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError
 from pydantic import ValidationError
 
-from oven_controller.bus.connection import Bus
-from oven_controller.cancellation import end
-from oven_controller.errors import OvenError, reason
-from oven_controller.protocol import names
-from oven_controller.protocol.committee_requests import JudgeHealth, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
-from oven_controller.protocol.judge_spec import JudgeSpec
-from oven_controller.protocol.permissions import score_inbox
-from oven_controller.security.credentials import Credentials
-from oven_controller.telemetry import tracing
+from oven_core.bus.connection import Bus
+from oven_core.cancellation import end
+from oven_core.errors import OvenError, reason
+from oven_core.protocol import names
+from oven_core.protocol.committee_requests import JudgeHealth, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
+from oven_core.protocol.judge_spec import JudgeSpec
+from oven_core.protocol.permissions import score_inbox
+from oven_core.security.credentials import Credentials
+from oven_core.telemetry import tracing
 from oven_learner.rewards import scores
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.scores import Abstention, Cost, Verdict, checked, own_kind

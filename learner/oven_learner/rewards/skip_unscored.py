@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.rewards.committee import Committee
 
 SCORED, RAISED = "oven_scored", "oven_raised"

@@ -16,9 +16,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from oven_controller.errors import ConfigError, reason
-from oven_controller.files import write_atomic
-from oven_controller.protocol.messages import Value
+from oven_core.errors import ConfigError, reason
+from oven_core.files import write_atomic
+from oven_core.protocol.messages import Value
 
 RECORD, PART = "oven.json", "oven.part"
 TRAINER_STATE = "trainer_state.json"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from oven_controller.errors import reason
+from oven_core.errors import reason
 from oven_learner.rollback.kept_state import Snapshot
 from oven_learner.rollback.snapshot_schedule import Schedule
 from oven_learner.rollback.snapshot_time_budget import SnapshotTimeBudget

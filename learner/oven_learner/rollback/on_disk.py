@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from oven_controller.runs import relaunch
-from oven_controller.runs.relaunch import Relaunch
 from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.in_memory import Snapshots
 from oven_learner.rollback.kept_state import Snapshot
 from oven_learner.rollback.snapshot_schedule import Schedule
 from oven_learner.rollback.snapshot_time_budget import SnapshotTimeBudget
+from oven_runs.runs import relaunch
+from oven_runs.runs.relaunch import Relaunch
 
 log = logging.getLogger("oven.learner")
 

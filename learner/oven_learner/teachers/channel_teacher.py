@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from oven_controller.errors import TeacherRefusedError, reason
+from oven_core.errors import TeacherRefusedError, reason
 from oven_learner.teachers import checks, memory, model_and_tokenizer, quantization
 from oven_learner.teachers.config import TeacherConfig
 from oven_learner.teachers.placement import as_trainer_asks, chosen_form, place

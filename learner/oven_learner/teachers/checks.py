@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from oven_controller.errors import TeacherRefusedError, reason
+from oven_core.errors import TeacherRefusedError, reason
 from oven_learner.teachers.memory import Form, own_bytes
 from oven_learner.teachers.quantization import footprint
 

@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from oven_controller.errors import ConfigError, UnknownNameError, reason
-from oven_controller.files import read_file
-from oven_controller.settings.strict_yaml import load_yaml, place_of, problem_of
+from oven_core.errors import ConfigError, UnknownNameError, reason
+from oven_core.files import read_file
+from oven_runs.settings.strict_yaml import load_yaml, place_of, problem_of
 
 Kind = Literal["small", "big", "diffusion"]
 Strategy = Literal["resident", "quantized", "offload", "hybrid"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from oven_controller.errors import ConfigError, TeacherRefusedError, reason
+from oven_core.errors import ConfigError, TeacherRefusedError, reason
 from oven_learner.teachers import quantization
 from oven_learner.teachers.config import TeacherConfig
 from oven_learner.teachers.memory import Footprint, Form

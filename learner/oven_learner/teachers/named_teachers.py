@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from oven_controller.errors import ConfigError, TeacherRefusedError, UnknownNameError
+from oven_core.errors import ConfigError, TeacherRefusedError, UnknownNameError
 from oven_learner.teachers import checks, memory
 from oven_learner.teachers.config import TeacherConfig
 from oven_learner.teachers.memory import Form

@@ -17,7 +17,7 @@ from accelerate import cpu_offload, disk_offload
 from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
 from accelerate.utils.offload import save_offload_index
 
-from oven_controller.errors import TeacherRefusedError, reason
+from oven_core.errors import TeacherRefusedError, reason
 
 
 def offload(model: Any, device: torch.device, folder: Path | None = None, *, head_stays: bool = False) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from oven_controller.errors import ConfigError, TeacherRefusedError
+from oven_core.errors import ConfigError, TeacherRefusedError
 from oven_learner.teachers.config import Bits
 from oven_learner.teachers.memory import Footprint
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from accelerate.utils import is_peft_model
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.teachers import checks, memory, model_and_tokenizer, quantization
 from oven_learner.teachers.config import TeacherConfig
 from oven_learner.teachers.memory import Form

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from oven_controller.errors import reason
-from oven_controller.protocol.messages import Value
-from oven_controller.protocol.trial_messages import ArmReading, TrialStarted
+from oven_core.errors import reason
+from oven_core.protocol.messages import Value
+from oven_core.protocol.trial_messages import ArmReading, TrialStarted
 from oven_learner.actuators import DONE, Actuators, Applied, difference
 from oven_learner.ranks import Ranks
 from oven_learner.trials import comparison

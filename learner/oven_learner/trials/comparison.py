@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from oven_controller.protocol.trial_messages import ArmReading
+from oven_core.protocol.trial_messages import ArmReading
 
 LEAST_EXAMPLES = 8
 """Below that a standard error says too little: nothing but the control can be kept."""

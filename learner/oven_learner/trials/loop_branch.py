@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.optim import snapshot
 from oven_learner.trials import random_state
 from oven_learner.trials.tape import Tape

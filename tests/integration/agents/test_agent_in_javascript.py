@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from tests.support.learner_side import ROOT, RUN, Process, Server, serving
 
-from oven_controller.bus.connection import Bus
-from oven_controller.log.replay import replay
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.bus.connection import Bus
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     Decision,
@@ -25,8 +24,9 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.rules import Rules
+from oven_core.protocol.names import Subjects
+from oven_core.protocol.rules import Rules
+from oven_runs.log.replay import replay
 
 EXAMPLES = ROOT / "examples"
 NODE = shutil.which("node")
@@ -93,7 +93,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
     """A run that is 25 ticks old, its mesh, and the agent, which has just joined."""
     async with serving(folder, (SCOUT,)) as server, server.bus("learner") as bus:
         mesh = Process(
-            ["-c", "from oven_controller.replica.service import main; main([])"],
+            ["-c", "from oven_core.replica.service import main; main([])"],
             server.env("mesh"),
             folder / "mesh.log",
         )

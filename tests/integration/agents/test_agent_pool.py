@@ -11,11 +11,11 @@ from tests.integration.agents.test_agent_reconnects import COUNTER, history_of, 
 from tests.integration.conftest import Stack
 from tests.support.learner_side import RUN, Process, Server, serving
 
-from oven_controller.bus.connection import Bus
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import ActuatorSpec, AgentStatus, Horizon, MetricSpec, RunStarted, Vote
-from oven_controller.protocol.names import Subjects
-from oven_controller.security.credentials import Credentials
+from oven_core.bus.connection import Bus
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import ActuatorSpec, AgentStatus, Horizon, MetricSpec, RunStarted, Vote
+from oven_core.protocol.names import Subjects
+from oven_core.security.credentials import Credentials
 
 ON = Subjects(RUN)
 RAISES = '''
@@ -54,7 +54,7 @@ async def test_each_votes_under_its_own_name_whatever_becomes_of_the_others(tmp_
         await say(server, STARTED, *observed(1, 2, 3))
         targets = [str(tmp_path / file) for file in ("counter.py", "raises.py", "counter.py")]
         called = ["--name", "one", "--name", "raises", "--name", "two"]
-        module = ["-P", "-m", "oven_controller.process.entry", "agent", *targets, *called]
+        module = ["-P", "-m", "oven_controller.stack.entry", "agent", *targets, *called]
         pool = Process(module, server.env("agents-1"), tmp_path / "pool.log")
         try:
             await all_voted(server, "saw 3 up to 3")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.support.learner_side import RUN, Process, Server, serving
 
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     Horizon,
@@ -20,8 +20,8 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.protocol.names import Subjects
-from oven_controller.replica.history_service import serve_history
+from oven_core.protocol.names import Subjects
+from oven_core.replica.history_service import serve_history
 
 ON = Subjects(RUN)
 COUNTER = '''
@@ -70,7 +70,7 @@ async def test_what_was_said_while_it_was_cut_off_is_made_good(tmp_path: Path) -
         serving_history = asyncio.create_task(history_of(server, begun))
         await begun.wait()
         await say(server, started, *observed(1, 2, 3))
-        module = ["-P", "-m", "oven_controller.process.entry", "agent", str(tmp_path / "counter.py")]
+        module = ["-P", "-m", "oven_controller.stack.entry", "agent", str(tmp_path / "counter.py")]
         agent = Process(module, server.env("counter"), tmp_path / "agent.log")
         try:
             await server.logged(voted("saw 3 up to 3"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.integration.conftest import Stack
 
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import AgentStatus, Decision
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import AgentStatus, Decision
 
 pytestmark = pytest.mark.e2e
 

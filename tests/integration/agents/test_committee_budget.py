@@ -15,13 +15,13 @@ from tests.integration.agents.test_committee_member import server as server
 from tests.integration.conftest import WAIT_S, Stack, wait_for
 
 from oven_bench.judging.judge_endpoint import Endpoint
-from oven_controller.protocol.committee_requests import Completion, ScoreRequest
-from oven_controller.runs.model_spend import read_spend
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer
+from oven_core.protocol.committee_requests import Completion, ScoreRequest
+from oven_core.security.credentials import Credentials
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.scores import Abstention
+from oven_runs.runs.model_spend import read_spend
+from oven_runs.server.embedded import EmbeddedServer
 
 CAP = 30
 

@@ -19,25 +19,25 @@ import pytest
 from nats.aio.msg import Msg
 from tests.integration.conftest import WAIT_S, Stack
 
-from oven_agents import providers
-from oven_agents.judges.adversarial_controls import Controls
-from oven_agents.judges.judge import Judge
-from oven_agents.judges.member import Member
-from oven_agents.judges.member_process import serve
-from oven_agents.providers.failures import KINDS
 from oven_bench.judging.judge_endpoint import KINDS as FAULT_KINDS
 from oven_bench.judging.judge_endpoint import Endpoint
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError
-from oven_controller.process.child import Child
-from oven_controller.protocol import names
-from oven_controller.protocol.committee_requests import Completion, ScoreReply, ScoreRequest
-from oven_controller.protocol.permissions import score_inbox
-from oven_controller.runs import judge_states
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer, ServerFolder
-from oven_controller.settings.committee_settings import MemberSettings
-from oven_controller.settings.judge_providers import catalogue, endpoint_of
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError
+from oven_core.protocol import names
+from oven_core.protocol.committee_requests import Completion, ScoreReply, ScoreRequest
+from oven_core.protocol.permissions import score_inbox
+from oven_core.security.credentials import Credentials
+from oven_llm import providers
+from oven_llm.judges.adversarial_controls import Controls
+from oven_llm.judges.judge import Judge
+from oven_llm.judges.member import Member
+from oven_llm.judges.member_process import serve
+from oven_llm.providers.failures import KINDS
+from oven_runs.process.child import Child
+from oven_runs.runs import judge_states
+from oven_runs.server.embedded import EmbeddedServer, ServerFolder
+from oven_runs.settings.committee_settings import MemberSettings
+from oven_runs.settings.judge_providers import catalogue, endpoint_of
 
 KEY = "sk-canary-77b1d9"
 GROUPS, SIZE = 200, 4
@@ -80,7 +80,7 @@ async def process(stack: Stack, server: EmbeddedServer, folder: Path, name: str,
         "OVEN_CREDS": str(server.folder.creds / f"{name}.nk"),
         **env,
     }
-    command = [sys.executable, "-P", "-m", "oven_controller.process.entry", "member", "--name", name]
+    command = [sys.executable, "-P", "-m", "oven_controller.stack.entry", "member", "--name", name]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", stack.popen)  # forked: an SDK takes a second to import
         child = await Child.start(name, command, folder / f"{name}.log", env=environment)

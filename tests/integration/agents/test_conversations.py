@@ -11,17 +11,17 @@ from typing import Protocol
 
 import pytest
 
-from oven_agents import providers
-from oven_agents.providers.budget import Budget
-from oven_agents.providers.conversation import ConversationFailure, Message, Tool, ToolCall
-from oven_agents.providers.failures import ModelFailure
-from oven_agents.providers.provider import EndpointProvider
-from oven_agents.supervisor.models import AnthropicHandler, OpenAIHandler
 from oven_bench.judging.judge_endpoint import Endpoint
-from oven_controller.errors import ConfigError
-from oven_controller.settings.committee_settings import BudgetSettings
-from oven_controller.settings.judge_providers import Price, Wire, catalogue, endpoint_of
-from oven_controller.settings.language_models import ModelSettings
+from oven_core.errors import ConfigError
+from oven_llm import providers
+from oven_llm.providers.budget import Budget
+from oven_llm.providers.conversation import ConversationFailure, Message, Tool, ToolCall
+from oven_llm.providers.failures import ModelFailure
+from oven_llm.providers.provider import EndpointProvider
+from oven_llm.supervisor.models import AnthropicHandler, OpenAIHandler
+from oven_runs.settings.committee_settings import BudgetSettings
+from oven_runs.settings.judge_providers import Price, Wire, catalogue, endpoint_of
+from oven_runs.settings.language_models import ModelSettings
 
 KEY = "sk-canary-77aa"
 LOOK = Tool("look", "Looks a word up.", {"type": "object", "properties": {"word": {"type": "string"}}})

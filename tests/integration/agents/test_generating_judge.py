@@ -17,11 +17,11 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from oven_agents.judges.probe import probe
-from oven_agents.providers import connect
-from oven_agents.providers.provider import Answer, EndpointProvider, Question
-from oven_controller.settings.committee_settings import MemberSettings
-from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of
+from oven_llm.judges.probe import probe
+from oven_llm.providers import connect
+from oven_llm.providers.provider import Answer, EndpointProvider, Question
+from oven_runs.settings.committee_settings import MemberSettings
+from oven_runs.settings.judge_providers import NO_KEY, catalogue, endpoint_of
 
 SERVER = Path(__file__).resolve().parents[3] / "examples" / "judge_server.py"
 SCHEMA: dict[str, Any] = {

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from oven_agents.judges.adversarial_controls import Controls
-from oven_agents.judges.attack_corpus import corpus
-from oven_agents.judges.judge import Judge
-from oven_agents.judges.member import Member
-from oven_agents.judges.sanitize import shown
-from oven_agents.providers import connect
-from oven_agents.providers.failures import KINDS, Kind
 from oven_bench.judging.judge_endpoint import Endpoint
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.committee_requests import Completion, ScoreReply, ScoreRequest
-from oven_controller.settings.committee_settings import MemberSettings
-from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of, key_of
-from oven_controller.telemetry.genai import CallRecord
+from oven_core.errors import ConfigError
+from oven_core.protocol.committee_requests import Completion, ScoreReply, ScoreRequest
+from oven_llm.genai_telemetry import CallRecord
+from oven_llm.judges.adversarial_controls import Controls
+from oven_llm.judges.attack_corpus import corpus
+from oven_llm.judges.judge import Judge
+from oven_llm.judges.member import Member
+from oven_llm.judges.sanitize import shown
+from oven_llm.providers import connect
+from oven_llm.providers.failures import KINDS, Kind
+from oven_runs.settings.committee_settings import MemberSettings
+from oven_runs.settings.judge_providers import NO_KEY, catalogue, endpoint_of, key_of
 
 APIS = ("openai", "anthropic")
 PROVIDERS = {"openai": "compatible", "anthropic": "claude"}

@@ -13,16 +13,14 @@ import pytest
 from tests.support.scripted_model import GOOD, KEY, ScriptedModel
 
 from oven_agents.backtest.backtest_command import main as backtest
-from oven_agents.language_models.author import Author
-from oven_agents.language_models.tuner import Tuner
 from oven_agents.review.review_command import main as review
 from oven_agents.runtime.companion import Surroundings
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.session import Session
 from oven_bench.judging.judge_endpoint import Endpoint
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.graph_requests import CurriculumRequest, DiagnoseRequest, Diagnosis
-from oven_controller.protocol.messages import (
+from oven_core.errors import ConfigError
+from oven_core.protocol.graph_requests import CurriculumRequest, DiagnoseRequest, Diagnosis
+from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     Horizon,
@@ -32,9 +30,11 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.runs.authored_prompts import AuthoredPrompt, Topic, read_prompts, write_topics
-from oven_controller.runs.folder import RunFolder
 from oven_kg.service.endpoints import answers
+from oven_llm.language_models.author import Author
+from oven_llm.language_models.tuner import Tuner
+from oven_runs.runs.authored_prompts import AuthoredPrompt, Topic, read_prompts, write_topics
+from oven_runs.runs.folder import RunFolder
 
 RATE = ActuatorSpec(name="optimizer.lr_scale", kind="scalar", scale="log", low=0.1, high=3.0, value=1.0)
 MIXTURE = ActuatorSpec(
@@ -336,6 +336,6 @@ async def test_without_a_key_the_knowledge_graph_weighs_the_topics(
 
 
 def test_a_diagnosis_that_cannot_be_read_is_none() -> None:
-    from oven_agents.language_models.tuner import _diagnosis
+    from oven_llm.language_models.tuner import _diagnosis
 
     assert _diagnosis(b"{}") is None and _diagnosis(Diagnosis(graph="g").wire()) == Diagnosis(graph="g")

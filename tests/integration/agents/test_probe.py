@@ -14,16 +14,16 @@ from typing import Any
 import psutil
 import pytest
 
-from oven_agents.judges.judge import Judge
-from oven_agents.judges.probe import ProbeResult, probe
-from oven_agents.judges.rubric_prompts import Rubric
-from oven_agents.providers import connect
-from oven_agents.providers.provider import EndpointProvider
-from oven_agents.providers.usage import Ledger
 from oven_bench.judging.judge_endpoint import Endpoint
-from oven_controller.protocol.committee_requests import Completion, ScoreRequest
-from oven_controller.settings.committee_settings import MemberSettings
-from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of
+from oven_core.protocol.committee_requests import Completion, ScoreRequest
+from oven_llm.judges.judge import Judge
+from oven_llm.judges.probe import ProbeResult, probe
+from oven_llm.judges.rubric_prompts import Rubric
+from oven_llm.providers import connect
+from oven_llm.providers.provider import EndpointProvider
+from oven_llm.providers.usage import Ledger
+from oven_runs.settings.committee_settings import MemberSettings
+from oven_runs.settings.judge_providers import NO_KEY, catalogue, endpoint_of
 
 KEYS = {
     name: f"sk-canary-{name}" for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "DEEPSEEK_API_KEY", "XAI_API_KEY")

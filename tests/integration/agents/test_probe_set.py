@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from oven_agents.judges import probe_set_process
 from oven_bench.judging.judge_endpoint import Endpoint
-from oven_controller.errors import ConfigError, ProcessError
-from oven_controller.runs import probe_set
-from oven_controller.settings.committee_settings import FrontierSettings
+from oven_core.errors import ConfigError, ProcessError
+from oven_llm.judges import probe_set_process
+from oven_runs.runs import probe_set
+from oven_runs.settings.committee_settings import FrontierSettings
 
 KEY = "sk-canary-5513ab"
 PROMPTS = ("What is a week?", "Naïve café ☕?", "How many?")

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from oven_agents.judges.adversarial_controls import FIRST
-from oven_agents.judges.member import Member
-from oven_agents.judges.member_process import configured_member
-from oven_agents.judges.probe import ProbeResult
-from oven_agents.judges.seat import Seat
 from oven_bench.judging.judge_endpoint import Endpoint
-from oven_controller.protocol.committee_requests import Completion, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
-from oven_controller.protocol.judge_spec import JudgeSpec
+from oven_core.protocol.committee_requests import Completion, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
+from oven_core.protocol.judge_spec import JudgeSpec
+from oven_llm.judges.adversarial_controls import FIRST
+from oven_llm.judges.member import Member
+from oven_llm.judges.member_process import configured_member
+from oven_llm.judges.probe import ProbeResult
+from oven_llm.judges.seat import Seat
 
 KEY = "sk-canary-a97b11"
 SCORES = {"a1" * 6: 0.7, "b2" * 6: 0.3}

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from tests.support.scripted_handler import program
 
-from oven_agents.providers.usage import Usage
-from oven_agents.supervisor.ask_command import lines
-from oven_agents.supervisor.configured_models import address_key
-from oven_agents.supervisor.orchestrator import RunResult
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_bench.judging.scripted_conversation import Asked, Said
 from oven_controller.cli.main import run as cli
-from oven_controller.errors import ConfigError
-from oven_controller.sandbox.probe import probe
+from oven_core.errors import ConfigError
+from oven_llm.providers.usage import Usage
+from oven_llm.sandbox.probe import probe
+from oven_llm.supervisor.ask_command import lines
+from oven_llm.supervisor.configured_models import address_key
+from oven_llm.supervisor.orchestrator import RunResult
 
 pytestmark = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
 

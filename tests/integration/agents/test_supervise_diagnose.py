@@ -13,13 +13,13 @@ import pytest
 from tests.support.installed import installed
 from tests.support.supervised import HONEST, KEY, ONSET, SCALE, TICKS, observed, program, started
 
-from oven_agents.supervisor.diagnosis.command import DIAGNOSE
 from oven_bench.diagnosis.scripted_supervisor import script
 from oven_bench.judging.judge_endpoint import Endpoint
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.events import UNKNOWN, Event
-from oven_controller.protocol.messages import LearnerMessage, Observation, RunStarted
-from oven_controller.protocol.subjects import learner_subject
+from oven_core.errors import ConfigError
+from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.messages import LearnerMessage, Observation, RunStarted
+from oven_core.protocol.subjects import learner_subject
+from oven_llm.supervisor.diagnosis.command import DIAGNOSE
 
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from oven_agents.supervisor.log import lock
 from oven_bench.questions.counting_endpoint import CountingEndpoint
 from oven_bench.questions.killed_run import measured
 from oven_controller.cli.main import run
+from oven_llm.supervisor.log import lock
 
 pytest.importorskip("openai")
 

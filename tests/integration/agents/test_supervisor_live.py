@@ -13,11 +13,11 @@ from tests.support.supervised import HONEST, KEY, ONSET, SCALE, TICKS, live_run,
 
 from oven_agents.backtest.backtest_command import look
 from oven_bench.judging.judge_endpoint import Endpoint
-from oven_controller.log.replay import replay
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import AgentStatus, Vote
-from oven_controller.runs import log_sources
-from oven_controller.runs.folder import RunFolder
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import AgentStatus, Vote
+from oven_runs.log.replay import replay
+from oven_runs.runs import log_sources
+from oven_runs.runs.folder import RunFolder
 
 ASKED = ONSET + 10
 """By then the alarm was raised, and a question put."""

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
-from oven_agents.traces.replay_commands import COST, REPLAY
-from oven_agents.traces.replies_file import RepliesFile
-from oven_agents.traces.teachers_file import read_teachers
 from oven_bench.trace_replay.made_traces import made_traces
 from oven_bench.trace_replay.teacher_endpoint import TeacherEndpoint
-from oven_controller.errors import ConfigError
-from oven_controller.traces import jsonl
-from oven_controller.traces.records import Reply, Trace
+from oven_core.errors import ConfigError
+from oven_llm.trace_replay.replay_commands import COST, REPLAY
+from oven_llm.trace_replay.replies_file import RepliesFile
+from oven_llm.trace_replay.teachers_file import read_teachers
+from oven_runs.traces import jsonl
+from oven_runs.traces.records import Reply, Trace
 
 PRICE = {"input": 3.0, "cached_input": 0.3, "output": 15.0}
 TRACES = made_traces(4, 3, seed=1)

@@ -14,10 +14,10 @@ from tests.integration.conftest import Stack, wait_for
 
 from oven_bench.hostile.attacks import ATTACKS
 from oven_bench.hostile.plugged_agents import Company
-from oven_controller.errors import ProcessError
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import AgentStatus
-from oven_controller.runs.folder import RunFolder
+from oven_core.errors import ProcessError
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import AgentStatus
+from oven_runs.runs.folder import RunFolder
 
 pytestmark = pytest.mark.e2e
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from tests.integration.conftest import WAIT_S, family
 
-from oven_controller.process.child import follow_spawner
+from oven_runs.process.child import follow_spawner
 
 # The gym's own pool, with episodes that say that they have begun and never end.
 PARENT = """

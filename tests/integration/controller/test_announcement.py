@@ -13,9 +13,9 @@ import pytest
 from tests.support.learner_side import RUN, Server, serving
 from tests.support.swarm import swarming
 
-from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.messages import Decision
-from oven_controller.security.signing import Keyring
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.messages import Decision
+from oven_core.security.signing import Keyring
 from oven_learner.client.client import OvenClient
 from oven_learner.link.resume_state import read_resume_state
 

@@ -7,19 +7,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from oven_controller.bus import streams
-from oven_controller.bus.connection import Bus
-from oven_controller.bus.log import AlreadyLoggedError
-from oven_controller.errors import BusError, NameInUseError
-from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.history_requests import HistoryRequest
-from oven_controller.protocol.messages import AgentStatus, Observation, Vote
-from oven_controller.protocol.names import Subjects
-from oven_controller.replica.history_service import serve_history
-from oven_controller.runs.log_recovery import finish
-from oven_controller.runs.log_sources import exported
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer
+from oven_core.bus import streams
+from oven_core.bus.connection import Bus
+from oven_core.bus.log import AlreadyLoggedError
+from oven_core.errors import BusError, NameInUseError
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.history_requests import HistoryRequest
+from oven_core.protocol.messages import AgentStatus, Observation, Vote
+from oven_core.protocol.names import Subjects
+from oven_core.replica.history_service import serve_history
+from oven_core.security.credentials import Credentials
+from oven_runs.runs.log_recovery import finish
+from oven_runs.runs.log_sources import exported
+from oven_runs.server.embedded import EmbeddedServer
 
 ON = Subjects("r")
 
@@ -80,7 +80,7 @@ async def test_a_reader_does_not_stay_with_a_consumer_that_stands_still(
     admin: Bus, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, subjects: list[str] | None
 ) -> None:
     """One that is paused sends its heartbeats and no event, as one does that is left on the far side of a cut."""
-    monkeypatch.setattr("oven_controller.bus.log.BEATS", 1)
+    monkeypatch.setattr("oven_core.bus.log.BEATS", 1)
     async with connected(server, "learner") as learner:
         await learner.append(ON.observation, observation(0))
         log = learner.read("r", subjects=subjects)
@@ -199,7 +199,7 @@ async def test_the_log_cannot_be_shortened(admin: Bus, server: EmbeddedServer) -
 
 
 async def test_an_export_holds_the_bytes_that_were_stored(admin: Bus, server: EmbeddedServer, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from oven_controller.runs.folder import Home
+    from oven_runs.runs.folder import Home
 
     folder = Home(tmp_path / "home").create("r", "toy")
     stored = [observation(0), b'{"v":1, "type":"Observation", \r\n"unknown": [1e-05]}', b"\xff"]

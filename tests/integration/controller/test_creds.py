@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from tests.integration.conftest import Stack, wait_for
 
-from oven_controller.bus.connection import Bus
 from oven_controller.cli.main import run
-from oven_controller.errors import BusError, ConfigError, RefusedError
-from oven_controller.security import tls
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer, binary, free_port
 from oven_controller.stack.preflight_checks import exposure_warning
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError, ConfigError, RefusedError
+from oven_core.security import tls
+from oven_core.security.credentials import Credentials
+from oven_runs.server.embedded import EmbeddedServer, binary, free_port
 
 
 class Own:

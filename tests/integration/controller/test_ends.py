@@ -12,17 +12,17 @@ import psutil
 import pytest
 from tests.integration.conftest import WAIT_S, Stack, family
 
-from oven_controller.bus import streams, watchdog
-from oven_controller.bus.connection import Bus
-from oven_controller.bus.nats_client import BusClient
-from oven_controller.protocol.history_requests import HistoryRequest
-from oven_controller.protocol.messages import RunStarted
-from oven_controller.protocol.names import Subjects
-from oven_controller.replica.history_service import serve_history
-from oven_controller.runs.log_watch import Watch
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Keyring
-from oven_controller.server.embedded import EmbeddedServer
+from oven_core.bus import streams, watchdog
+from oven_core.bus.connection import Bus
+from oven_core.bus.nats_client import BusClient
+from oven_core.protocol.history_requests import HistoryRequest
+from oven_core.protocol.messages import RunStarted
+from oven_core.protocol.names import Subjects
+from oven_core.replica.history_service import serve_history
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import Keyring
+from oven_runs.runs.log_watch import Watch
+from oven_runs.server.embedded import EmbeddedServer
 
 ON = Subjects("r")
 TIMES = 50
@@ -80,7 +80,7 @@ async def test_a_watch_ends_while_its_reader_asks_how_long_the_log_is(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As at the end of a run that was quiet for a while: `up` hung there, now and then."""
-    monkeypatch.setattr("oven_controller.bus.log.BEATS", 1)
+    monkeypatch.setattr("oven_core.bus.log.BEATS", 1)
     key = Credentials.load(server.folder.creds / "admin.nk")
     async with Bus.connect(server.url, key) as bus:
         await filled(bus)

@@ -11,10 +11,10 @@ import pytest
 from tests.support.learner_side import RUN, Process, Server, serving, until
 from tests.support.swarm import RULES, Swarm, swarming
 
-from oven_controller.bus import streams
-from oven_controller.bus.streams import VOTE_BYTES, VOTES_AGE_S, VOTES_KEPT
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import BallotOpened, Decision
+from oven_core.bus import streams
+from oven_core.bus.streams import VOTE_BYTES, VOTES_AGE_S, VOTES_KEPT
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import BallotOpened, Decision
 
 # Is there, and never has an opinion: ballots wait for it.
 STILL = '''
@@ -31,10 +31,10 @@ class Other(Agent):
 FLOOD = """
 import asyncio, os, sys
 from pathlib import Path
-from oven_controller.bus.connection import Bus
-from oven_controller.security.credentials import Credentials
-from oven_controller.protocol.messages import AgentStatus, Vote
-from oven_controller.protocol.names import Subjects
+from oven_core.bus.connection import Bus
+from oven_core.security.credentials import Credentials
+from oven_core.protocol.messages import AgentStatus, Vote
+from oven_core.protocol.names import Subjects
 
 async def main(size, rate):
     on = Subjects(os.environ["OVEN_RUN"])
@@ -135,7 +135,7 @@ async def test_a_full_disk_stops_the_log_and_not_the_training(
 ) -> None:
     """What could not be logged is kept, and follows when there is room."""
     with monkeypatch.context() as small:
-        small.setattr("oven_controller.server.embedded.MAX_FILE", 1 << 20)
+        small.setattr("oven_runs.server.embedded.MAX_FILE", 1 << 20)
         server = Server(tmp_path, ("pendulum",))
         await server.start()
     try:

@@ -10,9 +10,9 @@ from tests.support.honest_run import HOSTILE, ON, TICKS, HonestRun, Played, runn
 from tests.support.learner_side import until
 from tests.support.mutants import SIGNER, Mutants, honest_log
 
-from oven_controller.protocol import names
-from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.events import MESSAGE_ID, SIGNATURE
+from oven_core.protocol import names
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.events import MESSAGE_ID, SIGNATURE
 
 __all__ = ["plain"]  # a fixture
 

@@ -32,12 +32,12 @@ from tests.support.attack import (
 from tests.support.honest_run import HOSTILE, ON, RUN, TICKS, HonestRun, Hostile, Played, running
 from tests.support.learner_side import until
 
-from oven_controller.bus.streams import VOTE_BYTES, VOTES_AGE_S, VOTES_KEPT
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.committee_requests import ScoreReply
-from oven_controller.protocol.graph_requests import DiagnoseRequest, GraphInfoRequest
-from oven_controller.protocol.history_requests import HistoryBatch, HistoryRequest
-from oven_controller.protocol.messages import AgentStatus, Observation, Vote
+from oven_core.bus.streams import VOTE_BYTES, VOTES_AGE_S, VOTES_KEPT
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.committee_requests import ScoreReply
+from oven_core.protocol.graph_requests import DiagnoseRequest, GraphInfoRequest
+from oven_core.protocol.history_requests import HistoryBatch, HistoryRequest
+from oven_core.protocol.messages import AgentStatus, Observation, Vote
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")

@@ -14,7 +14,7 @@ import pytest
 from tests.support.attack import attacked, plain, unchanged
 from tests.support.honest_run import HOSTILE, ON, TICKS, HonestRun, Hostile, Played
 
-from oven_controller.protocol.history_requests import HistoryRequest
+from oven_core.protocol.history_requests import HistoryRequest
 
 __all__ = ["plain"]  # a fixture
 

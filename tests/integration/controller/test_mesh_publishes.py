@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from tests.support.learner_side import LIMIT_S, RUN, serving, until
 
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError
-from oven_controller.log.replay import replay
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
@@ -23,10 +22,11 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.rules import Rules
-from oven_controller.replica.service import serve
-from oven_controller.security.credentials import Credentials
+from oven_core.protocol.names import Subjects
+from oven_core.protocol.rules import Rules
+from oven_core.replica.service import serve
+from oven_core.security.credentials import Credentials
+from oven_runs.log.replay import replay
 
 ON = Subjects(RUN)
 KNOB = ActuatorSpec(name="grad.clip", kind="scalar", scale="log", low=0.1, high=10, value=1.0)
@@ -93,7 +93,7 @@ async def test_a_decision_does_not_wait_for_its_ballot_and_what_failed_is_tried_
 
 async def test_a_reader_that_falls_behind_misses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no room for what is pushed meanwhile, and asks for it again."""
-    monkeypatch.setattr("oven_controller.bus.read_queue.AHEAD", 100)
+    monkeypatch.setattr("oven_core.bus.read_queue.AHEAD", 100)
     count = 1000
     async with serving(tmp_path) as server, server.bus() as admin, server.bus() as bus:
         async with asyncio.timeout(LIMIT_S):

@@ -15,16 +15,16 @@ import pytest
 from tests.integration.conftest import WAIT_S, Stack, wait_for
 from tests.support.coding_agent import steer
 
-from oven_controller.bus import streams
-from oven_controller.bus.connection import Bus
-from oven_controller.protocol.messages import Decision, Receipt, RunStarted
-from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
-from oven_controller.runs.log_sources import exported
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Keyring
-from oven_controller.server.embedded import EmbeddedServer
+from oven_core.bus import streams
+from oven_core.bus.connection import Bus
+from oven_core.protocol.messages import Decision, Receipt, RunStarted
+from oven_core.protocol.names import Subjects
+from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import Keyring
 from oven_learner.link.resume_state import read_resume_state
+from oven_runs.runs.log_sources import exported
+from oven_runs.server.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.e2e
 

@@ -14,19 +14,19 @@ import pytest
 from tests.support.tls_stack import RUN, TlsStack
 
 from oven_bench.performance.webhook_server import WebhookServer
-from oven_controller.errors import BusError, RefusedError
-from oven_controller.log.command_result import CommandResult
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Receipt
-from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
-from oven_controller.runs.endpoint import Endpoint
-from oven_controller.runs.local_run import LocalRun
-from oven_controller.runs.log_sources import exported
-from oven_controller.runs.operator_client import carried_out
-from oven_controller.runs.remote_run import RemoteRun
-from oven_controller.security import person_file, tls
-from oven_controller.security.person_file import PersonFile
+from oven_core.errors import BusError, RefusedError
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Receipt
+from oven_core.protocol.names import Subjects
+from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_core.security import person_file, tls
+from oven_core.security.person_file import PersonFile
+from oven_runs.log.command_result import CommandResult
+from oven_runs.runs.endpoint import Endpoint
+from oven_runs.runs.local_run import LocalRun
+from oven_runs.runs.log_sources import exported
+from oven_runs.runs.operator_client import carried_out
+from oven_runs.runs.remote_run import RemoteRun
 from oven_tui.feed import Feed
 
 pytestmark = pytest.mark.e2e

@@ -11,8 +11,8 @@ import pytest
 from tests.support.learner_side import LIMIT_S, RUN, Server, serving, until
 from tests.support.swarm import RULES, Swarm, swarming
 
-from oven_controller.protocol.history_requests import HistoryBatch, HistoryRequest
-from oven_controller.protocol.names import Subjects
+from oven_core.protocol.history_requests import HistoryBatch, HistoryRequest
+from oven_core.protocol.names import Subjects
 
 ON = Subjects(RUN)
 MESHES = ("mesh", "mesh-2", "mesh-3")

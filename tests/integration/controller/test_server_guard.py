@@ -13,16 +13,16 @@ import psutil
 import pytest
 from tests.integration.conftest import WAIT_S, family
 
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError, ConfigError, RefusedError
-from oven_controller.process.child import Child
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer, ServerFolder
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError, ConfigError, RefusedError
+from oven_core.security.credentials import Credentials
+from oven_runs.process.child import Child
+from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from oven_controller.server.embedded import EmbeddedServer, ServerFolder
+from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 async def main():
     folder = ServerFolder(Path(sys.argv[1]) / "nats", "r")

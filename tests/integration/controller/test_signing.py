@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 from tests.support.learner_side import RUN, Process, Server, serving, until
 
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import ConfigError
-from oven_controller.log.replay import replay
-from oven_controller.mesh.state_machine import Mesh
-from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.bus.connection import Bus
+from oven_core.errors import ConfigError
+from oven_core.mesh.state_machine import Mesh
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
@@ -32,20 +31,21 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.operator_messages import OperatorCommand
-from oven_controller.protocol.rules import Rules
-from oven_controller.replica import service
-from oven_controller.replica.history_service import serve_history
-from oven_controller.runs import log_reader, log_recovery, log_sources
-from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.runs.local_run import LocalRun
-from oven_controller.runs.operator_client import carried_out
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Keyring, load_keys
+from oven_core.protocol.names import Subjects
+from oven_core.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.rules import Rules
+from oven_core.replica import service
+from oven_core.replica.history_service import serve_history
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import Keyring, load_keys
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
+from oven_runs.log.replay import replay
+from oven_runs.runs import log_reader, log_recovery, log_sources
+from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.runs.local_run import LocalRun
+from oven_runs.runs.operator_client import carried_out
 
 ON = Subjects(RUN)
 RULES = Rules(autonomy="auto", window_ticks=2, cooldown_ticks=0, newcomers="full")
@@ -132,7 +132,7 @@ async def test_what_an_administrator_forges_changes_nothing_anywhere(run: Run, t
     learner = run.learner(rate)
     await asyncio.to_thread(learner.start)
     env = run.server.env("proposer") | {"OVEN_LEARNER_KEY": run.pin}
-    module = ["-P", "-m", "oven_controller.process.entry", "agent", str(tmp_path / "proposer.py")]
+    module = ["-P", "-m", "oven_controller.stack.entry", "agent", str(tmp_path / "proposer.py")]
     async with run.mesh() as mesh:
         agent = Process(module, env, tmp_path / "agent.log")
         try:

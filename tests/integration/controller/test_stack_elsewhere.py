@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.integration.conftest import Stack
 
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer
+from oven_core.security.credentials import Credentials
+from oven_runs.server.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.e2e
 

@@ -11,9 +11,9 @@ import psutil
 import pytest
 from tests.integration.conftest import WAIT_S, Stack, wait_for
 
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
-from oven_controller.runs.log_sources import exported
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
+from oven_runs.runs.log_sources import exported
 
 pytestmark = pytest.mark.e2e
 

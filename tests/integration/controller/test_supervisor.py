@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 from tests.integration.conftest import WAIT_S
 
-from oven_controller.process.child import Child
-from oven_controller.process.supervisor import Backoff, Kept, Supervised
+from oven_runs.process.child import Child
+from oven_runs.process.supervisor import Backoff, Kept, Supervised
 
 QUICK = Backoff(first_s=0.01, factor=2, cap_s=0.03, well_s=1000, most=5)
 PAUSE = "import signal; print('error: told so'); signal.pause()"

@@ -17,9 +17,9 @@ from tests.support.link_on_loop import LinkOnLoop
 from oven_agents import Agent, Window
 from oven_agents.runtime.host import host
 from oven_agents.sdk.session import Session
-from oven_controller.bus.connection import Bus
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.bus.connection import Bus
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
@@ -30,12 +30,12 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.protocol.names import Subjects, log_stream
-from oven_controller.protocol.rules import Rules
-from oven_controller.replica.history_service import serve_history
-from oven_controller.replica.service import serve
-from oven_controller.security.credentials import Credentials
-from oven_controller.telemetry import tracing
+from oven_core.protocol.names import Subjects, log_stream
+from oven_core.protocol.rules import Rules
+from oven_core.replica.history_service import serve_history
+from oven_core.replica.service import serve
+from oven_core.security.credentials import Credentials
+from oven_core.telemetry import tracing
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from oven_controller.server.embedded import binary
+from oven_runs.server.embedded import binary
 
 CONNECT = """
 import asyncio, sys
-from oven_controller.bus.connection import Bus
+from oven_core.bus.connection import Bus
 async def main():
     assert "aiohttp" not in sys.modules
     async with Bus.connect(sys.argv[1], name="test") as bus:

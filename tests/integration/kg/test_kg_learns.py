@@ -7,8 +7,8 @@ import sys
 import pytest
 from tests.integration.conftest import Stack, wait_for
 
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Outcome
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Outcome
 from oven_kg.checked_graph import load
 from oven_kg.large.builder import Builder
 from oven_kg.large.folder import write
@@ -34,7 +34,7 @@ import os, time
 from pathlib import Path
 
 import oven_learner as oven
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.messages import MetricSpec
 
 clip = [10.0]
 knobs = oven.Actuators()

@@ -22,11 +22,12 @@ from oven_agents import Agent, Vote, Window
 from oven_agents.runtime.host import host
 from oven_agents.runtime.kg_client import AWAY_S
 from oven_agents.sdk.session import Session
-from oven_controller.bus import streams
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError
-from oven_controller.protocol import names
-from oven_controller.protocol.graph_requests import (
+from oven_controller.stack.kg_rules import ask
+from oven_core.bus import streams
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError
+from oven_core.protocol import names
+from oven_core.protocol.graph_requests import (
     DiagnoseRequest,
     Diagnosis,
     GraphInfo,
@@ -37,17 +38,16 @@ from oven_controller.protocol.graph_requests import (
     OutcomeTaken,
     Symptom,
 )
-from oven_controller.protocol.messages import ActuatorSpec, AgentStatus, MetricSpec, Observation, RunStarted
-from oven_controller.protocol.subjects import UNSIGNED
-from oven_controller.replica.history_service import serve_history
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer, ServerFolder
-from oven_controller.stack.kg_rules import ask
+from oven_core.protocol.messages import ActuatorSpec, AgentStatus, MetricSpec, Observation, RunStarted
+from oven_core.protocol.subjects import UNSIGNED
+from oven_core.replica.history_service import serve_history
+from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
 from oven_kg.service.outcome_follower import follow
 from oven_kg.service.posterior_store import PersistentAnswers
 from oven_kg.service.process import NAME, serving
+from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")

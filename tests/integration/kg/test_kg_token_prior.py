@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError
-from oven_controller.protocol import names
-from oven_controller.protocol.graph_requests import (
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError
+from oven_core.protocol import names
+from oven_core.protocol.graph_requests import (
     DiagnoseRequest,
     Diagnosis,
     GraphQuery,
@@ -23,11 +23,10 @@ from oven_controller.protocol.graph_requests import (
     Symptom,
     TokenPriorRequest,
 )
-from oven_controller.protocol.permissions import kg_inbox
-from oven_controller.protocol.rules import Rules
-from oven_controller.protocol.token_scores import LIMIT, vocabulary_sha
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer, ServerFolder
+from oven_core.protocol.permissions import kg_inbox
+from oven_core.protocol.rules import Rules
+from oven_core.protocol.token_scores import LIMIT, vocabulary_sha
+from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.large.builder import Builder
 from oven_kg.large.folder import open_folder, write
@@ -36,6 +35,7 @@ from oven_kg.service.process import serving
 from oven_kg.service.token_prior_process import Graphs
 from oven_learner.link.find_controller import Connection
 from oven_learner.link.token_prior import WHOLE, ServedPrior, ask_token_prior
+from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")

@@ -28,21 +28,21 @@ from transformers import PreTrainedTokenizerFast, set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from oven_agents.judges.judge import Judge
-from oven_agents.judges.member import Member
-from oven_agents.judges.rubric_prompts import Rubric
-from oven_agents.providers import connect
 from oven_bench.judging.judge_endpoint import KINDS, Endpoint
 from oven_bench.members_on_a_thread import MembersOnAThread
-from oven_controller.bus.connection import Bus
-from oven_controller.protocol.messages import RunStarted
-from oven_controller.settings.committee_settings import MemberSettings
-from oven_controller.settings.judge_providers import catalogue, endpoint_of
+from oven_core.bus.connection import Bus
+from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated import FORMAT_COST, KNOB, CalibratedReward
 from oven_learner.rewards.scores import Abstention
 from oven_learner.rewards.stated_confidence import parse_oracle_output
+from oven_llm.judges.judge import Judge
+from oven_llm.judges.member import Member
+from oven_llm.judges.rubric_prompts import Rubric
+from oven_llm.providers import connect
+from oven_runs.settings.committee_settings import MemberSettings
+from oven_runs.settings.judge_providers import catalogue, endpoint_of
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from tests.support.learner_side import RUN, learner_on, off_loop, serving
 
-from oven_controller.bus import streams
-from oven_controller.bus.connection import Bus
-from oven_controller.bus.stored_completions import stored_batch
-from oven_controller.errors import BusError
-from oven_controller.protocol.completion_messages import CompletionsBatch, CompletionsRequest, StoredGroup
-from oven_controller.protocol.messages import Observation, RunEnded
-from oven_controller.protocol.names import Subjects
-from oven_controller.replica.completions_service import serve_completions
-from oven_controller.security.credentials import Credentials
+from oven_core.bus import streams
+from oven_core.bus.connection import Bus
+from oven_core.bus.stored_completions import stored_batch
+from oven_core.errors import BusError
+from oven_core.protocol.completion_messages import CompletionsBatch, CompletionsRequest, StoredGroup
+from oven_core.protocol.messages import Observation, RunEnded
+from oven_core.protocol.names import Subjects
+from oven_core.replica.completions_service import serve_completions
+from oven_core.security.credentials import Credentials
 from oven_learner.completions.sample import MemberVerdict, Sample
 from oven_learner.completions.sampling import Sampling, sampling_of
 from oven_learner.link.process_link import ProcessLink

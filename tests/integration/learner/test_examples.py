@@ -12,9 +12,9 @@ import pytest
 from tests.support.forked import ForkServer
 from tests.support.learner_side import ROOT, RUN, Process, Server, serving
 
-from oven_controller.log.replay import replay
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunEnded, RunStarted
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunEnded, RunStarted
+from oven_runs.log.replay import replay
 
 EXAMPLES = ROOT / "examples"
 AGENTS = ("custom_agent", "bare_nats_agent")
@@ -45,7 +45,7 @@ async def stack(forks: ForkServer, tmp_path: Path) -> AsyncIterator[Stack]:
     (tmp_path / "config.json").write_text(json.dumps({"lockstep": True, "rules": rules}))
     async with serving(tmp_path, AGENTS) as server:
         mesh = Process(
-            ["-c", "from oven_controller.replica.service import main; main([])"],
+            ["-c", "from oven_core.replica.service import main; main([])"],
             server.env("mesh"),
             tmp_path / "mesh.log",
         )

@@ -14,18 +14,18 @@ from tests.support.attached import THIRD_PARTY
 from tests.support.learner_side import Server
 from tests.support.tiny_grpo import ROWS, grpo
 
-from oven_agents import providers
-from oven_agents.judges.judge import Judge
-from oven_agents.judges.member import Member
-from oven_agents.judges.member_process import serve
 from oven_bench.judging.judge_endpoint import Endpoint
-from oven_controller.bus.connection import Bus
-from oven_controller.security.credentials import Credentials
-from oven_controller.settings.committee_settings import MemberSettings
-from oven_controller.settings.judge_providers import NO_KEY, catalogue, endpoint_of
+from oven_core.bus.connection import Bus
+from oven_core.security.credentials import Credentials
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
 from oven_learner.rewards.remote_members import RemoteMembers
+from oven_llm import providers
+from oven_llm.judges.judge import Judge
+from oven_llm.judges.member import Member
+from oven_llm.judges.member_process import serve
+from oven_runs.settings.committee_settings import MemberSettings
+from oven_runs.settings.judge_providers import NO_KEY, catalogue, endpoint_of
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -22,10 +22,10 @@ from tests.support.learner_side import (
     until,
 )
 
-from oven_controller.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
-from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.operator_messages import OperatorCommand
-from oven_controller.security.credentials import Credentials
+from oven_core.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
+from oven_core.protocol.names import Subjects
+from oven_core.protocol.operator_messages import OperatorCommand
+from oven_core.security.credentials import Credentials
 from oven_learner.link.process_link import ProcessLink
 
 ON = Subjects(RUN)

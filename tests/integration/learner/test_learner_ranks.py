@@ -15,9 +15,9 @@ import pytest
 from tests.support.forked import ForkServer
 from tests.support.learner_side import ROOT, RUN, Process, Server, serving, until
 
-from oven_controller.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
-from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
+from oven_core.protocol.names import Subjects
+from oven_core.protocol.operator_messages import OperatorCommand
 
 ON = Subjects(RUN)
 LIMIT_S = 180

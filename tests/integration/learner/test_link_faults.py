@@ -29,13 +29,13 @@ from tests.support.learner_side import (
 )
 from tests.support.link_on_loop import LinkOnLoop
 
-from oven_controller.bus.connection import Bus
-from oven_controller.bus.log import Entry
-from oven_controller.errors import BusError
-from oven_controller.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
-from oven_controller.protocol.names import Subjects, log_stream
-from oven_controller.protocol.subjects import log_subjects
-from oven_controller.security.credentials import Credentials
+from oven_core.bus.connection import Bus
+from oven_core.bus.log import Entry
+from oven_core.errors import BusError
+from oven_core.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
+from oven_core.protocol.names import Subjects, log_stream
+from oven_core.protocol.subjects import log_subjects
+from oven_core.security.credentials import Credentials
 from oven_learner.link import bus_session, log_writer
 from oven_learner.link.log_writer import BATCH_FROM
 from oven_learner.link.process_link import ProcessLink

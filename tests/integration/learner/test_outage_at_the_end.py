@@ -12,11 +12,11 @@ import pytest
 from tests.integration.conftest import WAIT_S, Stack, family, wait_for
 from tests.integration.controller.test_stack_restarts import SERVICES, Said, the_server_itself
 
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import LearnerMessage, Observation, RunEnded
-from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.log_sources import exported
-from oven_controller.runs.spool import NAME, look
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import LearnerMessage, Observation, RunEnded
+from oven_runs.runs.folder import RunFolder
+from oven_runs.runs.log_sources import exported
+from oven_runs.runs.spool import NAME, look
 
 pytestmark = pytest.mark.e2e
 

@@ -15,18 +15,18 @@ import psutil
 import pytest
 from tests.support.learner_side import RUN, Server, decide, decision, learner_on, off_loop, polled, serving, until
 
-from oven_controller.errors import BusError, ConfigError, RefusedError
-from oven_controller.protocol.messages import LearnerMessage, Observation, Receipt, RunEnded
-from oven_controller.runs.spool import NAME, append, look
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import free_port
+from oven_core.errors import BusError, ConfigError, RefusedError
+from oven_core.protocol.messages import LearnerMessage, Observation, Receipt, RunEnded
+from oven_core.security.credentials import Credentials
 from oven_learner.link import process_link
 from oven_learner.link.process_link import ProcessLink
+from oven_runs.runs.spool import NAME, append, look
+from oven_runs.server.embedded import free_port
 
 LEFT_BEHIND = """
 import os, signal, sys
 from pathlib import Path
-from oven_controller.security.credentials import Credentials
+from oven_core.security.credentials import Credentials
 from oven_learner.actuators import Actuators
 from oven_learner.link.process_link import ProcessLink
 from oven_learner.client.client import OvenClient

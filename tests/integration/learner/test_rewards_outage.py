@@ -17,18 +17,18 @@ from tests.unit.learner.test_grpo_job import TINY
 from tests.unit.learner.test_rewards_skipping import Remembering, same
 
 from oven_bench.judging import faulty_members as bench
-from oven_controller.bus.connection import Bus
-from oven_controller.protocol import names
-from oven_controller.protocol.committee_requests import ScoreReply, ScoreRequest
-from oven_controller.protocol.messages import RunStarted
-from oven_controller.security.credentials import Credentials
+from oven_core.bus.connection import Bus
+from oven_core.protocol import names
+from oven_core.protocol.committee_requests import ScoreReply, ScoreRequest
+from oven_core.protocol.messages import RunStarted
+from oven_core.security.credentials import Credentials
 from oven_learner.hf.attach import attach
-from oven_learner.recipes.grpo.job import build
-from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS
-from oven_learner.recipes.grpo.settings import parse_start
-from oven_learner.recipes.grpo.task import example
 from oven_learner.rewards import Committee
 from oven_learner.rewards.remote_members import RemoteMembers
+from oven_recipes.grpo.job import build
+from oven_recipes.grpo.rewards import RULES, WEIGHTS
+from oven_recipes.grpo.settings import parse_start
+from oven_recipes.grpo.task import example
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

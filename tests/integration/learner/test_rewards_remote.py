@@ -13,11 +13,11 @@ import pytest
 from nats.aio.msg import Msg
 from tests.support.learner_side import Server
 
-from oven_controller.bus.connection import Bus
-from oven_controller.protocol import names
-from oven_controller.protocol.committee_requests import Completion, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
-from oven_controller.protocol.judge_spec import JudgeSpec
-from oven_controller.security.credentials import Credentials
+from oven_core.bus.connection import Bus
+from oven_core.protocol import names
+from oven_core.protocol.committee_requests import Completion, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
+from oven_core.protocol.judge_spec import JudgeSpec
+from oven_core.security.credentials import Credentials
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.scores import Abstention, Verdict

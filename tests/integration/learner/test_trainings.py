@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.support.learner_side import RUN, Server, serving, until
 
-from oven_controller.protocol.messages import Decision, Observation, Receipt, RunStarted
-from oven_controller.protocol.names import Subjects
+from oven_core.protocol.messages import Decision, Observation, Receipt, RunStarted
+from oven_core.protocol.names import Subjects
 from oven_learner.actuators import Actuators
 from oven_learner.client import training_names
 from oven_learner.client.client import OvenClient

@@ -10,19 +10,19 @@ import pytest
 from tests.integration.tui.test_monitor import folder, serving  # noqa: F401
 from tests.support.sampled import hostile, judged
 
-from oven_controller.bus import streams
-from oven_controller.bus.connection import Bus
 from oven_controller.cli.sampled_completions import print_completions
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.completion_messages import SampledGroup, StoredGroup
-from oven_controller.protocol.names import Subjects
-from oven_controller.replica.completions_service import serve_completions
-from oven_controller.runs.completion_reader import followed, newest
-from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.local_run import LocalRun
-from oven_controller.runs.remote_run import RemoteRun
-from oven_controller.security.credentials import Credentials
-from oven_controller.terminal_text import clean
+from oven_core.bus import streams
+from oven_core.bus.connection import Bus
+from oven_core.errors import ConfigError
+from oven_core.protocol.completion_messages import SampledGroup, StoredGroup
+from oven_core.protocol.names import Subjects
+from oven_core.replica.completions_service import serve_completions
+from oven_core.security.credentials import Credentials
+from oven_core.terminal_text import clean
+from oven_runs.runs.completion_reader import followed, newest
+from oven_runs.runs.folder import RunFolder
+from oven_runs.runs.local_run import LocalRun
+from oven_runs.runs.remote_run import RemoteRun
 from oven_tui.completion_feed import sampled_groups
 
 LIMIT_S = 60.0

@@ -16,18 +16,18 @@ from tests.integration import conftest
 from tests.integration.conftest import Stack
 
 from oven_bench.performance.monitor import Terminal
-from oven_controller.bus import streams
-from oven_controller.bus.connection import Bus
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Observation, RunStarted
-from oven_controller.protocol.names import Subjects
-from oven_controller.replica.history_service import serve_history
-from oven_controller.runs import log_recovery
-from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.runs.local_run import LocalRun
-from oven_controller.runs.log_mirror import Mirror
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer
+from oven_core.bus import streams
+from oven_core.bus.connection import Bus
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Observation, RunStarted
+from oven_core.protocol.names import Subjects
+from oven_core.replica.history_service import serve_history
+from oven_core.security.credentials import Credentials
+from oven_runs.runs import log_recovery
+from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.runs.local_run import LocalRun
+from oven_runs.runs.log_mirror import Mirror
+from oven_runs.server.embedded import EmbeddedServer
 from oven_tui.apps.elsewhere import Elsewhere
 from oven_tui.feed import Feed
 from oven_tui.model.monitor_view import MonitorView
@@ -231,7 +231,7 @@ def stack(stack: Stack) -> Stack:
     return stack
 
 
-MONITOR = [sys.executable, "-P", "-m", "oven_controller.process.entry", "monitor"]
+MONITOR = [sys.executable, "-P", "-m", "oven_controller.stack.entry", "monitor"]
 
 
 @pytest.fixture

@@ -9,16 +9,16 @@ import pytest
 from tests.support.monitor_person import Person, at_monitor
 from tests.support.tls_stack import TlsStack
 
-from oven_controller.errors import BusError, RefusedError
-from oven_controller.protocol.messages import Receipt
-from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
-from oven_controller.runs.endpoint import Endpoint
-from oven_controller.runs.local_run import LocalRun
-from oven_controller.runs.log_sources import exported
-from oven_controller.runs.operator_client import carried_out
-from oven_controller.runs.remote_run import RemoteRun
-from oven_controller.security import person_file, tls
-from oven_controller.security.person_file import PersonFile
+from oven_core.errors import BusError, RefusedError
+from oven_core.protocol.messages import Receipt
+from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_core.security import person_file, tls
+from oven_core.security.person_file import PersonFile
+from oven_runs.runs.endpoint import Endpoint
+from oven_runs.runs.local_run import LocalRun
+from oven_runs.runs.log_sources import exported
+from oven_runs.runs.operator_client import carried_out
+from oven_runs.runs.remote_run import RemoteRun
 from oven_tui.model.commands import COMMANDS
 from oven_tui.screens.confirm import ConfirmScreen
 from oven_tui.screens.knob import KnobScreen

@@ -16,7 +16,7 @@ import pytest
 from tests.integration.conftest import wait_for
 from tests.support.replayed import a_run, left_behind
 
-from oven_controller.runs.folder import Home, RunFolder
+from oven_runs.runs.folder import Home, RunFolder
 
 aiohttp = pytest.importorskip("aiohttp")
 pytest.importorskip("textual_serve")
@@ -28,7 +28,7 @@ class Served:
     """`monitor --web` as a process of its own."""
 
     def __init__(self, folder: RunFolder) -> None:
-        command = [sys.executable, "-m", "oven_controller.process.entry", "monitor", str(folder.path), "--web"]
+        command = [sys.executable, "-m", "oven_controller.stack.entry", "monitor", str(folder.path), "--web"]
         kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
         self.process = subprocess.Popen(
             command, env=kept | {"PYTHONPATH": os.pathsep.join(sys.path)}, text=True, stdout=subprocess.PIPE

@@ -16,12 +16,12 @@ from typing import Any
 from nats.aio.msg import Msg
 
 import oven_learner as oven
-from oven_controller.bus.connection import Bus
-from oven_controller.protocol import names
-from oven_controller.protocol.committee_requests import ScoreReply, ScoreRequest
-from oven_controller.protocol.graph_requests import GraphInfo
-from oven_controller.protocol.messages import MetricSpec
-from oven_controller.security.credentials import Credentials
+from oven_core.bus.connection import Bus
+from oven_core.protocol import names
+from oven_core.protocol.committee_requests import ScoreReply, ScoreRequest
+from oven_core.protocol.graph_requests import GraphInfo
+from oven_core.protocol.messages import MetricSpec
+from oven_core.security.credentials import Credentials
 from oven_learner.rollback.in_memory import Snapshots
 
 BEAT_S = 0.04

@@ -14,8 +14,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from oven_controller.bus.connection import Bus
-from oven_controller.protocol.messages import (
+from oven_core.bus.connection import Bus
+from oven_core.protocol.messages import (
     ActuatorSpec,
     Horizon,
     LearnerMessage,
@@ -24,10 +24,10 @@ from oven_controller.protocol.messages import (
     RunEnded,
     RunStarted,
 )
-from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.rules import Rules
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import load_keys
+from oven_core.protocol.names import Subjects
+from oven_core.protocol.rules import Rules
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import load_keys
 
 
 class ToySettings(BaseModel):

@@ -10,7 +10,7 @@ import pytest
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.reward_weights import WEIGHTS, RewardWeights
 from oven_agents.stats.confidence import NEEDS_SECOND
-from oven_controller.protocol.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Value, Vote
+from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Value, Vote
 
 SHARES = {"exact": 0.5, "judge": 0.5, "format": 0.0}
 ACCURACY = MetricSpec(name="eval/accuracy", better="up", held_out=True)

@@ -8,7 +8,7 @@ import pytest
 from tests.support import runs
 
 from oven_agents.shipped.drift import BETA, BITS, KL, SCALE, Drift
-from oven_controller.protocol.messages import ActuatorSpec, MetricSpec, Observation, RunStarted, Vote
+from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Observation, RunStarted, Vote
 
 EVERY = 50
 AWAY = (0.01, 0.03, 0.05, 0.08)

@@ -11,7 +11,7 @@ from tests.support import runs
 
 from oven_agents.shipped.final_weights import FinalWeights
 from oven_agents.stats.robust_statistics import bending_noise
-from oven_controller.protocol.messages import (
+from oven_core.protocol.messages import (
     ActuatorSpec,
     Horizon,
     Observation,

@@ -15,7 +15,7 @@ from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.shipped.lr_cooldown import LrCooldown
 from oven_agents.shipped.reward_hacking import RewardHacking
 from oven_agents.stats.confidence import STANDS_ALONE
-from oven_controller.protocol.messages import AgentStatus, BallotOpened, Observation, RunStarted, Vote
+from oven_core.protocol.messages import AgentStatus, BallotOpened, Observation, RunStarted, Vote
 
 ONSET, END = 101, 141
 Change = Callable[[int, dict[str, float]], dict[str, float]]

@@ -14,7 +14,7 @@ from oven_agents.shipped.auxiliary_loss import AuxiliaryLoss
 from oven_agents.shipped.knowledge import Knowledge
 from oven_agents.shipped.quantisation import Quantisation
 from oven_agents.stats.confidence import NEEDS_SECOND, STANDS_ALONE
-from oven_controller.protocol.messages import (
+from oven_core.protocol.messages import (
     ActuatorSpec,
     Decision,
     Horizon,

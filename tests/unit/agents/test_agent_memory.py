@@ -9,7 +9,7 @@ import pytest
 
 from oven_agents import Agent, Window, memory_limit
 from oven_agents.sdk.session import Session
-from oven_controller.protocol.messages import ActuatorSpec, AgentStatus, Observation, RunStarted
+from oven_core.protocol.messages import ActuatorSpec, AgentStatus, Observation, RunStarted
 
 
 class Hoards(Agent):

@@ -9,8 +9,8 @@ from tests.support.installed import entry_points, installed
 
 from oven_agents.runtime.loader import kind, load
 from oven_controller.cli.main import run
-from oven_controller.errors import RENAMED, UnknownNameError
-from oven_controller.settings.agent_options import HEADINGS, sections
+from oven_core.errors import RENAMED, UnknownNameError
+from oven_runs.settings.agent_options import HEADINGS, sections
 
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]

@@ -7,10 +7,10 @@ import pytest
 
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import STANDS_ALONE, confidence, needs_second, stands_alone
-from oven_controller.mesh.effect import effect
-from oven_controller.mesh.reputation import beaten
-from oven_controller.protocol.messages import MetricSpec, Observation, RunStarted
-from oven_controller.protocol.rules import Rules
+from oven_core.mesh.effect import effect
+from oven_core.mesh.reputation import beaten
+from oven_core.protocol.messages import MetricSpec, Observation, RunStarted
+from oven_core.protocol.rules import Rules
 
 RUN = RunStarted(incarnation=1, n=0, recipe="toy", metrics=(MetricSpec(name="loss", better="down"),))
 

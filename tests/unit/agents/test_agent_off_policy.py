@@ -13,7 +13,7 @@ from tests.unit.agents.test_agent_relapse import EVERY, LEARNT, Events, offers, 
 from oven_agents.sdk.window import Window
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.stats.policy_shift import LATELY, is_off_policy
-from oven_controller.protocol.messages import Observation
+from oven_core.protocol.messages import Observation
 
 TOKENS, VOCABULARY, ONSET = 200, 16, 60
 

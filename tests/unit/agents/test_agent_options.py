@@ -19,12 +19,12 @@ from oven_agents.runtime.loader import load
 from oven_agents.shipped.divergence import Divergence
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_controller.cli.main import app, run
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.runs.folder import Home
-from oven_controller.settings.agent_options import arguments, checked, options_of
-from oven_controller.settings.agents import AgentSpec, agent_specs
-from oven_controller.settings.resolution import resolve
 from oven_controller.stack.plan import Plan, pools
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_runs.runs.folder import Home
+from oven_runs.settings.agent_options import arguments, checked, options_of
+from oven_runs.settings.agents import AgentSpec, agent_specs
+from oven_runs.settings.resolution import resolve
 
 FILE = '''
 from oven_agents import Agent

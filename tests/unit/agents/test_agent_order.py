@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from oven_agents import Agent, Window
 from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import Session
-from oven_controller.protocol.messages import (
+from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
@@ -22,7 +22,7 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.protocol.rules import Rules
+from oven_core.protocol.rules import Rules
 
 CLIP = "grad.clip"
 RUN = RunStarted(

@@ -8,7 +8,7 @@ import pytest
 
 from oven_agents.sdk.window import Window
 from oven_agents.stats.policy_shift import policy_shifted, quality_dropped
-from oven_controller.protocol.messages import MetricSpec, Observation, RunStarted
+from oven_core.protocol.messages import MetricSpec, Observation, RunStarted
 
 ONSET, NOW = 60, 64
 HELD_OUT = MetricSpec(name="eval/accuracy", better="up", held_out=True)

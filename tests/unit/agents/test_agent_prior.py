@@ -8,9 +8,9 @@ from tests.support.gauges import receipt, started
 from oven_agents import Agent, Knob, Window
 from oven_agents.runtime.kg_client import ENTRIES, HEADERS, barred, cited, informed, question
 from oven_agents.sdk.session import Session
-from oven_controller.bus.streams import VOTE_BYTES
-from oven_controller.protocol.graph_requests import EvidencePath, Judgement
-from oven_controller.protocol.messages import ActuatorSpec, Decision, MetricSpec, Observation, RunStarted, Value, Vote
+from oven_core.bus.streams import VOTE_BYTES
+from oven_core.protocol.graph_requests import EvidencePath, Judgement
+from oven_core.protocol.messages import ActuatorSpec, Decision, MetricSpec, Observation, RunStarted, Value, Vote
 
 LR = "optimizer.lr_scale"
 PATH = EvidencePath(

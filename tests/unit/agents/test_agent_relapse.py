@@ -14,8 +14,8 @@ from tests.support import runs
 from oven_agents import Alternatives
 from oven_agents.shipped.best_checkpoint import BestCheckpoint
 from oven_agents.stats.robust_statistics import since
-from oven_controller.protocol.known_actuators import ACTUATORS
-from oven_controller.protocol.messages import MetricSpec, Observation, Receipt, RunStarted, Value, Vote
+from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.messages import MetricSpec, Observation, Receipt, RunStarted, Value, Vote
 
 EVERY = 20
 LEARNT = (0.44, 0.54, 0.65, 0.68, 0.74, 0.80)

@@ -14,10 +14,10 @@ from oven_agents import Agent, Alternatives, Knob, Plan, Window
 from oven_agents.runtime.kg_client import Prior, Said, consider
 from oven_agents.sdk.alternative_plans import chosen, enquiry, offer
 from oven_agents.sdk.session import Session
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.graph_requests import (
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.graph_requests import (
     DiagnoseRequest,
     Diagnosis,
     EvidencePath,
@@ -25,8 +25,8 @@ from oven_controller.protocol.graph_requests import (
     JudgeRequest,
     Remedy,
 )
-from oven_controller.protocol.messages import AgentStatus, BallotOpened, RunStarted, Value, Vote
-from oven_controller.protocol.rules import Rules
+from oven_core.protocol.messages import AgentStatus, BallotOpened, RunStarted, Value, Vote
+from oven_core.protocol.rules import Rules
 
 SKIPPING, CUTTING, RETURNING = "rollback_and_skip", "rollback_and_cut", "rollback"
 CHANGES = {

@@ -9,8 +9,8 @@ from tests.support import runs
 
 from oven_agents.sdk.window import Knob, Window
 from oven_agents.shipped.rollback_undo import RollbackUndo
-from oven_controller.protocol.known_actuators import ACTUATORS
-from oven_controller.protocol.messages import Decision, Observation, Receipt, RunStarted, Vote
+from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.messages import Decision, Observation, Receipt, RunStarted, Vote
 
 LEFT, TO = 60, 40
 """Ticks of the rollback, and of what it went back to."""

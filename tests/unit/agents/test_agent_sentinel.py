@@ -19,7 +19,7 @@ from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.shipped.repeated_data import RepeatedData
 from oven_agents.shipped.weight_decay import WeightDecay
 from oven_agents.stats.confidence import NEEDS_SECOND
-from oven_controller.protocol.messages import Observation, Receipt, RunStarted, Value
+from oven_core.protocol.messages import Observation, Receipt, RunStarted, Value
 
 ONSET, END = 101, 125
 Change = Callable[[int, dict[str, float]], dict[str, float]]

@@ -7,7 +7,7 @@ from tests.support import runs
 
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.stats.update_to_weight_ratio import FITTING, LONGEST
-from oven_controller.protocol.messages import Horizon, Observation, RunStarted, Vote
+from oven_core.protocol.messages import Horizon, Observation, RunStarted, Vote
 
 WARMUP = 20
 

@@ -14,7 +14,7 @@ from oven_agents.shipped.curriculum import Curriculum
 from oven_agents.shipped.learning_rate import ALIGNMENT, LearningRate
 from oven_agents.stats.confidence import STANDS_ALONE
 from oven_agents.stats.robust_statistics import best_level, noise, quantile, total_variation
-from oven_controller.protocol.messages import AgentStatus, MetricSpec, Vote
+from oven_core.protocol.messages import AgentStatus, MetricSpec, Vote
 
 
 def test_aligned_gradients_raise_the_rate_and_say_why() -> None:

@@ -13,8 +13,8 @@ from tests.support import runs
 
 from oven_agents import Agent
 from oven_agents.stats.level_shift import rise
-from oven_controller.protocol.messages import RunStarted
-from oven_controller.protocol.rules import Rules
+from oven_core.protocol.messages import RunStarted
+from oven_core.protocol.rules import Rules
 
 POINTS = tomllib.loads(Path("pyproject.toml").read_text())["project"]["entry-points"]["oven.agents"]
 QUORUM = Rules().specialist_confidence

@@ -12,9 +12,9 @@ from tests.support.troubles import TICKS, TROUBLES, observations
 
 from oven_agents.runtime.in_process import AgentParticipant
 from oven_agents.runtime.loader import load
-from oven_controller.mesh.judging_metric import judging_metric
-from oven_controller.mesh.state import State
-from oven_controller.protocol.messages import AgentStatus, MetricSpec, Receipt, RunStarted, Value, Vote
+from oven_core.mesh.judging_metric import judging_metric
+from oven_core.mesh.state import State
+from oven_core.protocol.messages import AgentStatus, MetricSpec, Receipt, RunStarted, Value, Vote
 
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]

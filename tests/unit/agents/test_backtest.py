@@ -19,11 +19,10 @@ from oven_agents.review.review_command import look
 from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.learning_rate import LearningRate
-from oven_controller.log.replay import replay
-from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.known_actuators import ACTUATORS
-from oven_controller.protocol.messages import (
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.events import Event
+from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.messages import (
     ActuatorSpec,
     Decision,
     MetricSpec,
@@ -31,7 +30,8 @@ from oven_controller.protocol.messages import (
     Receipt,
     RunEnded,
 )
-from oven_controller.runs.folder import Home
+from oven_runs.log.replay import replay
+from oven_runs.runs.folder import Home
 
 
 class Cutter(Agent):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from oven_agents.providers.call_records import call_record
-from oven_agents.providers.provider import Answer, Provider
-from oven_agents.providers.usage import Usage
+from oven_llm.providers.call_records import call_record
+from oven_llm.providers.provider import Answer, Provider
+from oven_llm.providers.usage import Usage
 
 
 class Named:

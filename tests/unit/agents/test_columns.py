@@ -17,7 +17,7 @@ from oven_agents.sdk.window import plain_window
 from oven_agents.stats.robust_statistics import best_level
 from oven_controller.importing.declared_knobs import Knob
 from oven_controller.importing.rows import gauge
-from oven_controller.protocol.messages import AgentStatus, Observation, Receipt, RunStarted
+from oven_core.protocol.messages import AgentStatus, Observation, Receipt, RunStarted
 
 RUN = RunStarted(incarnation=1, n=0, recipe="any")
 NAMES = ("loss", "reward", "eval/loss", "never")

@@ -14,7 +14,7 @@ import pytest
 from oven_agents import Agent, Window
 from oven_agents.runtime.companion import Companions, Surroundings
 from oven_agents.sdk.session import Session
-from oven_controller.errors import BusError
+from oven_core.errors import BusError
 
 
 class Away:

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_agents.providers.conversation import Conversation, ConversationFailure, Draw, Message, Sample, Tool, ToolCall
-from oven_agents.providers.failures import ModelFailure
-from oven_agents.providers.sampling import Samples, greatest
-from oven_agents.providers.usage import Ledger, Usage, current, opened
-from oven_agents.supervisor.models import LMResponse, Messages, ModelHandler, VLLMHandler
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
+from oven_llm.providers.conversation import Conversation, ConversationFailure, Draw, Message, Sample, Tool, ToolCall
+from oven_llm.providers.failures import ModelFailure
+from oven_llm.providers.sampling import Samples, greatest
+from oven_llm.providers.usage import Ledger, Usage, current, opened
+from oven_llm.supervisor.models import LMResponse, Messages, ModelHandler, VLLMHandler
 
 ASKED = (Message("user", "How many?"),)
 CALL = ToolCall("1", "look", "{}")

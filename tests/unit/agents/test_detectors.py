@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from oven_agents.supervisor.diagnosis.detectors import Alarm, alarms
-from oven_agents.supervisor.diagnosis.gauges import GAUGES, gauges_of
-from oven_agents.supervisor.diagnosis.graph_view import SYMPTOMS
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.messages import MetricSpec
 from oven_kg.checked_graph import load
+from oven_llm.supervisor.diagnosis.detectors import Alarm, alarms
+from oven_llm.supervisor.diagnosis.gauges import GAUGES, gauges_of
+from oven_llm.supervisor.diagnosis.graph_view import SYMPTOMS
 
 TICKS = 200
 ONSET = 120

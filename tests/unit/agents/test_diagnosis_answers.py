@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from tests.support.supervised import ONSET, SCALE, TICKS, observed, started
 
-from oven_agents.supervisor.diagnosis.answer import AnswerRefusedError, RevertIf, evidence, verified
-from oven_agents.supervisor.diagnosis.graph_view import GraphView, by_detectors, view
-from oven_agents.supervisor.diagnosis.log_context import LogContext, context_of, shown_settings
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.events import UNKNOWN, Event
-from oven_controller.protocol.messages import ActuatorSpec, LogMessage, Observation, Receipt, RunEnded, Vote
-from oven_controller.protocol.subjects import agent_subject, learner_subject
+from oven_core.errors import ConfigError
+from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.messages import ActuatorSpec, LogMessage, Observation, Receipt, RunEnded, Vote
+from oven_core.protocol.subjects import agent_subject, learner_subject
 from oven_kg.service.endpoints import answers
+from oven_llm.supervisor.diagnosis.answer import AnswerRefusedError, RevertIf, evidence, verified
+from oven_llm.supervisor.diagnosis.graph_view import GraphView, by_detectors, view
+from oven_llm.supervisor.diagnosis.log_context import LogContext, context_of, shown_settings
 
 CAUSES = ("lr_too_high",)
 PROOF = {"metric": "learning_rate", "from": ONSET, "to": ONSET + 9, "value": 0.03}

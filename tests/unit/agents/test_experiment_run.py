@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from tests.support.scripted_handler import ScriptedHandler, in_order, program
 
-from oven_agents.experiments.analysis import analysed
-from oven_agents.experiments.experiment import Done, Experiment, Models
-from oven_agents.experiments.run_folder import Outcome, RunConfig, RunFolder
-from oven_agents.experiments.sample import Posed, posed
-from oven_agents.experiments.training_rows import exported
-from oven_agents.providers.failures import ModelFailure
-from oven_agents.supervisor.models import ModelHandler
-from oven_agents.tasks.example import Document, Example, Reference
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
+from oven_llm.experiments.analysis import analysed
+from oven_llm.experiments.experiment import Done, Experiment, Models
+from oven_llm.experiments.run_folder import Outcome, RunConfig, RunFolder
+from oven_llm.experiments.sample import Posed, posed
+from oven_llm.experiments.training_rows import exported
+from oven_llm.providers.failures import ModelFailure
+from oven_llm.supervisor.models import ModelHandler
+from oven_llm.tasks.example import Document, Example, Reference
 
 PARAGRAPHS = ("Opening.", "The tagger reaches 93.4.", "It has no decoder.")
 ANSWERS = ("93.4", "No", "Unanswerable")

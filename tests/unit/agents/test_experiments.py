@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from oven_agents.experiments import baselines, correctness_judge
-from oven_agents.experiments.analysis import analysed, kappa, runs_in
-from oven_agents.experiments.analysis_table import table
-from oven_agents.experiments.correctness_judge import UnreadableVerdictError
-from oven_agents.experiments.intervals import clustered
-from oven_agents.experiments.keyword_retrieval import ranked, scores
-from oven_agents.experiments.sample import Posed, drawn, posed
-from oven_agents.experiments.training_rows import exported
-from oven_agents.tasks.example import Document, Example, Prediction, Reference
 from oven_controller.cli.main import run
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
+from oven_llm.experiments import baselines, correctness_judge
+from oven_llm.experiments.analysis import analysed, kappa, runs_in
+from oven_llm.experiments.analysis_table import table
+from oven_llm.experiments.correctness_judge import UnreadableVerdictError
+from oven_llm.experiments.intervals import clustered
+from oven_llm.experiments.keyword_retrieval import ranked, scores
+from oven_llm.experiments.sample import Posed, drawn, posed
+from oven_llm.experiments.training_rows import exported
+from oven_llm.tasks.example import Document, Example, Prediction, Reference
 
 TEXTS = (
     "## Data",

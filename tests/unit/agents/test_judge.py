@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.scripted_provider import Scripted, group, scores_of
 
-from oven_agents.judges import rubric_prompts, verdict
-from oven_agents.judges.adversarial_controls import Controls
-from oven_agents.judges.judge import Judge
-from oven_agents.judges.member import Member
-from oven_agents.judges.rubric_prompts import Rubric
-from oven_agents.judges.sanitize import capped, data_block, shown, visible
-from oven_agents.providers.failures import ModelFailure, kind_of_status
-from oven_agents.providers.usage import Ledger, Usage, cost_usd
-from oven_controller.settings.committee_settings import MemberSettings, Role
-from oven_controller.settings.judge_providers import catalogue, endpoint_of
-from oven_controller.telemetry.genai import CallRecord
+from oven_llm.genai_telemetry import CallRecord
+from oven_llm.judges import rubric_prompts, verdict
+from oven_llm.judges.adversarial_controls import Controls
+from oven_llm.judges.judge import Judge
+from oven_llm.judges.member import Member
+from oven_llm.judges.rubric_prompts import Rubric
+from oven_llm.judges.sanitize import capped, data_block, shown, visible
+from oven_llm.providers.failures import ModelFailure, kind_of_status
+from oven_llm.providers.usage import Ledger, Usage, cost_usd
+from oven_runs.settings.committee_settings import MemberSettings, Role
+from oven_runs.settings.judge_providers import catalogue, endpoint_of
 
 # What is shown.
 

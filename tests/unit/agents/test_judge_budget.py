@@ -13,20 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.scripted_provider import Scripted, group, scores_of
 
-from oven_agents.judges.adversarial_controls import Controls
-from oven_agents.judges.attack_corpus import corpus
-from oven_agents.judges.cached_judge import CachedJudge
-from oven_agents.judges.judge import Judge
-from oven_agents.judges.sanitize import shown
-from oven_agents.judges.verdict_cache import VerdictCache, cache_key
-from oven_agents.providers.failures import ModelFailure
-from oven_agents.providers.metered import Meter, Metered, check_priced, greatest
-from oven_agents.providers.provider import Answer, Question
-from oven_agents.providers.usage import Ledger, Usage, current, opened
-from oven_controller.errors import ConfigError
-from oven_controller.runs.judge_states import FOLDER
-from oven_controller.runs.model_spend import Cap, ModelSpend, Refused, Spend, judges_file, read_spend
-from oven_controller.settings.committee_settings import BudgetSettings
+from oven_core.errors import ConfigError
+from oven_llm.judges.adversarial_controls import Controls
+from oven_llm.judges.attack_corpus import corpus
+from oven_llm.judges.cached_judge import CachedJudge
+from oven_llm.judges.judge import Judge
+from oven_llm.judges.sanitize import shown
+from oven_llm.judges.verdict_cache import VerdictCache, cache_key
+from oven_llm.providers.failures import ModelFailure
+from oven_llm.providers.metered import Meter, Metered, check_priced, greatest
+from oven_llm.providers.provider import Answer, Question
+from oven_llm.providers.usage import Ledger, Usage, current, opened
+from oven_runs.runs.judge_states import FOLDER
+from oven_runs.runs.model_spend import Cap, ModelSpend, Refused, Spend, judges_file, read_spend
+from oven_runs.settings.committee_settings import BudgetSettings
 
 FREE = BudgetSettings()
 ONE = Spend(calls=1, input_tokens=70, output_tokens=30, usd=0.5)

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from tests.support.scripted_provider import Scripted, group, scores_of
 
-from oven_agents.judges import change_test
-from oven_agents.judges.adversarial_controls import AT_ONCE, FIRST, Control, Controls
-from oven_agents.judges.attack_corpus import Attack, corpus
-from oven_agents.judges.degenerate_text import is_degenerate
-from oven_agents.judges.judge import Judge
-from oven_agents.judges.member import Member
-from oven_agents.judges.sanitize import shown
-from oven_agents.judges.watching import Watching
-from oven_agents.providers.failures import ModelFailure
-from oven_agents.providers.usage import Ledger
-from oven_controller.protocol.committee_requests import Completion, ScoreRequest
+from oven_core.protocol.committee_requests import Completion, ScoreRequest
+from oven_llm.judges import change_test
+from oven_llm.judges.adversarial_controls import AT_ONCE, FIRST, Control, Controls
+from oven_llm.judges.attack_corpus import Attack, corpus
+from oven_llm.judges.degenerate_text import is_degenerate
+from oven_llm.judges.judge import Judge
+from oven_llm.judges.member import Member
+from oven_llm.judges.sanitize import shown
+from oven_llm.judges.watching import Watching
+from oven_llm.providers.failures import ModelFailure
+from oven_llm.providers.usage import Ledger
 
 IDS = [attack.id for attack in corpus()]
 

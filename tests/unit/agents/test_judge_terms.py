@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_agents.providers.failures import ModelFailure
-from oven_agents.providers.terms import AgreedTerms, Terms
-from oven_controller.settings.committee_settings import MemberSettings
-from oven_controller.settings.judge_providers import ModelEndpoint, catalogue, endpoint_of
+from oven_llm.providers.failures import ModelFailure
+from oven_llm.providers.terms import AgreedTerms, Terms
+from oven_runs.settings.committee_settings import MemberSettings
+from oven_runs.settings.judge_providers import ModelEndpoint, catalogue, endpoint_of
 
 EVERY = [Terms(mode, top) for mode in ("strict", "json_object", "none") for top in (5, 0)]
 

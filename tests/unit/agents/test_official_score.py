@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from oven_agents.tasks.example import Kind, Prediction, Reference, prediction_of
-from oven_agents.tasks.official_score import normalized, paragraph_f1, score, scores, token_f1, without_figures
+from oven_llm.tasks.example import Kind, Prediction, Reference, prediction_of
+from oven_llm.tasks.official_score import normalized, paragraph_f1, score, scores, token_f1, without_figures
 
 EXACT = 1e-12
 P, Q, R = "first paragraph", "second paragraph", "third paragraph"

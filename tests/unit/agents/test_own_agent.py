@@ -16,9 +16,9 @@ from oven_agents.runtime.in_process import participants
 from oven_agents.runtime.loader import load
 from oven_bench.gym import arm_registry
 from oven_controller.cli.main import run
-from oven_controller.log.closed_loop import ClosedLoop
-from oven_controller.protocol.messages import Decision, LearnerMessage, MetricSpec, Observation, RunStarted, Vote
-from oven_controller.protocol.rules import Rules
+from oven_core.protocol.messages import Decision, LearnerMessage, MetricSpec, Observation, RunStarted, Vote
+from oven_core.protocol.rules import Rules
+from oven_runs.log.closed_loop import ClosedLoop
 
 RUN = "own"
 MODULE = '''

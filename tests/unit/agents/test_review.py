@@ -29,9 +29,9 @@ from oven_agents.shipped.learning_rate import LearningRate
 from oven_controller.cli.review import _changed
 from oven_controller.importing.command import read
 from oven_controller.importing.declared_knobs import asked
-from oven_controller.protocol.messages import BallotOpened, MetricSpec, RunStarted
-from oven_controller.protocol.rules import Rules
-from oven_controller.runs.folder import Home
+from oven_core.protocol.messages import BallotOpened, MetricSpec, RunStarted
+from oven_core.protocol.rules import Rules
+from oven_runs.runs.folder import Home
 
 
 @pytest.fixture(autouse=True)

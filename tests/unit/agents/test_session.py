@@ -8,7 +8,7 @@ from tests.support.gauges import observe, receipt, started
 from oven_agents import Agent, Window
 from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import PATIENCE, Session
-from oven_controller.protocol.messages import AgentStatus, BallotOpened, Decision, Receipt, RunEnded, Vote
+from oven_core.protocol.messages import AgentStatus, BallotOpened, Decision, Receipt, RunEnded, Vote
 
 
 @pytest.mark.parametrize("error", [KeyError("typo"), SystemExit(0)], ids=["raises", "exits"])

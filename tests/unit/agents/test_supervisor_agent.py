@@ -10,22 +10,22 @@ import pytest
 from tests.support.installed import installed
 from tests.support.supervised import KEY, ONSET, SCALE, observed, settings, started
 
-from oven_agents.providers.failures import ModelFailure
-from oven_agents.providers.usage import Usage
 from oven_agents.runtime.companion import Surroundings
 from oven_agents.runtime.loader import load, load_repeatable, repeatable_agents
 from oven_agents.sdk.session import Session
-from oven_agents.supervisor.diagnosis.answer import Diagnosis, Evidence, RevertIf
-from oven_agents.supervisor.diagnosis.diagnosing import Found
-from oven_agents.supervisor.diagnosis.graph_view import GraphView
-from oven_agents.supervisor.diagnosis.supervisor import Supervisor
-from oven_agents.supervisor.diagnosis.transcripts import Asked, Question, Transcripts
-from oven_agents.supervisor.orchestrator import RunResult
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import AgentStatus, Receipt, Vote
-from oven_controller.settings.agents import agent_spec, agent_specs, with_agent_rules
-from oven_controller.settings.model import Settings
 from oven_controller.stack.plan import pools
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import AgentStatus, Receipt, Vote
+from oven_llm.providers.failures import ModelFailure
+from oven_llm.providers.usage import Usage
+from oven_llm.supervisor.diagnosis.answer import Diagnosis, Evidence, RevertIf
+from oven_llm.supervisor.diagnosis.diagnosing import Found
+from oven_llm.supervisor.diagnosis.graph_view import GraphView
+from oven_llm.supervisor.diagnosis.supervisor import Supervisor
+from oven_llm.supervisor.diagnosis.transcripts import Asked, Question, Transcripts
+from oven_llm.supervisor.orchestrator import RunResult
+from oven_runs.settings.agents import agent_spec, agent_specs, with_agent_rules
+from oven_runs.settings.model import Settings
 
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]

@@ -7,13 +7,13 @@ from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
-from oven_agents.supervisor.loop import Message, Outcome, conversation
-from oven_agents.supervisor.repl import CUT, NO_PROGRAM, Repl, shown
-from oven_agents.supervisor.repl_blocks import programs
-from oven_controller.errors import ConfigError
-from oven_controller.sandbox.block import Block
-from oven_controller.sandbox.limits import Limits
-from oven_controller.sandbox.probe import probe
+from oven_core.errors import ConfigError
+from oven_llm.sandbox.block import Block
+from oven_llm.sandbox.limits import Limits
+from oven_llm.sandbox.probe import probe
+from oven_llm.supervisor.loop import Message, Outcome, conversation
+from oven_llm.supervisor.repl import CUT, NO_PROGRAM, Repl, shown
+from oven_llm.supervisor.repl_blocks import programs
 
 OPENING: tuple[Message, ...] = ({"role": "system", "content": "programs"}, {"role": "user", "content": "How many?"})
 CONTEXT = "alpha\nbeta\n" * 300

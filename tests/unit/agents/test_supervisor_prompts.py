@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oven_agents.supervisor.log import RunLogger
-from oven_agents.supervisor.prompts import FORCED, nudge, opening, outline
-from oven_agents.supervisor.repl import Context
-from oven_agents.supervisor.repl_blocks import programs
+from oven_llm.supervisor.log import RunLogger
+from oven_llm.supervisor.prompts import FORCED, nudge, opening, outline
+from oven_llm.supervisor.repl import Context
+from oven_llm.supervisor.repl_blocks import programs
 
 
 @pytest.mark.parametrize(

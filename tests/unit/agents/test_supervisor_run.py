@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from tests.support.scripted_handler import ScriptedHandler, in_order, program
 
-from oven_agents.providers.failures import ModelFailure
-from oven_agents.providers.usage import Usage
-from oven_agents.supervisor.caps import Caps
-from oven_agents.supervisor.log import lock
-from oven_agents.supervisor.models import LMResponse, Messages, RefusedError
-from oven_agents.supervisor.orchestrator import RunResult, arun, run
-from oven_controller.errors import ConfigError, StoreInUseError
-from oven_controller.sandbox.limits import Limits
-from oven_controller.sandbox.probe import probe
+from oven_core.errors import ConfigError, StoreInUseError
+from oven_llm.providers.failures import ModelFailure
+from oven_llm.providers.usage import Usage
+from oven_llm.sandbox.limits import Limits
+from oven_llm.sandbox.probe import probe
+from oven_llm.supervisor.caps import Caps
+from oven_llm.supervisor.log import lock
+from oven_llm.supervisor.models import LMResponse, Messages, RefusedError
+from oven_llm.supervisor.orchestrator import RunResult, arun, run
 
 pytestmark = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
 

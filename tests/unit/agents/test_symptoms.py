@@ -30,8 +30,8 @@ from oven_agents.stats.symptoms import (
     confidence_collapse,
     kl_runaway,
 )
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.messages import ActuatorSpec, MetricSpec, RunStarted, Vote
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.messages import ActuatorSpec, MetricSpec, RunStarted, Vote
 
 ECE, NULL, HIGH = "calibration/ece", "calibration/ece_null", "calibration/ece_null_99"
 

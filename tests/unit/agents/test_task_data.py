@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from oven_agents.supervisor.context_files import read_context
-from oven_agents.tasks.example import Example
-from oven_agents.tasks.qasper import TASK as QASPER
-from oven_agents.tasks.qasper import examples_of
-from oven_agents.tasks.source_paragraphs import source_of
-from oven_agents.tasks.stdlib import TASK as STDLIB
-from oven_agents.tasks.stdlib import made
 from oven_controller.cli.main import run
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
+from oven_llm.supervisor.context_files import read_context
+from oven_llm.tasks.example import Example
+from oven_llm.tasks.qasper import TASK as QASPER
+from oven_llm.tasks.qasper import examples_of
+from oven_llm.tasks.source_paragraphs import source_of
+from oven_llm.tasks.stdlib import TASK as STDLIB
+from oven_llm.tasks.stdlib import made
 
 FILES = Path(__file__).parents[2] / "support" / "qasper"
 

@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from oven_agents.providers import conversation
-from oven_agents.providers.conversation import Answer, ConversationFailure
-from oven_agents.providers.failures import Kind, ModelFailure
-from oven_agents.traces import cost_forecast, replay_report
-from oven_agents.traces.replay import REFUSING, Replay, Teacher, answerable, in_prefix_order
-from oven_agents.traces.replay_commands import COST, REPLAY, forecast_all, read_traces
-from oven_agents.traces.replies_file import RepliesFile
-from oven_agents.traces.teachers_file import TeacherSettings, TeachersFile, read_teachers
 from oven_bench.trace_replay.made_traces import edit, made_traces, right_line
 from oven_bench.trace_replay.scripted_teachers import chosen_line
-from oven_controller.errors import ConfigError, StoreInUseError
-from oven_controller.settings.judge_providers import Price
-from oven_controller.traces import jsonl
-from oven_controller.traces.records import Message, Reply, Task, ToolCall, Trace, TraceStep
+from oven_core.errors import ConfigError, StoreInUseError
+from oven_llm.providers import conversation
+from oven_llm.providers.conversation import Answer, ConversationFailure
+from oven_llm.providers.failures import Kind, ModelFailure
+from oven_llm.trace_replay import cost_forecast, replay_report
+from oven_llm.trace_replay.replay import REFUSING, Replay, Teacher, answerable, in_prefix_order
+from oven_llm.trace_replay.replay_commands import COST, REPLAY, forecast_all, read_traces
+from oven_llm.trace_replay.replies_file import RepliesFile
+from oven_llm.trace_replay.teachers_file import TeacherSettings, TeachersFile, read_teachers
+from oven_runs.settings.judge_providers import Price
+from oven_runs.traces import jsonl
+from oven_runs.traces.records import Message, Reply, Task, ToolCall, Trace, TraceStep
 
 TRACES = made_traces(3, 4, seed=2)
 STATES = 12

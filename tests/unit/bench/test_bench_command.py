@@ -9,8 +9,8 @@ from typing import Annotated
 import pytest
 
 from oven_bench.bench_command import Bench, HomeFolder, Jobs, Json, home_folder, one_of, print_object
-from oven_controller import plugins
 from oven_controller.cli.main import run
+from oven_core import plugins
 
 
 def _bench(

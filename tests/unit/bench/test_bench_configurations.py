@@ -24,7 +24,7 @@ from oven_bench.configurations.bitwise_diff import first_difference, leaves
 from oven_bench.configurations.command import BENCH, chosen, status, sums
 from oven_bench.configurations.comparison import Result, play
 from oven_bench.configurations.configuration import DEFAULT, Configuration, load, resumed
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 __all__ = ["installed"]

@@ -12,8 +12,8 @@ from tests.support.attached import THIRD_PARTY
 from oven_bench.results_file import Kept
 from oven_bench.training.absorbed_teacher import ARMS, BETA, Arm, Change, Row, drill, prepared, row, without_stack
 from oven_bench.training.escalation import Header, bench, figures, missing, table
-from oven_controller.errors import ConfigError, ProcessError
-from oven_controller.protocol.messages import Decision, LogMessage, Observation, Receipt, RunEnded
+from oven_core.errors import ConfigError, ProcessError
+from oven_core.protocol.messages import Decision, LogMessage, Observation, Receipt, RunEnded
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

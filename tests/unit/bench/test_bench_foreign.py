@@ -19,7 +19,7 @@ from oven_bench.foreign.command import Options, sums, tasks
 from oven_bench.foreign.controller_actions import Change, Reading, rate_checks
 from oven_bench.foreign.paired_run import Pair, pair
 from oven_bench.foreign.script_run import Run, Task, load, scripts_folder
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 __all__ = ["installed"]

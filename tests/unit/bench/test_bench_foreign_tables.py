@@ -15,7 +15,7 @@ from oven_bench.foreign.pairs_file import ResultsFile, code_digest, header, key
 from oven_bench.foreign.script_run import Run, Task, digest
 from oven_bench.foreign.tuned_rates import SEEDS, Table, Tuning, best_rung, missing, model_of, read, settle, write
 from oven_bench.foreign.verdicts import Played, row, rows, table, totals
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "foreign"
 

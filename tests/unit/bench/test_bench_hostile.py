@@ -20,10 +20,10 @@ from oven_bench.hostile.attack_effects import figures, noise, tables
 from oven_bench.hostile.attacks import ATTACKS, USUAL, folder, named
 from oven_bench.hostile.command import BENCH, cases
 from oven_bench.hostile.run_facts import LATER, Case, Log, Row, read
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.events import UNKNOWN, Event
-from oven_controller.protocol.known_actuators import ACTUATORS
-from oven_controller.protocol.messages import (
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.messages import (
     AgentStatus,
     Decision,
     Message,
@@ -35,7 +35,7 @@ from oven_controller.protocol.messages import (
     TallyLine,
     Value,
 )
-from oven_controller.protocol.names import Subjects
+from oven_core.protocol.names import Subjects
 
 ON = Subjects("r")
 GUESTS = ("evil", "twin")

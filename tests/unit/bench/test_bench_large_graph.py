@@ -8,7 +8,7 @@ import pytest
 
 from oven_bench.performance.large_graph import command, prior_service, sorted_arrays
 from oven_bench.performance.large_graph.drawn_graph import draw, drawn_nodes
-from oven_controller.errors import ProcessError
+from oven_core.errors import ProcessError
 from oven_kg.large import paths
 from oven_kg.large.arrays import Arrays
 from oven_kg.large.folder import open_folder, write

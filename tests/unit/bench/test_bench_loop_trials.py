@@ -14,8 +14,8 @@ from tests.support.trial_link import TrialLink, order
 from oven_bench.gym.trials import loop_trials
 from oven_bench.gym.trials.loop_trials import ARMS, RATES, Block, Ended, Run, figures, times, train
 from oven_bench.gym.trials.raw_loop import LOWEST, PEAK, RawLoop, Size
-from oven_controller.protocol.messages import Observation
-from oven_controller.protocol.trial_messages import TrialEnded
+from oven_core.protocol.messages import Observation
+from oven_core.protocol.trial_messages import TrialEnded
 from oven_learner.testing import FakeLink
 
 TINY = Size(steps=12, warmup=3, micro_batches=2, rows=2, evaluate_every=4)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oven_bench.training.motion_runs import BENCH, Result, figures, result_of, run
-from oven_controller.errors import ConfigError, ProcessError
+from oven_core.errors import ConfigError, ProcessError
 
 
 def entry(kind: str, **data: object) -> str:

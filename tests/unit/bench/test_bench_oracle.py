@@ -8,7 +8,7 @@ import pytest
 
 from oven_bench.training.oracle import figures, missing
 from oven_bench.training.oracle_runs import ARMS, Arm, Row
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 
 def row(arm: Arm, seed: int, **values: Any) -> Row:

@@ -16,7 +16,7 @@ from oven_bench.performance.on_cpu_clock import OnCpu
 from oven_bench.performance.overhead import slowdown
 from oven_bench.performance.step_arm import Block
 from oven_bench.statistics import seen_quantile
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 
 def test_a_slowdown_that_every_block_shows_has_a_narrow_interval() -> None:

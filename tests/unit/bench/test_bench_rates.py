@@ -16,7 +16,7 @@ from tests.unit.learner.test_pretrain import TINY, text, write
 from oven_bench.fixed_rules import PlateauOfLoss
 from oven_bench.training.drawn_learning_rates import ARMS, episodes, figures, rows
 from oven_bench.training.recipe_run import Episode, Result, run
-from oven_controller.protocol.messages import Observation
+from oven_core.protocol.messages import Observation
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -7,9 +7,9 @@ import pytest
 
 from oven_bench.mesh.reputation import ALWAYS_WRONG, BENCH, CONTROLS, KINDS, drifting, episode
 from oven_bench.mesh.simulated_swarm import RUN, Swarm
-from oven_controller.log.replay import replay
-from oven_controller.mesh.reputation import outcomes_until_silent
-from oven_controller.protocol.rules import Rules
+from oven_core.mesh.reputation import outcomes_until_silent
+from oven_core.protocol.rules import Rules
+from oven_runs.log.replay import replay
 
 SEEDS = (1, 2, 3, 4, 5)
 

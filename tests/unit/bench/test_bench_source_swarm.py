@@ -19,11 +19,11 @@ from oven_bench.source_swarm.arms import ARMS, Scores, applied
 from oven_bench.source_swarm.command import BENCH
 from oven_bench.source_swarm.figures import COMPARED, Row, compared, figures
 from oven_bench.training.paired_runs import QUICK
-from oven_controller import plugins
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import AgentStatus
-from oven_learner.recipes.grpo.job import build
-from oven_learner.recipes.runner import prepared
+from oven_core import plugins
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import AgentStatus
+from oven_recipes.grpo.job import build
+from oven_recipes.runner import prepared
 
 pytestmark = [pytest.mark.usefixtures("installed"), *(pytest.mark.filterwarnings(text) for text in THIRD_PARTY)]
 __all__ = ["installed"]

@@ -9,7 +9,7 @@ import pytest
 from oven_bench.fixed_rules import Alone, Blind, Plateau, RuleLink
 from oven_bench.training.drawn_starts import ARMS, figures, rows
 from oven_bench.training.recipe_run import Episode, Result
-from oven_controller.protocol.messages import ActuatorSpec, Observation, RunStarted
+from oven_core.protocol.messages import ActuatorSpec, Observation, RunStarted
 
 
 def results(*draws: dict[str, float]) -> list[Result]:

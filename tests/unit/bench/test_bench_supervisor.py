@@ -9,7 +9,7 @@ from oven_bench.diagnosis.command import SETS, code_hash, main
 from oven_bench.diagnosis.diagnosed_run import Named, Row
 from oven_bench.diagnosis.diagnosis_figures import figures
 from oven_bench.gym.faults import catalogue
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_kg.checked_graph import load
 
 

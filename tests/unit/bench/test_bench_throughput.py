@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oven_agents.sdk.window import Window
 from oven_bench.performance.latency import summary
 from oven_bench.performance.throughput import Lag, keeps_up
-from oven_controller.protocol.messages import Observation, RunStarted
+from oven_core.protocol.messages import Observation, RunStarted
 
 RUN = RunStarted(incarnation=1, n=0, recipe="x")
 

@@ -13,9 +13,9 @@ import torch
 from oven_bench.statistics import Word
 from oven_bench.training import token_prior as bench
 from oven_bench.training.graph_scores import scores_of_folder
-from oven_controller import plugins
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.token_scores import LIMIT, decode, vocabulary_sha
+from oven_core import plugins
+from oven_core.errors import ConfigError
+from oven_core.protocol.token_scores import LIMIT, decode, vocabulary_sha
 from oven_kg.large.builder import Builder
 from oven_kg.large.folder import write
 from oven_kg.service.endpoints import answers

@@ -27,7 +27,7 @@ from oven_bench.gym.trials.coverage import Effect
 from oven_bench.gym.trials.ordered_trials import Changes, Order, OrderingLink, Run, fingerprint, usual
 from oven_bench.gym.trials.populations import POPULATIONS, prompts, rows
 from oven_bench.gym.trials.short_horizon import FACTORS, Tried
-from oven_controller.protocol.actions import ROLLBACK
+from oven_core.protocol.actions import ROLLBACK
 
 RATE, CLIP = "optimizer.lr_scale", "grad.clip"
 SMALL = Size([1], nulls=1, rounds=1, draws=4, every=1)

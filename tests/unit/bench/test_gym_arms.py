@@ -20,8 +20,8 @@ from oven_bench.gym.arms.remedies import BACK, REMEDIES, SKIP, Knobs
 from oven_bench.gym.arms.remedy_on_alarm import OnAlarm
 from oven_bench.gym.arms.spike import OnSpike
 from oven_bench.gym.arms.zclip import WARM_UP, OnNorm
-from oven_controller.protocol.known_actuators import ACTUATORS
-from oven_controller.protocol.messages import ActuatorSpec, MetricSpec, Observation, RunStarted
+from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Observation, RunStarted
 
 SCALARS = {
     "optimizer.lr_scale": (0.001, 100.0, 1.0),

@@ -16,7 +16,7 @@ from oven_bench.gym.fault import SETS, Fault, fault
 from oven_bench.gym.faults import catalogue
 from oven_bench.gym.seeded_draws import At
 from oven_bench.gym.task_table import task
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 FOLDER = Path(faults.__file__).parent
 MODULES = sorted(FOLDER.glob("*/*.py"))

@@ -19,7 +19,7 @@ from oven_bench.gym.arms.remedy_on_alarm import NOTHING, fixed_rules
 from oven_bench.gym.fault import Fault, fault
 from oven_bench.gym.faults import catalogue
 from oven_controller.cli.main import app
-from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
+from oven_core.errors import ConfigError, ProcessError, UnknownNameError
 from oven_learner.link.link_interface import Link
 
 
@@ -222,7 +222,7 @@ def test_the_command_line_passes_it_all_on(monkeypatch: pytest.MonkeyPatch, tmp_
         asked.update(told)
         return 1
 
-    monkeypatch.setattr("oven_controller.plugins.load", lambda *_: main)
+    monkeypatch.setattr("oven_core.plugins.load", lambda *_: main)
     line = ["gym", "--quick", "--arms", "nothing, rule.*", "--seeds", "2", "--held-out", "--plot", str(tmp_path / "p")]
     line += ["--tasks", "wide, dpo"]
     assert CliRunner().invoke(app, line).exit_code == 1

@@ -26,9 +26,9 @@ from oven_bench.gym.episode import Ended, run, run_id
 from oven_bench.gym.fault import Fault, fault
 from oven_bench.gym.runner import Ground
 from oven_bench.gym.shared_prefix import Record, healthy, untouched
-from oven_controller.protocol.messages import LearnerMessage, Observation, RunStarted, Value
-from oven_controller.protocol.rules import Rules
-from oven_controller.protocol.trial_messages import TrialEnded
+from oven_core.protocol.messages import LearnerMessage, Observation, RunStarted, Value
+from oven_core.protocol.rules import Rules
+from oven_core.protocol.trial_messages import TrialEnded
 from oven_learner.link.link_interface import Link
 from oven_learner.testing import FakeLink
 

@@ -13,8 +13,8 @@ from oven_bench.gym.fault import Fault, Rewards, Step, Trainee
 from oven_bench.gym.sorting.scoring import JUDGES
 from oven_bench.gym.sorting.sorting_prompts import LEVELS, Prompts, held_out, pools
 from oven_bench.gym.tasks.grpo.trainee import EVALUATE_EVERY, METRICS, USER, Grpo
-from oven_controller.protocol.messages import Observation, RunStarted
-from oven_controller.protocol.rules import Rules
+from oven_core.protocol.messages import Observation, RunStarted
+from oven_core.protocol.rules import Rules
 from oven_learner.client.client import OvenClient
 from oven_learner.rollback.in_memory import Snapshots
 

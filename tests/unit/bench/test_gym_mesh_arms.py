@@ -26,14 +26,14 @@ from oven_bench.gym.arms.controller import (
     taught,
 )
 from oven_bench.gym.arms.in_memory_link import LoopLink
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.log.replay import replay
-from oven_controller.protocol.graph_requests import Judgement, JudgeRequest, OutcomeReport
-from oven_controller.protocol.messages import Decision, MetricSpec, Outcome, Receipt, RunStarted, Vote
-from oven_controller.protocol.rules import Rules
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.graph_requests import Judgement, JudgeRequest, OutcomeReport
+from oven_core.protocol.messages import Decision, MetricSpec, Outcome, Receipt, RunStarted, Vote
+from oven_core.protocol.rules import Rules
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.rollback.in_memory import Snapshots
+from oven_runs.log.replay import replay
 
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]

@@ -23,7 +23,7 @@ from oven_bench.gym.score import arm_score, cost, harmed, healthy, noise, score,
 from oven_bench.gym.task_table import task
 from oven_bench.gym.verdict import FAMILIES, HEALTHY, MARGIN, WORSE, verdict
 from oven_bench.statistics import bootstrapped_mean
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 
 def row(

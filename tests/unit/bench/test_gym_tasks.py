@@ -21,8 +21,8 @@ from oven_bench.gym.seeded_draws import At
 from oven_bench.gym.shared_prefix import Record, untouched
 from oven_bench.gym.task_table import TASKS, USUAL, Kind, Task, task
 from oven_bench.gym.trainee_factory import make
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.known_actuators import ACTUATORS
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.known_actuators import ACTUATORS
 
 __all__ = ["entry_points", "installed"]
 SEED = 101

@@ -9,7 +9,7 @@ from tests.support.attached import THIRD_PARTY
 
 from oven_bench.judging.hackable_judge import ARMS, Row, figures, run
 from oven_bench.judging.planted_judges import FOOLED, HONEST, opinion
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 TASK = "S5203="
 

@@ -16,7 +16,7 @@ from oven_bench.replay_ab.ab_schedule import PLAN, RESULTS, kept, planned, repor
 from oven_bench.replay_ab.arm_pairs import Replayed, TrainingData, with_random_direction
 from oven_bench.replay_ab.arm_training import channels, held_out, train_and_measure
 from oven_bench.replay_ab.training_results import TrainingResult, arrays, missing
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -11,8 +11,8 @@ from oven_bench.sandbox.command import honest, shown, stopped
 from oven_bench.sandbox.honest_code import SNIPPETS
 from oven_bench.sandbox.known_attacks import KINDS
 from oven_bench.sandbox.more_attacks import OWN
-from oven_controller.sandbox.probe import probe
-from oven_controller.sandbox.profiles import REPL
+from oven_llm.sandbox.probe import probe
+from oven_llm.sandbox.profiles import REPL
 
 BACKENDS = probe().backends
 pytestmark = pytest.mark.skipif(not BACKENDS, reason="this machine has no backend of the sandbox")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from oven_bench.source_swarm import rules
 from oven_bench.source_swarm.decision_cycle import SourceSwarm
 from oven_bench.source_swarm.rules import Gauges, Proposal, as_coded, as_written
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import ActuatorSpec, Horizon, Observation, RunStarted
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import ActuatorSpec, Horizon, Observation, RunStarted
 
 
 def gauges(progress: float, **others: Any) -> Gauges:

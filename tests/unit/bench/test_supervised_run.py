@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from oven_agents.supervisor.model_calls import CUT_SHORT
 from oven_bench.supervising.command import judged, measure_loop
 from oven_bench.supervising.slow_endpoint import reply
-from oven_controller.sandbox.probe import probe
+from oven_llm.sandbox.probe import probe
+from oven_llm.supervisor.model_calls import CUT_SHORT
 
 
 def test_a_slot_is_right_only_with_its_own_prompts_answer() -> None:

@@ -11,12 +11,12 @@ import torch
 from oven_bench.trace_replay.directions import directions
 from oven_bench.trace_replay.local_models import MODELS, STUDENT, models
 from oven_bench.trace_replay.model_endpoint import Loaded, _choice, answer
-from oven_controller.traces.records import Message, Pair, Task, ToolCall, Trace, TraceStep
-from oven_learner.environments.patches import apply_patch
-from oven_learner.environments.small_functions import TrustedTests, tasks
-from oven_learner.recipes.repair.chat_format import build_tokenizer
-from oven_learner.recipes.repair.demonstrations import replacement
-from oven_learner.recipes.repair.warm_policy import POSITIONS, build_model
+from oven_recipes.environments.patches import apply_patch
+from oven_recipes.environments.small_functions import TrustedTests, tasks
+from oven_recipes.repair.chat_format import build_tokenizer
+from oven_recipes.repair.demonstrations import replacement
+from oven_recipes.repair.warm_policy import POSITIONS, build_model
+from oven_runs.traces.records import Message, Pair, Task, ToolCall, Trace, TraceStep
 
 CALL = '<tool_call>{"name": "read", "arguments": {"path": "units.py"}}</tool_call><|im_end|>'
 

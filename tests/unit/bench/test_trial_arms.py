@@ -14,17 +14,17 @@ from oven_agents.sdk.alternative_plans import offer
 from oven_bench.gym.arms.in_memory_link import LoopLink
 from oven_bench.gym.episode import Branches, Training
 from oven_bench.gym.fault import NOTHING
-from oven_controller.log.outcome_reports import OutcomeReports
-from oven_controller.log.replay import replay
-from oven_controller.protocol.graph_requests import DiagnoseRequest, Diagnosis, Remedy
-from oven_controller.protocol.messages import Decision, Outcome, Receipt, Value, Vote
-from oven_controller.protocol.rules import Rules
-from oven_controller.protocol.trial_messages import TrialEnded, TrialStarted
+from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, Remedy
+from oven_core.protocol.messages import Decision, Outcome, Receipt, Value, Vote
+from oven_core.protocol.rules import Rules
+from oven_core.protocol.trial_messages import TrialEnded, TrialStarted
 from oven_kg.service.endpoints import answers
 from oven_learner.client.client import OvenClient
 from oven_learner.link.link_interface import Link
 from oven_learner.rollback.in_memory import Snapshots
 from oven_learner.testing import FakeLink, decision
+from oven_runs.log.outcome_reports import OutcomeReports
+from oven_runs.log.replay import replay
 
 RATE, CLIP, SKIP = "optimizer.lr_scale", "grad.clip", "data.skip"
 AT, STEPS = 20, 60

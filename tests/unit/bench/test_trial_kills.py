@@ -13,12 +13,12 @@ from tests.support.gym_line import Line
 from oven_bench.gym.arms.in_memory_link import LoopLink
 from oven_bench.gym.episode import Branches, Training
 from oven_bench.gym.fault import NOTHING
-from oven_controller.log.replay import replay
-from oven_controller.protocol.messages import AgentStatus, Observation, Outcome, Receipt, Vote
-from oven_controller.protocol.rules import Rules
-from oven_controller.protocol.trial_messages import BranchObservation, TrialEnded, TrialStarted
+from oven_core.protocol.messages import AgentStatus, Observation, Outcome, Receipt, Vote
+from oven_core.protocol.rules import Rules
+from oven_core.protocol.trial_messages import BranchObservation, TrialEnded, TrialStarted
 from oven_learner.client.client import OvenClient
 from oven_learner.rollback.in_memory import Snapshots
+from oven_runs.log.replay import replay
 
 RATE = "optimizer.lr_scale"
 RULES = Rules(newcomers="full", trials="all", trial_share=1.0, trial_steps={"scalar": 4}, trial_cooldown=2)

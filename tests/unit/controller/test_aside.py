@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.process import cpu_affinity
-from oven_controller.process.cpu_affinity import CoreSplit
+from oven_core import cpu_affinity
+from oven_core.cpu_affinity import CoreSplit
 
 SHOW = """
 import os
-from oven_controller.process.cpu_affinity import lower_priority
+from oven_core.cpu_affinity import lower_priority
 before = len(os.sched_getaffinity(0))
 lower_priority()
 print(os.nice(0), os.sched_getscheduler(0), before, len(os.sched_getaffinity(0)))

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from oven_controller.protocol.asyncapi import asyncapi
-from oven_controller.protocol.codec import json_schema, service_schema
-from oven_controller.protocol.history_requests import HistoryRequest
-from oven_controller.protocol.messages import ActuatorSpec, Decision, Observation, RunStarted, TallyLine, Vote
-from oven_controller.protocol.subjects import SUBJECTS, log_subjects, votes_subjects
+from oven_core.protocol.asyncapi import asyncapi
+from oven_core.protocol.codec import json_schema, service_schema
+from oven_core.protocol.history_requests import HistoryRequest
+from oven_core.protocol.messages import ActuatorSpec, Decision, Observation, RunStarted, TallyLine, Vote
+from oven_core.protocol.subjects import SUBJECTS, log_subjects, votes_subjects
 
 
 def references(part: object) -> Iterator[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oven_controller.files import atomic_file, write_atomic
+from oven_core.files import atomic_file, write_atomic
 
 
 def interrupted(target: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.process.supervisor import Backoff
+from oven_runs.process.supervisor import Backoff
 
 policies = st.builds(
     Backoff,

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from oven_controller.cancellation import end, preserve_cancellation
+from oven_core.cancellation import end, preserve_cancellation
 
 
 async def begun(task: asyncio.Task[None]) -> asyncio.Task[None]:

@@ -18,12 +18,12 @@ from typer.testing import CliRunner
 
 from oven_controller.cli.agent import TEMPLATE
 from oven_controller.cli.main import PANELS, app
-from oven_controller.errors import ConfigError
-from oven_controller.runs.folder import Home
-from oven_controller.settings.resolution import resolve
 from oven_controller.stack.dry_run import dry_run
 from oven_controller.stack.plan import Plan
 from oven_controller.stack.preflight_checks import Request
+from oven_core.errors import ConfigError
+from oven_runs.runs.folder import Home
+from oven_runs.settings.resolution import resolve
 
 PLAIN = """
 up run runs status down log decisions explain monitor replay backtest review calibration import hold resume stop
@@ -235,7 +235,7 @@ def test_dry_run_shows_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyP
     traces = {"otlp": "http://127.0.0.1:4318"}
     request = Request(resolve(sets=("agents=[]", committee), flags=traces, attached=True))
     said = "\n".join(dry_run(request, Home()))
-    own = "python -m oven_controller.process.entry"
+    own = "python -m oven_controller.stack.entry"
     for line in (
         f"kg                {own} kg", f"member-judge      {own} member --name judge",
         f"monitor           {own} monitor", "otlp: http://127.0.0.1:4318",

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.support.own_home import invoke, own_home
 
-from oven_controller.runs.folder import Home
-from oven_controller.settings.resolution import resolve
+from oven_runs.runs.folder import Home
+from oven_runs.settings.resolution import resolve
 
 
 @pytest.fixture(autouse=True)

@@ -16,13 +16,13 @@ from tests.support.mesh_log import LR, Log
 from tests.support.own_home import invoke
 from tests.support.replayed import a_run, left_behind
 
-from oven_controller.mesh.code_hash import mesh_code_hash
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Observation, RunStarted
-from oven_controller.protocol.subjects import SIGNERS
-from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Signer
+from oven_core.mesh.code_hash import mesh_code_hash
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Observation, RunStarted
+from oven_core.protocol.subjects import SIGNERS
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import Signer
+from oven_runs.runs.folder import Home, RunFolder
 
 EARLIER = Path(__file__).parents[2] / "support" / "earlier_code.jsonl"
 """A run's log, and the hash of the code that made it, which its RunStarted has."""
@@ -320,7 +320,7 @@ def test_an_agent_that_ends_the_process_is_an_error(
     assert invoke("backtest", "mine.py", "r") == 2
     said = capsys.readouterr()
     assert said.err.startswith("error: mine.py") and ENDING[source] in said.err and not said.out
-    command = [sys.executable, "-m", "oven_controller.process.entry", "agent", "mine.py"]  # what `agent run` becomes
+    command = [sys.executable, "-m", "oven_controller.stack.entry", "agent", "mine.py"]  # what `agent run` becomes
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
     assert done.returncode == 2 and ENDING[source] in done.stderr

@@ -13,9 +13,9 @@ import pytest
 from tests.support.own_home import invoke, own_home
 from tests.support.replayed import a_run, left_behind
 
-from oven_controller.runs import removal
-from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.runs.model_spend import ModelSpend, Spend, judges_file
+from oven_runs.runs import removal
+from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.runs.model_spend import ModelSpend, Spend, judges_file
 
 DAY = 86400
 

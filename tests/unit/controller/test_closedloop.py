@@ -16,11 +16,9 @@ from oven_agents.backtest.backtest import Backtest
 from oven_agents.runtime.in_process import AgentParticipant, participants
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_controller.cli.main import app
-from oven_controller.errors import ConfigError, OvenError, UnknownNameError
-from oven_controller.log.closed_loop import ROUNDS, ClosedLoop, Participant
-from oven_controller.log.replay import replay
-from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.messages import (
+from oven_core.errors import ConfigError, OvenError, UnknownNameError
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.messages import (
     AgentStatus,
     BallotOpened,
     Decision,
@@ -36,8 +34,10 @@ from oven_controller.protocol.messages import (
     Value,
     Vote,
 )
-from oven_controller.protocol.rules import Rules
-from oven_controller.runs.folder import Home
+from oven_core.protocol.rules import Rules
+from oven_runs.log.closed_loop import ROUNDS, ClosedLoop, Participant
+from oven_runs.log.replay import replay
+from oven_runs.runs.folder import Home
 
 RUN = "closed"
 REWARD = MetricSpec(name="reward", better="up", ceiling=1.0)

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_controller.cli.operator import parsed
-from oven_controller.errors import ConfigError
-from oven_controller.log.command_result import CommandResult
-from oven_controller.protocol.messages import Decision, Message, Receipt
-from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import Decision, Message, Receipt
+from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_runs.log.command_result import CommandResult
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import ValidationError
 
-from oven_controller.errors import ConfigError
-from oven_controller.log.committee_view import WEIGHTS, CommitteeView, MemberLine, abstains
-from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.judge_spec import OFF, JudgeSpec
-from oven_controller.protocol.messages import ActuatorSpec, LogMessage, Observation, Receipt, RunStarted
-from oven_controller.settings.committee_settings import CommitteeSettings, MemberSettings
-from oven_controller.settings.judges import check_judge, judge_of, new_member, with_judge
+from oven_core.errors import ConfigError
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.events import Event
+from oven_core.protocol.judge_spec import OFF, JudgeSpec
+from oven_core.protocol.messages import ActuatorSpec, LogMessage, Observation, Receipt, RunStarted
+from oven_runs.log.committee_view import WEIGHTS, CommitteeView, MemberLine, abstains
+from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
+from oven_runs.settings.judges import check_judge, judge_of, new_member, with_judge
 
 CLAUDE, CHAT = "claude/sonnet", "deepseek/chat"
 

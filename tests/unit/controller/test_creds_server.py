@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from oven_controller.cli.main import run
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.permissions import permissions
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Signer, load_keys
-from oven_controller.server.embedded import ServerFolder, binary, free_port, is_free
+from oven_core.errors import ConfigError
+from oven_core.protocol.permissions import permissions
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import Signer, load_keys
+from oven_runs.server.embedded import ServerFolder, binary, free_port, is_free
 
 
 def make(folder: Path, *more: str) -> int:

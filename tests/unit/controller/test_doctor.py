@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from oven_controller.cli.main import run
-from oven_controller.runs.folder import Home
 from oven_controller.stack import doctor, doctor_facts
 from oven_controller.stack.doctor import Check, Package
+from oven_runs.runs.folder import Home
 
 GIB = 2**30
 PRESENT = Package("networkx", ">=3.4,<4", "3.6.1")
@@ -108,7 +108,7 @@ def test_a_process_of_a_run_that_is_over(tmp_path: Path) -> None:
     folder = home.create("dead", "toy")
     module = "import time; time.sleep(600)"
     env = {**os.environ, "OVEN_RUN_DIR": str(folder.path)}
-    command = [sys.executable, "-c", module, "oven_controller.process.entry", "mesh"]
+    command = [sys.executable, "-c", module, "oven_controller.stack.entry", "mesh"]
     with subprocess.Popen(command, env=env) as process:
         assert doctor_facts.leftovers(home) == [("dead", process.pid, "mesh")]
         with folder.hold():

@@ -14,11 +14,11 @@ from oven_agents.sdk.window import Knob, Window
 from oven_bench.gym.intervention_counter import InterventionCounter
 from oven_bench.gym.task_table import USUAL
 from oven_bench.gym.trainee_factory import make
-from oven_controller.errors import ConfigError
 from oven_controller.importing.declared_knobs import asked
-from oven_controller.protocol.codec import Malformed, decode
-from oven_controller.protocol.known_actuators import ACTUATORS
-from oven_controller.protocol.messages import ActuatorSpec, LearnerMessage, Receipt, RunStarted
+from oven_core.errors import ConfigError
+from oven_core.protocol.codec import Malformed, decode
+from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.messages import ActuatorSpec, LearnerMessage, Receipt, RunStarted
 from oven_learner.actuators import Actuators
 
 

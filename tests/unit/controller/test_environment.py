@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from oven_controller.settings.environment import VARIABLES
+from oven_runs.settings.environment import VARIABLES
 
 ROOT = Path(__file__).parents[3]
 READ = ("controller", "learner", "agents", "kg", "tui", "bench", "examples", "docker")
 ENDINGS = {".py", ".mjs", ".yaml", ".yml", ""}
-TABLE = "controller/oven_controller/settings/environment.py"
+TABLE = "controller/oven_runs/settings/environment.py"
 PREFIXES = tuple(one.name for one in VARIABLES if one.name.endswith("_"))
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from oven_agents.judges.member_process import configured_member
 from oven_controller.cli.main import run
 from oven_controller.cli.operator import parsed
-from oven_controller.errors import ConfigError, OvenError, reason
-from oven_controller.runs.folder import Home, RunInfo
-from oven_controller.server.embedded import ServerFolder
+from oven_core.errors import ConfigError, OvenError, reason
 from oven_learner.actuators import Actuators
+from oven_llm.judges.member_process import configured_member
+from oven_runs.runs.folder import Home, RunInfo
+from oven_runs.server.embedded import ServerFolder
 
 CLASS = re.compile(r"\b[A-Z]\w+(Error|Exception)\b|\bRunInfo\b|\[Errno|validation error")
 

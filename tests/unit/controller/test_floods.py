@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.mesh_log import RUN, event
 
-from oven_controller.protocol.messages import AgentStatus, Observation
 from oven_controller.stack.message_floods import FREE, PER_TICK, Floods
+from oven_core.protocol.messages import AgentStatus, Observation
 
 
 def heard(said: list[tuple[str, int]]) -> list[str]:

@@ -17,10 +17,10 @@ from pydantic import BaseModel
 from tests.support.mesh_log import RUN
 from tests.support.mutants import KEYS, between, honest_log
 
-from oven_controller.mesh.state_machine import Mesh
-from oven_controller.protocol import names
-from oven_controller.protocol.codec import Malformed
-from oven_controller.security.signing import Keyring
+from oven_core.mesh.state_machine import Mesh
+from oven_core.protocol import names
+from oven_core.protocol.codec import Malformed
+from oven_core.security.signing import Keyring
 
 MUTANTS = 100_000
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from oven_controller.errors import ConfigError, NameInUseError, StoreInUseError, UnknownNameError
-from oven_controller.runs.folder import Home, RunFolder
+from oven_core.errors import ConfigError, NameInUseError, StoreInUseError, UnknownNameError
+from oven_runs.runs.folder import Home, RunFolder
 
 AT = datetime(2026, 11, 21, 2, 31)
 

@@ -21,13 +21,13 @@ from oven_controller.importing.importer import Logged
 from oven_controller.importing.rows import NO_STEP, Names, Row, gauge, named, rows
 from oven_controller.importing.wandb import Axes
 from oven_controller.importing.writer import Rows, write
-from oven_controller.log.replay import replay
-from oven_controller.protocol.messages import Observation, RunEnded, RunStarted
-from oven_controller.runs import log_sources
-from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.settings.resolution import resolve
 from oven_controller.stack.preflight_checks import Request
 from oven_controller.stack.up import up
+from oven_core.protocol.messages import Observation, RunEnded, RunStarted
+from oven_runs.log.replay import replay
+from oven_runs.runs import log_sources
+from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.settings.resolution import resolve
 
 
 @pytest.fixture(autouse=True)

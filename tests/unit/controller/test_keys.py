@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from oven_controller.errors import ConfigError
-from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Signer, load_keys
-from oven_controller.server.embedded import ServerFolder
 from oven_controller.stack.plan import Plan
+from oven_core.errors import ConfigError
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import Signer, load_keys
 from oven_learner.link.find_controller import Connection
+from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.server.embedded import ServerFolder
 
 
 @pytest.fixture

@@ -21,16 +21,16 @@ from tests.support.monitor_log import decided, recorded
 from tests.support.own_home import invoke, own_home
 from tests.unit.controller.test_plain import steers
 
-from oven_controller.log.backtest_report import BacktestNotice
-from oven_controller.log.decision_row import DecisionRow
 from oven_controller.mcp_server import tool_answer, tool_thread
 from oven_controller.mcp_server.decision_cache import DecisionCache
 from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.server import server
-from oven_controller.runs.endpoint import Endpoint
-from oven_controller.runs.folder import Home
-from oven_controller.runs.local_run import LocalRun
-from oven_controller.security.person_file import PersonFile
+from oven_core.security.person_file import PersonFile
+from oven_runs.log.backtest_report import BacktestNotice
+from oven_runs.log.decision_row import DecisionRow
+from oven_runs.runs.endpoint import Endpoint
+from oven_runs.runs.folder import Home
+from oven_runs.runs.local_run import LocalRun
 
 EVENTS = recorded()
 RAISED = decided(EVENTS)[0]

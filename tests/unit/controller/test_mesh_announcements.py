@@ -12,13 +12,13 @@ from tests.support.mesh_log import LR, MOVES, SPECS, Log, event
 from oven_agents import Agent
 from oven_agents.sdk.session import Session
 from oven_controller.cli.explain import lines
-from oven_controller.log.announcement_text import announced, injected
-from oven_controller.log.explanation import Explanations
-from oven_controller.log.explanation_report import report
-from oven_controller.log.replay import replay
-from oven_controller.log.run_summary import RunSummary
-from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
-from oven_controller.protocol.messages import ActuatorSpec, Decision, Observation, Value
+from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
+from oven_core.protocol.messages import ActuatorSpec, Decision, Observation, Value
+from oven_runs.log.announcement_text import announced, injected
+from oven_runs.log.explanation import Explanations
+from oven_runs.log.explanation_report import report
+from oven_runs.log.replay import replay
+from oven_runs.log.run_summary import RunSummary
 
 TEACHER = "teacher.active"
 KNOWN = {spec.name: spec for spec in SPECS}

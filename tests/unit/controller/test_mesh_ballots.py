@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 from tests.support.mesh_log import LR, SPECS, Log
 
-from oven_controller.protocol.messages import AgentStatus, Value
+from oven_core.protocol.messages import AgentStatus, Value
 
 
 def test_a_proposal_opens_a_ballot_for_the_agents_that_live() -> None:

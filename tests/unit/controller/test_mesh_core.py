@@ -4,8 +4,8 @@ from typing import Any
 
 from tests.support.mesh_log import LR, RUN, SPECS, Log, event
 
-from oven_controller.log.replay import replay
-from oven_controller.protocol.messages import Decision
+from oven_core.protocol.messages import Decision
+from oven_runs.log.replay import replay
 
 
 def adopted(**rules: Any) -> tuple[Log, Decision]:

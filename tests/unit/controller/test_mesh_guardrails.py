@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from tests.support.mesh_log import LR, RUN, SPECS, Log
 
-from oven_controller.log.replay import replay
-from oven_controller.mesh.change_requirements import NEED, change, covers, met
-from oven_controller.protocol.messages import Decision, MetricSpec, Value
+from oven_core.mesh.change_requirements import NEED, change, covers, met
+from oven_core.protocol.messages import Decision, MetricSpec, Value
+from oven_runs.log.replay import replay
 
 MIX = "data.mixture"
 

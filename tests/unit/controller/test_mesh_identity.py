@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import oven_controller
-from oven_controller.mesh.code_hash import deciding, hash_of, mesh_code_hash
+from oven_core.mesh.code_hash import deciding, hash_of, mesh_code_hash
 
 HERE = Path(oven_controller.__file__).parent
 LOADED = """
 import json, sys
-import oven_controller.mesh.state_machine, oven_controller.security.signing
+import oven_core.mesh.state_machine, oven_core.security.signing
 ours = [module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "oven_controller"]
 print(json.dumps(ours))
 """

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.support.mesh_log import LR, RUN, Log
 
-from oven_controller.log.replay import replay
-from oven_controller.mesh.observation_pace import ObservationPace
-from oven_controller.protocol.events import Event
+from oven_core.mesh.observation_pace import ObservationPace
+from oven_core.protocol.events import Event
+from oven_runs.log.replay import replay
 
 
 def advised(log: Log) -> int:

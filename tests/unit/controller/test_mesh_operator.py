@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.mesh_log import LR, MOVES, RUN, SPECS, Log
 
-from oven_controller.log.replay import replay
-from oven_controller.mesh.state_machine import Mesh
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision, Receipt, Value
-from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_core.mesh.state_machine import Mesh
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Decision, Receipt, Value
+from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_runs.log.replay import replay
 
 MIX = "data.mixture"
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from tests.support.mesh_log import LR, METRICS, SPECS, Log
 
-from oven_controller.log.replay import replay
-from oven_controller.mesh.measurements import Measurements
-from oven_controller.mesh.state_machine import Mesh
-from oven_controller.protocol.messages import MetricSpec, Outcome
-from oven_controller.protocol.rules import Rules
+from oven_core.mesh.measurements import Measurements
+from oven_core.mesh.state_machine import Mesh
+from oven_core.protocol.messages import MetricSpec, Outcome
+from oven_core.protocol.rules import Rules
+from oven_runs.log.replay import replay
 
 MIX, CLIP, BACK = "data.mixture", "grad.clip", "run.rollback"
 RULES: dict[str, Any] = {"outcome_ticks": 10, "cooldown_ticks": 0}

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.mesh_log import LR, MOVES, RUN, Log
 
-from oven_controller.log.replay import replay
-from oven_controller.mesh.state_machine import Mesh
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Outcome, RunStarted
+from oven_core.mesh.state_machine import Mesh
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Outcome, RunStarted
+from oven_runs.log.replay import replay
 
 relaxed = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 AGENTS = ("amy", "bob", "cat")

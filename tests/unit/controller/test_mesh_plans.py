@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.support.mesh_log import LR, RUN, Log
 
-from oven_controller.log.replay import replay
-from oven_controller.protocol.messages import Decision
+from oven_core.protocol.messages import Decision
+from oven_runs.log.replay import replay
 
 BACK, CLIP = "run.rollback", "grad.clip"
 PLAN = (LR, BACK)

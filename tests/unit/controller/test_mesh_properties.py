@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.mesh_log import LR, MOVES, NOON, RUN, SPECS, Log
 
-from oven_controller.log.replay import replay
-from oven_controller.mesh.outputs import Output
-from oven_controller.mesh.state_machine import Mesh
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision, MetricSpec, Observation, Receipt
+from oven_core.mesh.outputs import Output
+from oven_core.mesh.state_machine import Mesh
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Decision, MetricSpec, Observation, Receipt
+from oven_runs.log.replay import replay
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

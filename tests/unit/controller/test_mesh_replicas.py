@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.support.mesh_log import LR, MOVES, RUN, SPECS, event
 
-from oven_controller.log.replay import replay
-from oven_controller.mesh.outputs import OUTPUTS, Output
-from oven_controller.mesh.state_machine import Mesh
-from oven_controller.protocol import names
-from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.mesh.outputs import OUTPUTS, Output
+from oven_core.mesh.state_machine import Mesh
+from oven_core.protocol import names
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     AgentStatus,
     BallotOpened,
     Decision,
@@ -33,8 +32,9 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.protocol.operator_messages import OperatorCommand
-from oven_controller.protocol.rules import Rules
+from oven_core.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.rules import Rules
+from oven_runs.log.replay import replay
 
 AGENTS = ("amy", "bob", "cat")
 RULES = Rules(window_ticks=2, silent_ticks=5, cooldown_ticks=1, expire_ticks=4, max_interventions=50, newcomers="full")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from oven_controller.mesh.effect import effect, median, sigma
-from oven_controller.mesh.reputation import Baseline, Stance, failed, merit, moved, outcomes_until_silent, success
-from oven_controller.mesh.withheld_controls import drawn
-from oven_controller.protocol.rules import Rules
+from oven_core.mesh.effect import effect, median, sigma
+from oven_core.mesh.reputation import Baseline, Stance, failed, merit, moved, outcomes_until_silent, success
+from oven_core.mesh.withheld_controls import drawn
+from oven_core.protocol.rules import Rules
 
 unit = st.floats(0, 1)
 real = st.floats(-1e100, 1e100)

@@ -4,8 +4,8 @@ from typing import Any
 
 from tests.support.mesh_log import Log
 
-from oven_controller.mesh.rollback_limits import MOST, RollbackLimits
-from oven_controller.protocol.messages import Decision, MetricSpec, Receipt
+from oven_core.mesh.rollback_limits import MOST, RollbackLimits
+from oven_core.protocol.messages import Decision, MetricSpec, Receipt
 
 BACK, EVAL = "run.rollback", MetricSpec(name="eval/loss", better="down", held_out=True)
 LOSS = MetricSpec(name="loss", better="down")

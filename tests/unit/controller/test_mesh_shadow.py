@@ -2,7 +2,7 @@
 
 from tests.support.mesh_log import LR, Log
 
-from oven_controller.protocol.messages import Decision
+from oven_core.protocol.messages import Decision
 
 
 def lines(decision: Decision) -> list[tuple[str, str, bool, float]]:

@@ -3,8 +3,8 @@
 import pytest
 from tests.support.mesh_log import LR, Log
 
-from oven_controller.mesh.value_merge import weighted_median
-from oven_controller.protocol.messages import ActuatorSpec
+from oven_core.mesh.value_merge import weighted_median
+from oven_core.protocol.messages import ActuatorSpec
 
 MIX = "data.mixture"
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.support.mesh_log import LR, RUN, SPECS, Log
 
-from oven_controller.log.outcome_reports import OutcomeReports
-from oven_controller.log.replay import replay
-from oven_controller.mesh.actuator_values import outside, shaped
-from oven_controller.mesh.trial_arms import differ
-from oven_controller.protocol.messages import ActuatorSpec, NextPlan, Value
-from oven_controller.protocol.trial_messages import ArmReading, TrialStarted
+from oven_core.mesh.actuator_values import outside, shaped
+from oven_core.mesh.trial_arms import differ
+from oven_core.protocol.messages import ActuatorSpec, NextPlan, Value
+from oven_core.protocol.trial_messages import ArmReading, TrialStarted
+from oven_runs.log.outcome_reports import OutcomeReports
+from oven_runs.log.replay import replay
 
 CLIP, TEACHER, SKIP, BACK = "grad.clip", "teacher.active", "data.skip", "run.rollback"
 READING = "eval/loss"

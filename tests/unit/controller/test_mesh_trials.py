@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.support.mesh_log import LR, METRICS, RUN, SPECS, Log
 
-from oven_controller.log.replay import replay
-from oven_controller.protocol.messages import ActuatorSpec, MetricSpec, Value
-from oven_controller.protocol.trial_messages import TrialEnded
+from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Value
+from oven_core.protocol.trial_messages import TrialEnded
+from oven_runs.log.replay import replay
 
 CLIP = "grad.clip"
 READING = "eval/loss"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.mesh_log import LR, RUN, Log
 
-from oven_controller.log.replay import replay
-from oven_controller.protocol.messages import Decision, Outcome
+from oven_core.protocol.messages import Decision, Outcome
+from oven_runs.log.replay import replay
 
 DEFAULTS: dict[str, Any] = {"newcomers": "probation", "harm_charge": 0.6, "reversals": 3}
 

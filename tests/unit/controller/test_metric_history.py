@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.log.metric_history import thinned
+from oven_runs.log.metric_history import thinned
 
 
 @given(st.lists(st.floats(), max_size=300), st.integers(5, 40))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from oven_controller.notify.message import TOLD, Message, Notice
 from oven_controller.notify.pacing import GAP_S, REMEMBERED, Pacer, PacerState
-from oven_controller.settings.notifications import KINDS, Kind, Severity
+from oven_runs.settings.notifications import KINDS, Kind, Severity
 
 NOON = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 

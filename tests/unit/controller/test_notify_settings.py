@@ -11,12 +11,12 @@ import pytest
 from tests.unit.controller.test_notify_webhook import sent
 
 from oven_bench.performance.webhook_server import Reply, WebhookServer
-from oven_controller.errors import ConfigError
 from oven_controller.notify import apprise_service, kept_addresses
 from oven_controller.notify.recipients import resolve, warnings
-from oven_controller.settings.notifications import NotifySettings, shown
-from oven_controller.settings.resolution import notify_settings
-from oven_controller.settings.resolution import resolve as resolved
+from oven_core.errors import ConfigError
+from oven_runs.settings.notifications import NotifySettings, shown
+from oven_runs.settings.resolution import notify_settings
+from oven_runs.settings.resolution import resolve as resolved
 
 SECRET = "T0123456789abcdef"
 HOOK = f"https://hooks.example/services/{SECRET}"
@@ -157,7 +157,7 @@ def test_without_apprise_the_command_that_installs_it_is_named() -> None:
     code = (
         "import sys; sys.modules['apprise'] = None\n"
         "from oven_controller.notify.recipients import resolve\n"
-        "from oven_controller.settings.notifications import NotifySettings\n"
+        "from oven_runs.settings.notifications import NotifySettings\n"
         "for url in ('https://hooks.example/x', 'slack://a/b/c', 'htps://x/y'):\n"
         "    try:\n"
         "        print(resolve(NotifySettings(to=[url]), {})[0].name)\n"

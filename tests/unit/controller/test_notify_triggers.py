@@ -10,7 +10,7 @@ from tests.support.mesh_log import LR, NOON, RUN, Log
 
 from oven_controller.notify.message import Notice
 from oven_controller.notify.triggers import Triggers
-from oven_controller.protocol.messages import RunEnded
+from oven_core.protocol.messages import RunEnded
 
 
 def told(log: Log, triggers: Triggers | None = None) -> list[Notice]:

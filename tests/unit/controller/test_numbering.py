@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.support.own_home import invoke
 from tests.support.replayed import a_run, left_behind
 
-from oven_controller.log.message_gaps import Hole, Numbering
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Observation, Outcome, RunEnded
-from oven_controller.runs.folder import Home, Status
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Observation, Outcome, RunEnded
+from oven_runs.log.message_gaps import Hole, Numbering
+from oven_runs.runs.folder import Home, Status
 
 
 def seen(incarnation: int, n: int) -> Observation:

@@ -9,12 +9,12 @@ from tests.support.mesh_log import LR, RUN, Log
 from tests.support.replayed import a_run
 
 from oven_bench.mesh import replay_speed as bench
-from oven_controller.log.counterfactual import OpenLoop
-from oven_controller.log.replay import replay
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision
-from oven_controller.protocol.rules import Rules
-from oven_controller.settings.resolution import with_rules
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Decision
+from oven_core.protocol.rules import Rules
+from oven_runs.log.counterfactual import OpenLoop
+from oven_runs.log.replay import replay
+from oven_runs.settings.resolution import with_rules
 
 
 def decided(events: list[Event], run: str, **rules: object) -> OpenLoop:

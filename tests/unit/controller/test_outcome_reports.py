@@ -9,14 +9,14 @@ import pytest
 from tests.support.mesh_log import LR, SPECS, Log
 from tests.support.replayed import left_behind
 
-from oven_controller.errors import ConfigError
-from oven_controller.log.outcome_reports import OutcomeReports
-from oven_controller.protocol.actions import EVALUATE
-from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.graph_requests import OutcomeReport
-from oven_controller.runs.folder import Home
+from oven_core.errors import ConfigError
+from oven_core.protocol.actions import EVALUATE
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.graph_requests import OutcomeReport
 from oven_kg.cli.training_commands import LEARN
 from oven_kg.service.posterior_store import read
+from oven_runs.log.outcome_reports import OutcomeReports
+from oven_runs.runs.folder import Home
 
 SEEN = ("symptom:loss_spike", "kg:0123456789ab")
 

@@ -48,7 +48,7 @@ MESSAGE = f'''class Milestone(LearnerMessage):
 
 {END}'''
 TABLE = "SUBJECTS: Final = (\n"
-ROW = f"""from oven_controller.protocol.messages import Milestone
+ROW = f"""from oven_core.protocol.messages import Milestone
 
 {TABLE}    Subject("milestone", (Milestone,), "learner", agents=True),
 """
@@ -56,11 +56,11 @@ READ = f"""
 import json, runpy
 from datetime import UTC, datetime
 
-from oven_controller.bus.streams import configs
-from oven_controller.mesh.state_machine import Mesh
-from oven_controller.protocol import codec, messages, subjects
-from oven_controller.protocol.asyncapi import asyncapi
-from oven_controller.protocol.events import Event
+from oven_core.bus.streams import configs
+from oven_core.mesh.state_machine import Mesh
+from oven_core.protocol import codec, messages, subjects
+from oven_core.protocol.asyncapi import asyncapi
+from oven_core.protocol.events import Event
 
 body = messages.Milestone(incarnation=1, n=0, text="halfway")
 event = Event.read(1, "oven.r.milestone", body.wire(), datetime(2026, 1, 1, tzinfo=UTC))

@@ -13,9 +13,9 @@ from tests.support.mesh_log import LR, NOON, Log
 from tests.support.own_home import invoke
 from tests.support.replayed import left_behind
 
-from oven_controller.runs.folder import Home
 from oven_controller.stack.line_output import Headless
-from oven_controller.terminal_text import clean
+from oven_core.terminal_text import clean
+from oven_runs.runs.folder import Home
 
 FORGED = "    9.0 s  decision optimizer.lr_scale 1 → 0.5 adopted: all were for it"
 HOSTILE = f"fine\n{FORGED}\r\x1b[2K\x9b31m\x1b]0;t\x07 \u202egnorw\u2066 \u2028{FORGED}\u200b"

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.permissions import permissions
-from oven_controller.runs.folder import Home
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import ServerFolder
-from oven_controller.settings.agents import AgentSpec
 from oven_controller.stack import agent_keys
 from oven_controller.stack.plan import Plan, pools
+from oven_core.errors import ConfigError
+from oven_core.protocol.permissions import permissions
+from oven_core.security.credentials import Credentials
+from oven_runs.runs.folder import Home
+from oven_runs.server.embedded import ServerFolder
+from oven_runs.settings.agents import AgentSpec
 
 
 def specs(*names: str) -> list[AgentSpec]:

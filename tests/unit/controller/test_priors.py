@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.graph_requests import GraphInfo
-from oven_controller.protocol.rules import Rules
-from oven_controller.settings.model import RuleSettings
-from oven_controller.settings.resolution import resolve
 from oven_controller.stack.kg_rules import merged
+from oven_core.errors import ConfigError
+from oven_core.protocol.graph_requests import GraphInfo
+from oven_core.protocol.rules import Rules
 from oven_kg.checked_graph import load
+from oven_runs.settings.model import RuleSettings
+from oven_runs.settings.resolution import resolve
 
 CHANGES = st.sampled_from(["run.rollback", "run.hold", "optimizer.lr_scale:up", "grpo.beta:down", "data.mixture"])
 PAIRS = st.lists(st.tuples(CHANGES, CHANGES), max_size=5).map(tuple)

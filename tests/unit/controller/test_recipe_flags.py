@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel
 from tests.support.own_home import invoke, own_home
 
-from oven_controller.errors import ConfigError
-from oven_controller.settings.recipe_flags import dashed, flag_layers
+from oven_core.errors import ConfigError
+from oven_runs.settings.recipe_flags import dashed, flag_layers
 
 
 class Options(BaseModel):

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from oven_controller.cli.main import run
-from oven_controller.errors import ConfigError, RefusedError
-from oven_controller.runs.endpoint import Endpoint
-from oven_controller.runs.folder import Home
-from oven_controller.runs.local_run import LocalRun
-from oven_controller.runs.remote_run import RemoteRun
-from oven_controller.runs.run_finder import find_run, local_folder
-from oven_controller.security import person_file, tls
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.person_file import PersonFile
-from oven_controller.server.embedded import ServerFolder
+from oven_core.errors import ConfigError, RefusedError
+from oven_core.security import person_file, tls
+from oven_core.security.credentials import Credentials
+from oven_core.security.person_file import PersonFile
+from oven_runs.runs.endpoint import Endpoint
+from oven_runs.runs.folder import Home
+from oven_runs.runs.local_run import LocalRun
+from oven_runs.runs.remote_run import RemoteRun
+from oven_runs.runs.run_finder import find_run, local_folder
+from oven_runs.server.embedded import ServerFolder
 
 PASSWORD = "hunter2"
 

@@ -2,8 +2,8 @@
 
 from tests.support.mesh_log import LR, NOON, RUN, Log
 
-from oven_controller.log.replay import replay
-from oven_controller.protocol.events import Event
+from oven_core.protocol.events import Event
+from oven_runs.log.replay import replay
 
 
 def a_run(end: bool = True) -> list[Event]:

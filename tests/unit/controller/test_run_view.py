@@ -6,13 +6,13 @@ from typing import Any
 from tests.support.mesh_log import LR, NOON, RUN, SPECS, Log, event
 
 from oven_controller.cli.explain import lines as explained
-from oven_controller.log.explanation import Explanations
-from oven_controller.log.open_advice import Reminders, remaining, waiting
-from oven_controller.log.run_summary import RunSummary
-from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import ActuatorSpec, Decision, MetricSpec, Outcome, OutcomeLine, Receipt
 from oven_controller.stack.line_output import Headless
+from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import ActuatorSpec, Decision, MetricSpec, Outcome, OutcomeLine, Receipt
+from oven_runs.log.explanation import Explanations
+from oven_runs.log.open_advice import Reminders, remaining, waiting
+from oven_runs.log.run_summary import RunSummary
 
 
 def lines(events: list[Event]) -> list[str]:

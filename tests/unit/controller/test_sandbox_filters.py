@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.bpf_machine import verdict
 
-from oven_controller.sandbox import landlock_rights
-from oven_controller.sandbox.allow_list import Channel, folder_rules, repl_rules
-from oven_controller.sandbox.bpf import ALLOW, EPERM, ERRNO, KILL, Argument, Rule, program
-from oven_controller.sandbox.syscalls import AARCH64, MACHINES, X86_64, Machine
+from oven_llm.sandbox import landlock_rights
+from oven_llm.sandbox.allow_list import Channel, folder_rules, repl_rules
+from oven_llm.sandbox.bpf import ALLOW, EPERM, ERRNO, KILL, Argument, Rule, program
+from oven_llm.sandbox.syscalls import AARCH64, MACHINES, X86_64, Machine
 
 CHANNEL = Channel(7, 9, 11)
 RULES = {"repl": repl_rules(CHANNEL), "tests": folder_rules(CHANNEL)}

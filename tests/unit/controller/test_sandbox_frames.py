@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oven_controller.errors import ConfigError
-from oven_controller.sandbox import frames
-from oven_controller.sandbox.block import Answer
-from oven_controller.sandbox.conversation import CallError, Conversation, GoneError
-from oven_controller.sandbox.frames import FrameError, Frames, decode, encode, frame
-from oven_controller.sandbox.limits import Limits
-from oven_controller.sandbox.probe import Walls, choose
-from oven_controller.sandbox.syscalls import X86_64
+from oven_core.errors import ConfigError
+from oven_llm.sandbox import frames
+from oven_llm.sandbox.block import Answer
+from oven_llm.sandbox.conversation import CallError, Conversation, GoneError
+from oven_llm.sandbox.frames import FrameError, Frames, decode, encode, frame
+from oven_llm.sandbox.limits import Limits
+from oven_llm.sandbox.probe import Walls, choose
+from oven_llm.sandbox.syscalls import X86_64
 
 LONGEST = {frames.OUT: 100, frames.DONE: 50}
 

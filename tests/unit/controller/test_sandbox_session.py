@@ -13,13 +13,13 @@ from typing import Any
 import psutil
 import pytest
 
-from oven_controller.errors import ConfigError, ProcessError
-from oven_controller.sandbox.block import Answer, Block
-from oven_controller.sandbox.conversation import CallError
-from oven_controller.sandbox.limits import Limits
-from oven_controller.sandbox.probe import probe
-from oven_controller.sandbox.profiles import REPL, Profile, for_tests
-from oven_controller.sandbox.session import LockedSandbox, Sandbox, open_sandbox
+from oven_core.errors import ConfigError, ProcessError
+from oven_llm.sandbox.block import Answer, Block
+from oven_llm.sandbox.conversation import CallError
+from oven_llm.sandbox.limits import Limits
+from oven_llm.sandbox.probe import probe
+from oven_llm.sandbox.profiles import REPL, Profile, for_tests
+from oven_llm.sandbox.session import LockedSandbox, Sandbox, open_sandbox
 
 BACKENDS = probe().backends
 pytestmark = pytest.mark.skipif(not BACKENDS, reason="this machine has no backend of the sandbox")
@@ -178,7 +178,7 @@ while True:
 @locked
 def test_the_child_dies_with_its_host_whatever_it_does() -> None:
     code = (
-        "from oven_controller.sandbox.session import open_sandbox\n"
+        "from oven_llm.sandbox.session import open_sandbox\n"
         "opened = open_sandbox()\n"
         "print(opened.pid, flush=True)\n"
         "opened.run('10 ** (10 ** 9)')"  # the interpreter's lock is held: no thread of the child's could end it
@@ -216,8 +216,8 @@ def test_what_does_not_fit_into_memory_is_an_error_or_a_death_and_a_context_that
 
 @locked
 def test_walls_that_do_not_stand_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from oven_controller.sandbox import locked_child
-    from oven_controller.sandbox.bpf import Rule
+    from oven_llm.sandbox import locked_child
+    from oven_llm.sandbox.bpf import Rule
 
     def holes(channel: object) -> tuple[Rule, ...]:
         return tuple(Rule(call) for call in probe().machine.numbers if call != "execve")  # type: ignore[union-attr]
@@ -280,7 +280,7 @@ def test_an_unprivileged_user_has_the_same_walls() -> None:
     pythons = [sys.executable, "/usr/local/bin/python3", "/usr/bin/python3"]
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
-        "from oven_controller.sandbox.session import open_sandbox\n"
+        "from oven_llm.sandbox.session import open_sandbox\n"
         "opened = open_sandbox()\n"
         "blocks = [opened.run(code) for code in ('open(\"/etc/passwd\")', 'print(6 * 7)', 'import os; os.fork()')]\n"
         "print(opened.backend, [block.ended for block in blocks], blocks[1].stdout)"

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from oven_controller.errors import ConfigError, OvenError, UnknownNameError
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import load_keys
-from oven_controller.security.tls import trusting
-from oven_controller.settings.agents import agent_specs
-from oven_controller.settings.committee_settings import CommitteeSettings, MemberSettings
-from oven_controller.settings.model import Settings
-from oven_controller.settings.resolution import Recipe, Resolved, resolve
+from oven_core.errors import ConfigError, OvenError, UnknownNameError
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import load_keys
+from oven_core.security.tls import trusting
+from oven_runs.settings.agents import agent_specs
+from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
+from oven_runs.settings.model import Settings
+from oven_runs.settings.resolution import Recipe, Resolved, resolve
 
 
 class Options(BaseModel):
@@ -52,8 +52,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
             raise UnknownNameError("recipe", str(name), ["grpo"])
         return ToyRecipe()
 
-    monkeypatch.setattr("oven_controller.settings.resolution._recipe", recipe)
-    monkeypatch.setattr("oven_controller.plugins.points", lambda group: {"curriculum": None, "learning_rate": None})
+    monkeypatch.setattr("oven_runs.settings.resolution._recipe", recipe)
+    monkeypatch.setattr("oven_core.plugins.points", lambda group: {"curriculum": None, "learning_rate": None})
 
 
 def test_defaults() -> None:

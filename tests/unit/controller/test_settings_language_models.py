@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 from tests.support.installed import installed
 
-from oven_controller.errors import ConfigError
-from oven_controller.settings.agents import with_agent_rules
-from oven_controller.settings.model import Settings
+from oven_core.errors import ConfigError
+from oven_runs.settings.agents import with_agent_rules
+from oven_runs.settings.model import Settings
 
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision, Message, Observation, Receipt, RunStarted, StepClosed, Vote
-from oven_controller.protocol.names import Subjects
-from oven_controller.protocol.operator_messages import OperatorCommand, OperatorKey
-from oven_controller.security.credentials import Credentials
-from oven_controller.security.signing import Keyring, Signer
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Decision, Message, Observation, Receipt, RunStarted, StepClosed, Vote
+from oven_core.protocol.names import Subjects
+from oven_core.protocol.operator_messages import OperatorCommand, OperatorKey
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import Keyring, Signer
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ON = Subjects("r")

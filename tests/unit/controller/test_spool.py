@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from tests.support.own_home import invoke
 from tests.support.replayed import a_run, left_behind
 
-from oven_controller.bus.log import Entry
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import RunEnded
-from oven_controller.runs.folder import Home
-from oven_controller.runs.log_sources import exported
-from oven_controller.runs.spool import HEAD_BYTES, NAME, Kept, Left, Spool, look, lost_for_good
+from oven_core.bus.log import Entry
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import RunEnded
 from oven_learner.link import spool as spooling
+from oven_runs.runs.folder import Home
+from oven_runs.runs.log_sources import exported
+from oven_runs.runs.spool import HEAD_BYTES, NAME, Kept, Left, Spool, look, lost_for_good
 
 
 def messages(count: int) -> list[Kept]:

@@ -9,16 +9,16 @@ import pytest
 from pydantic import ValidationError
 from tests.support.mesh_log import RUN, Log, event
 
-from oven_controller.bus.streams import VOTE_BYTES
-from oven_controller.log.run_summary import RunSummary
-from oven_controller.log.standing_alerts import EACH, NEWS, StandingAlerts, alert_text
-from oven_controller.mesh.state_machine import Mesh
 from oven_controller.notify.triggers import Triggers
-from oven_controller.protocol.alerts import REASON_LENGTH, Alert
-from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import AgentStatus, LogMessage, Observation
 from oven_controller.stack.line_output import Headless
+from oven_core.bus.streams import VOTE_BYTES
+from oven_core.mesh.state_machine import Mesh
+from oven_core.protocol.alerts import REASON_LENGTH, Alert
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import AgentStatus, LogMessage, Observation
+from oven_runs.log.run_summary import RunSummary
+from oven_runs.log.standing_alerts import EACH, NEWS, StandingAlerts, alert_text
 
 
 def alert(symptom: str = "confidence_collapse", state: str = "raised", value: float = 0.02) -> Alert:

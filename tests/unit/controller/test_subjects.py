@@ -6,10 +6,10 @@ from typing import Any, get_args
 
 import pytest
 
-from oven_controller.protocol.messages import Message, Vote
-from oven_controller.protocol.names import Subjects, kg, kind, probe, reward
-from oven_controller.protocol.permissions import Role, permissions
-from oven_controller.protocol.subjects import (
+from oven_core.protocol.messages import Message, Vote
+from oven_core.protocol.names import Subjects, kg, kind, probe, reward
+from oven_core.protocol.permissions import Role, permissions
+from oven_core.protocol.subjects import (
     ASIDE,
     BY_KIND,
     REQUESTS,

@@ -17,10 +17,11 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.events import Event
-from oven_controller.server.embedded import free_port
-from oven_controller.telemetry import genai, tracing
+from oven_core.errors import ConfigError
+from oven_core.protocol.events import Event
+from oven_core.telemetry import tracing
+from oven_llm import genai_telemetry as genai
+from oven_runs.server.embedded import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -52,9 +53,9 @@ def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 def test_off_it_imports_nothing_of_opentelemetry_and_sends_no_header() -> None:
     done = python(
-        "import sys, oven_controller.replica.service, oven_agents.runtime.host, oven_learner.link.worker, "
+        "import sys, oven_core.replica.service, oven_agents.runtime.host, oven_learner.link.worker, "
         "oven_controller.cli.main\n"
-        "from oven_controller.telemetry import genai, tracing as telemetry\n"
+        "from oven_core.telemetry import genai, tracing as telemetry\n"
         "telemetry.start('mesh', 'r')\n"
         "with telemetry.span('observe', attributes={'oven.tick': 1}) as span: span.note({'a': 1})\n"
         "assert span is telemetry.OFF and telemetry.headers(span.traceparent) is None and not telemetry.on()\n"
@@ -68,7 +69,7 @@ def test_off_it_imports_nothing_of_opentelemetry_and_sends_no_header() -> None:
 def test_a_wanted_trace_without_the_extra_is_an_error_that_names_it() -> None:
     done = python(
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "from oven_controller import errors; from oven_controller.telemetry import tracing as telemetry\n"
+        "from oven_controller import errors; from oven_core.telemetry import tracing as telemetry\n"
         "try: telemetry.start('mesh', 'r')\n"
         "except errors.ConfigError as error: print(error, telemetry.on())",
         OVEN_OTLP="http://127.0.0.1:4318",
@@ -182,7 +183,7 @@ def test_a_collector_that_is_gone_costs_one_line_and_no_traceback() -> None:
     """Two batches and an end: the spans are lost, the process is not."""
     done = python(
         "import logging; logging.basicConfig(level=logging.INFO)\n"
-        "from oven_controller.telemetry import tracing as telemetry\n"
+        "from oven_core.telemetry import tracing as telemetry\n"
         "telemetry.start('mesh', 'r')\n"
         "for _ in range(3):\n"
         "    telemetry.span('observe').end(); telemetry.flush()\n"

@@ -11,20 +11,20 @@ from tests.support.mesh_log import LR, NOON
 from tests.support.trial_log import READING, TrialRecording, begun, two_trials, under_way
 
 from oven_controller.cli.main import run
-from oven_controller.errors import UnknownNameError
-from oven_controller.log.counterfactual import OpenLoop
-from oven_controller.log.explanation import Explanations
-from oven_controller.log.mesh_report import lines, report_of
-from oven_controller.log.outcome_reports import OutcomeReports
-from oven_controller.log.replay import Replay, replay
-from oven_controller.log.run_summary import RunSummary
-from oven_controller.log.trial_findings import Trials
-from oven_controller.log.vote_calibration import claims
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision, Outcome
-from oven_controller.protocol.trial_messages import TrialEnded, TrialStarted
-from oven_controller.runs.folder import Home
 from oven_controller.stack.line_output import Headless
+from oven_core.errors import UnknownNameError
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Decision, Outcome
+from oven_core.protocol.trial_messages import TrialEnded, TrialStarted
+from oven_runs.log.counterfactual import OpenLoop
+from oven_runs.log.explanation import Explanations
+from oven_runs.log.mesh_report import lines, report_of
+from oven_runs.log.outcome_reports import OutcomeReports
+from oven_runs.log.replay import Replay, replay
+from oven_runs.log.run_summary import RunSummary
+from oven_runs.log.trial_findings import Trials
+from oven_runs.log.vote_calibration import claims
+from oven_runs.runs.folder import Home
 
 EVENTS = two_trials()
 

@@ -7,8 +7,8 @@ from importlib import metadata
 
 import pytest
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.graph_requests import DiagnoseRequest, Diagnosis, Judgement, JudgeRequest, Symptom
+from oven_core.errors import ConfigError
+from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, Judgement, JudgeRequest, Symptom
 from oven_kg.checked_graph import load
 from oven_kg.graph.graph_yaml import read
 from oven_kg.graph.lint import lint

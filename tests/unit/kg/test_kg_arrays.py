@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_kg.large.arrays import COLUMNS, Arrays, content_sha
 from oven_kg.large.builder import Builder, RowError
 from oven_kg.large.folder import INDEX, open_folder, write
@@ -211,7 +211,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     code = f"""
 import resource
 from pathlib import Path
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_kg.large.builder import Builder
 from oven_kg.large.folder import write
 builder = Builder()

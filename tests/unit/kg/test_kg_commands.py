@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from oven_controller.cli.main import run
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.plugged_command import PluggedCommand
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.plugged_command import PluggedCommand
 from oven_kg.checked_graph import load
 from oven_kg.cli.graph_commands import DIAGNOSE, INFO, LINT, QUERY
 from oven_kg.cli.training_commands import CURRICULUM, LEARN, TOKEN_PRIOR

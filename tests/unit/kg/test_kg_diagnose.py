@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.protocol.graph_requests import DiagnoseRequest, Diagnosis, EvidencePath, Phase, Symptom
+from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, EvidencePath, Phase, Symptom
 from oven_kg.checked_graph import load
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.reasoning.diagnosis import LIMIT, diagnose

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.kg.test_kg_commands import said
 
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.graph_requests import (
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.graph_requests import (
     Curriculum,
     CurriculumRequest,
     GraphQuery,
@@ -24,7 +24,7 @@ from oven_controller.protocol.graph_requests import (
     TokenPrior,
     TokenPriorRequest,
 )
-from oven_controller.protocol.token_scores import LIMIT, decode, encode, vocabulary_sha
+from oven_core.protocol.token_scores import LIMIT, decode, encode, vocabulary_sha
 from oven_kg.checked_graph import load
 from oven_kg.cli.graph_commands import QUERY
 from oven_kg.cli.training_commands import CURRICULUM, LEARN, TOKEN_PRIOR

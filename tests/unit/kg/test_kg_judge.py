@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.kg.test_kg_diagnose import GRAPH, SYMPTOMS, exists
 
-from oven_controller.protocol.graph_requests import Judgement, JudgeRequest, Symptom
+from oven_core.protocol.graph_requests import Judgement, JudgeRequest, Symptom
 from oven_kg.reasoning.diagnosis import LIMIT
 from oven_kg.reasoning.judgement import judge
 

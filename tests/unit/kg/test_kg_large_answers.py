@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.graph_requests import CurriculumRequest, GraphQuery, QueryAnswer, TokenPriorRequest
+from oven_core.errors import ConfigError
+from oven_core.protocol.graph_requests import CurriculumRequest, GraphQuery, QueryAnswer, TokenPriorRequest
 from oven_kg.graph.graph_yaml import Edge, Node, Records
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.large.arrays import Arrays

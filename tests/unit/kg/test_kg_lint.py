@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from oven_controller.errors import ConfigError
-from oven_controller.mesh.change_requirements import NEED
+from oven_core.errors import ConfigError
+from oven_core.mesh.change_requirements import NEED
 from oven_kg.checked_graph import load
 from oven_kg.graph.graph_yaml import Edge, Node, Records, Source, read
 from oven_kg.graph.knowledge import Knowledge
@@ -40,9 +40,9 @@ def test_its_own_sources_are_in_this_repository() -> None:
 def test_its_metrics_are_what_learners_publish() -> None:
     from oven_learner.hf import frontier_calibration, repeated_rows, step_metrics
     from oven_learner.optim import gauges
-    from oven_learner.recipes.grpo.job import gauges as recipe
-    from oven_learner.recipes.grpo.settings import GrpoSettings
     from oven_learner.rewards import calibrated
+    from oven_recipes.grpo.job import gauges as recipe
+    from oven_recipes.grpo.settings import GrpoSettings
 
     specs = (*step_metrics.ANY_TRAINER, *step_metrics.GRPO, *step_metrics.SFT, *recipe(GrpoSettings()))
     specs += (*frontier_calibration.METRICS, *calibrated.METRICS)

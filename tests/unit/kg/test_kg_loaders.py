@@ -15,7 +15,7 @@ from tests.support.foreign_graphs import IRI, NODES, RDF, TRIPLES, WEIGHTED, cau
 from tests.support.hostile_graphs import CASES
 from tests.unit.kg.test_kg_commands import said
 
-from oven_controller.errors import ConfigError, UnknownNameError
+from oven_core.errors import ConfigError, UnknownNameError
 from oven_kg.cli.graph_commands import DIAGNOSE, INFO, LINT
 from oven_kg.cli.import_command import IMPORT, read_files
 from oven_kg.large.arrays import Arrays

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.multigraphs import Edge, arrays_of, drawn, networkx_of
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_kg.large.folder import write
 from oven_kg.large.networkx_view import LargeGraph
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.graph_requests import DiagnoseRequest as Ask
-from oven_controller.protocol.graph_requests import (
+from oven_core.errors import ConfigError
+from oven_core.protocol.graph_requests import DiagnoseRequest as Ask
+from oven_core.protocol.graph_requests import (
     Diagnosis,
     GraphInfo,
     GraphInfoRequest,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.protocol.graph_requests import DiagnoseRequest, Diagnosis, OutcomeReport, Symptom
+from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, OutcomeReport, Symptom
 from oven_kg.reasoning.posteriors import TRIED
 from oven_kg.reasoning.thompson import Draw
 from oven_kg.service.endpoints import Answers, answers

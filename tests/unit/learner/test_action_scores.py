@@ -11,15 +11,15 @@ import pytest
 import torch
 from tests.support.traces import REPAIR, called
 
-from oven_agents.traces.pairs_command import PAIRS
 from oven_bench.trace_pairs.scripted_replay import Skills, scripted
-from oven_controller.errors import ConfigError
-from oven_controller.traces import jsonl
+from oven_core.errors import ConfigError
 from oven_learner.losses.pair_tokens import end_tokens, rendered
-from oven_learner.recipes.repair.action_scores import action_scores
-from oven_learner.recipes.repair.chat_format import END, build_tokenizer
-from oven_learner.recipes.repair.settings import RepairSettings
-from oven_learner.recipes.repair.warm_policy import build_model
+from oven_llm.trace_replay.pairs_command import PAIRS
+from oven_recipes.repair.action_scores import action_scores
+from oven_recipes.repair.chat_format import END, build_tokenizer
+from oven_recipes.repair.settings import RepairSettings
+from oven_recipes.repair.warm_policy import build_model
+from oven_runs.traces import jsonl
 
 
 @pytest.fixture(scope="module")

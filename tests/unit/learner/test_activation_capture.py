@@ -10,11 +10,11 @@ import torch
 from tests.support.activations import FAMILIES, SIZE, lora, model, stirred, texts, tokenizer
 from tests.support.attached import THIRD_PARTY
 
-from oven_controller.errors import ConfigError
-from oven_learner.activations.blocks import layer_at
-from oven_learner.activations.capture import Activation, capture
-from oven_learner.activations.injection import ActivationInjection
-from oven_learner.activations.store import ActivationStore, activation_key, layer_of
+from oven_core.errors import ConfigError
+from oven_recipes.activations.blocks import layer_at
+from oven_recipes.activations.capture import Activation, capture
+from oven_recipes.activations.injection import ActivationInjection
+from oven_recipes.activations.store import ActivationStore, activation_key, layer_of
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -10,10 +10,10 @@ import torch
 from tests.support.activations import FAMILIES, SIZE, WORDS, model, tokenizer
 from tests.support.attached import THIRD_PARTY
 
-from oven_controller.errors import ConfigError
-from oven_learner.activations.blocks import blocks
-from oven_learner.activations.injection import ActivationInjection, Control, injected, unwatched
-from oven_learner.activations.placeholders import oracle_prompt
+from oven_core.errors import ConfigError
+from oven_recipes.activations.blocks import blocks
+from oven_recipes.activations.injection import ActivationInjection, Control, injected, unwatched
+from oven_recipes.activations.placeholders import oracle_prompt
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 PLACEHOLDER = WORDS.index(" ?")

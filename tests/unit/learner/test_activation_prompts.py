@@ -14,8 +14,8 @@ from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
-from oven_controller.errors import ConfigError
-from oven_learner.activations.placeholders import PLACEHOLDER, Placeholders, Places, chat_text, oracle_prompt
+from oven_core.errors import ConfigError
+from oven_recipes.activations.placeholders import PLACEHOLDER, Placeholders, Places, chat_text, oracle_prompt
 
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 CHAT = (

@@ -16,15 +16,15 @@ from tests.support.attached import THIRD_PARTY, equal, weights
 from tests.unit.learner.test_generation_ahead import Judges
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from oven_controller.errors import ConfigError
-from oven_learner.activations.blocks import body
-from oven_learner.activations.capture import Activation
-from oven_learner.activations.placeholders import oracle_prompt
-from oven_learner.activations.store import ActivationStore
+from oven_core.errors import ConfigError
 from oven_learner.hf.attach import attach
 from oven_learner.losses.sft import Supervised
 from oven_learner.rewards import Committee, sampling_log_probs
 from oven_learner.testing import FakeLink
+from oven_recipes.activations.blocks import body
+from oven_recipes.activations.capture import Activation
+from oven_recipes.activations.placeholders import oracle_prompt
+from oven_recipes.activations.store import ActivationStore
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.errors import ConfigError, UnknownNameError
+from oven_core.errors import ConfigError, UnknownNameError
 from oven_learner.actuators import Actuators
 
 

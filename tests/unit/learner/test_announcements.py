@@ -14,10 +14,10 @@ from tests.unit.learner.test_trials import Run
 
 from oven_bench.gym.episode import Branches, Training
 from oven_bench.gym.fault import NOTHING
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.messages import ActuatorSpec, Receipt, RunStarted
-from oven_controller.protocol.trial_messages import TrialEnded
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.messages import ActuatorSpec, Receipt, RunStarted
+from oven_core.protocol.trial_messages import TrialEnded
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.resume_state import ResumeState

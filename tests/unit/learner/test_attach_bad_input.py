@@ -17,8 +17,8 @@ from transformers import TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import RunEnded, RunStarted
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.losses import ChannelTrainer
 from oven_learner.testing import FakeLink

@@ -10,7 +10,7 @@ import pytest
 from tests.support.attached import THIRD_PARTY, equal, trainer, weights
 
 from oven_bench.gym.arms.in_memory_link import LoopLink
-from oven_controller.protocol.messages import (
+from oven_core.protocol.messages import (
     AgentStatus,
     Decision,
     Observation,
@@ -20,7 +20,7 @@ from oven_controller.protocol.messages import (
     Value,
     Vote,
 )
-from oven_controller.protocol.rules import Rules
+from oven_core.protocol.rules import Rules
 from oven_learner.hf.attach import attach
 from oven_learner.testing import FakeLink
 

@@ -14,9 +14,9 @@ from tests.unit.learner.test_attach_trl_knobs import distillation, dpo, rloo
 from transformers import set_seed
 
 from oven_agents.stats.objective import held_out
-from oven_controller.mesh.judging_metric import judging_metric
-from oven_controller.mesh.state import State
-from oven_controller.protocol.messages import MetricSpec, RunEnded, RunStarted
+from oven_core.mesh.judging_metric import judging_metric
+from oven_core.mesh.state import State
+from oven_core.protocol.messages import MetricSpec, RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.testing import FakeLink
 

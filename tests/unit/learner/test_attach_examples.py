@@ -10,8 +10,8 @@ import pytest
 from tests.support.attached import THIRD_PARTY, equal, weights
 
 import oven_learner
-from oven_controller.protocol.known_actuators import ACTUATORS
-from oven_controller.protocol.messages import RunEnded, RunStarted
+from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.testing import FakeLink
 

@@ -10,8 +10,8 @@ import torch
 from tests.support.attached import THIRD_PARTY, Toy, equal, trainer, weights
 from transformers import Trainer, TrainerCallback
 
-from oven_controller.protocol.messages import RunEnded, RunStarted
-from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.messages import RunEnded, RunStarted
+from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
 from oven_learner.link.resume_state import ResumeState

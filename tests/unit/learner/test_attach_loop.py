@@ -11,9 +11,9 @@ import torch
 from tests.support.decisions import decide
 
 import oven_learner as oven
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import Observation, RunEnded, RunStarted
-from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import Observation, RunEnded, RunStarted
+from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.custom_loop import connect
 from oven_learner.rollback.in_memory import Snapshots
 from oven_learner.testing import FakeLink

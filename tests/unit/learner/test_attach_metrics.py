@@ -11,8 +11,8 @@ import torch
 from tests.support.attached import THIRD_PARTY, Sequential, equal, llama, rows, tokens, trainer, weights
 from transformers import Trainer, TrainerCallback
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import RunEnded, RunStarted
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.optim import gauges, update_norm
 from oven_learner.testing import FakeLink

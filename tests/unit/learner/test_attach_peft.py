@@ -12,7 +12,7 @@ from tests.support.tiny_grpo import grpo, lora
 from tests.unit.learner.test_attach_trl import tokenizer
 from tests.unit.learner.test_teachers import teacher
 
-from oven_controller.protocol.messages import RunStarted
+from oven_core.protocol.messages import RunStarted
 from oven_learner.hf import trainer_snapshot
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import Teachers

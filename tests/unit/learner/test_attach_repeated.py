@@ -18,7 +18,7 @@ from oven_agents.shipped.divergence import Divergence
 from oven_agents.shipped.grad_clip import GradClip
 from oven_agents.shipped.repeated_data import RepeatedData
 from oven_agents.shipped.weight_decay import WeightDecay
-from oven_controller.protocol.messages import RunStarted
+from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs.mixture import Mixture, RowsRead
 from oven_learner.hf.repeated_rows import REPEATED

@@ -17,8 +17,8 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.rloo_config import RLOOConfig
 from trl.trainer.rloo_trainer import RLOOTrainer
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import ActuatorSpec, RunStarted, Value
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import ActuatorSpec, RunStarted, Value
 from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs import UserValues, reward_weights, scalars

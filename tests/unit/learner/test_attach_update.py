@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.attached import THIRD_PARTY, trainer
 from transformers import Trainer, TrainerCallback
 
-from oven_controller.protocol.messages import RunStarted
+from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.optim import gauges, update_norm
 from oven_learner.optim.gauges import OptimizerGauges

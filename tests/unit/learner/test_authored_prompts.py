@@ -20,19 +20,9 @@ from tests.support.attached import THIRD_PARTY, equal, weights
 from tests.unit.learner.test_attach_trl import grpo
 from tests.unit.learner.test_rewards_committee import Remote
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.announcements import PromptsInjected
-from oven_controller.protocol.messages import RunStarted
-from oven_controller.runs.authored_prompts import (
-    CHARACTERS,
-    FOLDER,
-    PROMPTS,
-    AuthoredPrompt,
-    Batch,
-    append_prompts,
-    read_prompts,
-    read_topics,
-)
+from oven_core.errors import ConfigError
+from oven_core.protocol.announcements import PromptsInjected
+from oven_core.protocol.messages import RunStarted
 from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
 from oven_learner.hf.authored_prompts import AuthoredPromptsReader
@@ -44,6 +34,16 @@ from oven_learner.rewards import Committee
 from oven_learner.rewards.rule_members import score_rows
 from oven_learner.rewards.scores import Abstention
 from oven_learner.testing import FakeLink
+from oven_runs.runs.authored_prompts import (
+    CHARACTERS,
+    FOLDER,
+    PROMPTS,
+    AuthoredPrompt,
+    Batch,
+    append_prompts,
+    read_prompts,
+    read_topics,
+)
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

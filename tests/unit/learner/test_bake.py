@@ -23,10 +23,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 import oven_learner as oven
 from oven_agents.shipped.teacher import Teacher
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.messages import MetricSpec, RunStarted
-from oven_controller.runs import relaunch
-from oven_controller.settings.committee_settings import MemberSettings
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.messages import MetricSpec, RunStarted
 from oven_learner.baking import text_training
 from oven_learner.baking.judge_swaps import member_in, model_of
 from oven_learner.baking.oven import Oven
@@ -35,6 +33,8 @@ from oven_learner.baking.policy_training import SteeredTrainer
 from oven_learner.policies import PolicyTrainerConfig
 from oven_learner.teachers import TeacherConfig, Teachers
 from oven_learner.testing import FakeLink
+from oven_runs.runs import relaunch
+from oven_runs.settings.committee_settings import MemberSettings
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

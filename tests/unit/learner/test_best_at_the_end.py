@@ -15,8 +15,8 @@ from tests.support.trial_link import TrialLink, order
 from transformers import Trainer, TrainerCallback
 
 import oven_learner as oven
-from oven_controller.protocol.messages import MetricSpec, Receipt, RunEnded, RunStarted
-from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.messages import MetricSpec, Receipt, RunEnded, RunStarted
+from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.hf.attach import attach
 from oven_learner.testing import FakeLink, decision

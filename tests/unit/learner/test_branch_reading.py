@@ -15,7 +15,7 @@ from tests.support.trial_driver import DrivenTrainer, Driver
 from tests.unit.learner.test_attach_trl import sft
 from transformers import TrainerCallback
 
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.hf.attach import attach
 from oven_learner.testing import FakeLink
 from oven_learner.trials import training_state

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.actuators import Actuators
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated import FORMAT_COST, KNOB, CalibratedReward

@@ -17,8 +17,8 @@ from tests.unit.learner.test_teachers import teacher
 from trl.trainer.distillation_trainer import _chunked_divergence_loss
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import RunStarted
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.losses import Channel, ChannelTrainer, Distillation, Supervised
 from oven_learner.losses.distillation import generalized_jsd

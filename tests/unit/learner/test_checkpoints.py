@@ -13,10 +13,8 @@ import pytest
 import torch
 from tests.support.attached import THIRD_PARTY, equal, trainer, weights
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import Receipt, RunEnded, RunStarted
-from oven_controller.runs import relaunch
-from oven_controller.runs.relaunch import Bound, LearnerRelaunch, Relaunch
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import Receipt, RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.link.resume_state import ResumeState
@@ -24,6 +22,8 @@ from oven_learner.optim import snapshot
 from oven_learner.rollback import checkpoint_record, on_disk
 from oven_learner.rollback.checkpoint_record import Record
 from oven_learner.testing import FakeLink
+from oven_runs.runs import relaunch
+from oven_runs.runs.relaunch import Bound, LearnerRelaunch, Relaunch
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

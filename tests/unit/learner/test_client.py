@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.support.decisions import decide, make
 
-from oven_controller.errors import BusError, UnknownNameError
-from oven_controller.protocol.known_actuators import ACTUATORS
-from oven_controller.protocol.messages import LogMessage, Observation, Receipt, RunEnded, RunStarted, StepClosed
-from oven_controller.protocol.rules import Rules
+from oven_core.errors import BusError, UnknownNameError
+from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.messages import LogMessage, Observation, Receipt, RunEnded, RunStarted, StepClosed
+from oven_core.protocol.rules import Rules
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.resume_state import ResumeState

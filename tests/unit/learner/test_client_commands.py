@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.decisions import decide, make
 
-from oven_controller.protocol.messages import LogMessage, RunEnded
-from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.messages import LogMessage, RunEnded
+from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.client.client import OvenClient
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.testing import FakeLink

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.decisions import decide, make
 
-from oven_controller.protocol.messages import Decision, Value
+from oven_core.protocol.messages import Decision, Value
 from oven_learner.testing import FakeLink
 
 

@@ -11,7 +11,7 @@ from tests.support.attached import THIRD_PARTY
 from tests.support.policies import liked, trainer
 from tests.support.trial_link import TrialLink, order
 
-from oven_controller.protocol.completion_messages import SampledGroup
+from oven_core.protocol.completion_messages import SampledGroup
 from oven_learner.completions.message import wire_of
 from oven_learner.rewards import Committee
 from oven_learner.testing import FakeLink

@@ -13,14 +13,10 @@ from hypothesis import strategies as st
 from tests.support.scripted_provider import Scripted
 from tests.support.unswappable import Unswappable
 
-from oven_agents.judges.adversarial_controls import Controls
-from oven_agents.judges.judge import Judge
-from oven_agents.judges.member import Member
-from oven_controller.bus.streams import COMPLETION_BYTES
-from oven_controller.errors import ConfigError, OvenError
-from oven_controller.protocol.committee_requests import ScoreRequest
-from oven_controller.protocol.completion_messages import SampledGroup
-from oven_controller.settings.completions import CompletionsSettings
+from oven_core.bus.streams import COMPLETION_BYTES
+from oven_core.errors import ConfigError, OvenError
+from oven_core.protocol.committee_requests import ScoreRequest
+from oven_core.protocol.completion_messages import SampledGroup
 from oven_learner.completions.message import wire_of
 from oven_learner.completions.parcel import Shown, cut, parcel_of
 from oven_learner.completions.redaction import redaction
@@ -33,6 +29,10 @@ from oven_learner.rewards.group_verdicts import group_verdicts
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.scores import Verdict
+from oven_llm.judges.adversarial_controls import Controls
+from oven_llm.judges.judge import Judge
+from oven_llm.judges.member import Member
+from oven_runs.settings.completions import CompletionsSettings
 
 
 class Asked(Unswappable):

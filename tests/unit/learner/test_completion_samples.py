@@ -18,9 +18,9 @@ from transformers import set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.completion_messages import SampledGroup
-from oven_controller.protocol.messages import LearnerMessage, Observation
+from oven_core.errors import ConfigError
+from oven_core.protocol.completion_messages import SampledGroup
+from oven_core.protocol.messages import LearnerMessage, Observation
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.completions.message import wire_of

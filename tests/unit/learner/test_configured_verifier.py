@@ -14,7 +14,7 @@ from tests.support.attached import THIRD_PARTY
 from tests.support.tiny_grpo import early, grpo, vowels
 
 import oven_learner as oven
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import ModelDescription, convene, draft_verifier
 from oven_learner.testing import FakeLink

@@ -18,7 +18,7 @@ from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import ByteLevel, Split
 from transformers import PreTrainedTokenizerFast, set_seed
 
-from oven_controller.errors import ConfigError, TeacherRefusedError
+from oven_core.errors import ConfigError, TeacherRefusedError
 from oven_learner.hf.attach import attach
 from oven_learner.losses import ChannelTrainer, Distillation
 from oven_learner.losses.cross_tokenizer import CrossTokenizer

@@ -18,14 +18,14 @@ from tests.support.decisions import decide
 from tests.unit.learner.test_attach_trl import grpo
 from transformers import Trainer
 
-from oven_controller.protocol.messages import RunStarted
-from oven_controller.runs import relaunch
+from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim import snapshot
 from oven_learner.rollback import on_disk
 from oven_learner.testing import FakeLink
+from oven_runs.runs import relaunch
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

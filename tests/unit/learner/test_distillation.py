@@ -16,14 +16,14 @@ from transformers import set_seed
 from trl.trainer.distillation_config import DistillationConfig
 from trl.trainer.distillation_trainer import DistillationTrainer
 
-from oven_controller.errors import ConfigError, TeacherRefusedError
-from oven_controller.protocol.messages import RunEnded, RunStarted
+from oven_core.errors import ConfigError, TeacherRefusedError
+from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
-from oven_learner.recipes.base import Order
-from oven_learner.recipes.distillation.recipe import RECIPE
-from oven_learner.recipes.distillation.settings import NAMES, DistillationSettings, parse_start
 from oven_learner.teachers import TeacherConfig, Teachers
 from oven_learner.testing import FakeLink
+from oven_recipes.base import Order
+from oven_recipes.distillation.recipe import RECIPE
+from oven_recipes.distillation.settings import NAMES, DistillationSettings, parse_start
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -121,7 +121,7 @@ def test_its_prompts_are_looked_at_too(tmp_path: Path) -> None:
 def test_the_recipe_trains_from_a_teacher_that_a_decision_replaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import oven_learner.recipes.runner as recipes_run
+    import oven_recipes.runner as recipes_run
 
     line = FakeLink({2: ("teacher.active", "strong")})
     monkeypatch.setattr(recipes_run, "attach", lambda trainer, **options: attach(trainer, link=line, **options))

@@ -12,7 +12,7 @@ import torch
 from tests.support.attached import THIRD_PARTY, llama
 from tests.unit.learner.test_attach_trl import tokenizer
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.rewards import draft_verifier
 from oven_learner.rewards.draft_verifier import DraftVerifier, TeacherDrafts, sentence_encoder
 

@@ -14,14 +14,14 @@ from tests.support.attached import THIRD_PARTY
 from tests.support.tiny_grpo import grpo
 from transformers import TrainerCallback
 
-from oven_controller.protocol.rules import Rules
-from oven_controller.runs import probe_set
-from oven_controller.runs.probe_set import Alternative, Probe, ProbeSet, Token
-from oven_controller.settings.committee_settings import CommitteeSettings, FrontierSettings
+from oven_core.protocol.rules import Rules
 from oven_learner.hf import attach as attaching
 from oven_learner.hf.frontier_calibration import BITS, KL
 from oven_learner.link.find_controller import Connection
 from oven_learner.testing import FakeLink
+from oven_runs.runs import probe_set
+from oven_runs.runs.probe_set import Alternative, Probe, ProbeSet, Token
+from oven_runs.settings.committee_settings import CommitteeSettings, FrontierSettings
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

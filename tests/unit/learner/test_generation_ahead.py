@@ -18,8 +18,8 @@ from transformers import TrainerCallback, set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.committee_requests import ScoreRequest
+from oven_core.errors import ConfigError
+from oven_core.protocol.committee_requests import ScoreRequest
 from oven_learner.hf.attach import attach
 from oven_learner.hf.attached_branch import AttachedBranch
 from oven_learner.hf.callback import Attachment

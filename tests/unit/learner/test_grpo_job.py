@@ -12,13 +12,13 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from oven_learner.client.held_out_evaluation import means
 from oven_learner.hf.knobs.mixture import LAG_CHUNKS
-from oven_learner.recipes.grpo.evaluation import greedy_accuracy, held_out_examples
-from oven_learner.recipes.grpo.job import build
-from oven_learner.recipes.grpo.model import build_tokenizer
-from oven_learner.recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings, parse_start
-from oven_learner.recipes.grpo.supervised_warmup import cache_key, warm_policy
-from oven_learner.recipes.runner import Job
-from oven_learner.recipes.weights_cache import WEIGHTS
+from oven_recipes.grpo.evaluation import greedy_accuracy, held_out_examples
+from oven_recipes.grpo.job import build
+from oven_recipes.grpo.model import build_tokenizer
+from oven_recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings, parse_start
+from oven_recipes.grpo.supervised_warmup import cache_key, warm_policy
+from oven_recipes.runner import Job
+from oven_recipes.weights_cache import WEIGHTS
 
 TINY = GrpoSettings(
     lengths=(1, 2),

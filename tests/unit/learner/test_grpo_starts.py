@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from oven_learner.recipes.grpo.recipe import RECIPE
-from oven_learner.recipes.grpo.settings import (
+from oven_recipes.grpo.recipe import RECIPE
+from oven_recipes.grpo.settings import (
     LEARNING_RATE_RANGE,
     NAMES,
     TUNED_LEARNING_RATE,

@@ -13,8 +13,8 @@ from tests.unit.learner.test_attach_trl import tokenizer
 from tests.unit.learner.test_teachers import teacher
 from transformers import set_seed
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import RunStarted
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import TeacherConfig, Teachers
 from oven_learner.testing import FakeLink

@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.errors import ConfigError, OvenError, UnknownNameError
-from oven_controller.log.committee_view import WEIGHTS
-from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.committee_requests import JudgeHealth, ScoreRequest
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.judge_spec import OFF, JudgeSpec
-from oven_controller.protocol.messages import LogMessage, Receipt, RunStarted
-from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_core.errors import ConfigError, OvenError, UnknownNameError
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.committee_requests import JudgeHealth, ScoreRequest
+from oven_core.protocol.events import Event
+from oven_core.protocol.judge_spec import OFF, JudgeSpec
+from oven_core.protocol.messages import LogMessage, Receipt, RunStarted
+from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.resume_state import ResumeState, read_resume_state
@@ -26,6 +25,7 @@ from oven_learner.rewards import Committee
 from oven_learner.rewards.live_judges import LiveJudges, Named
 from oven_learner.rewards.scores import Cost, Verdict
 from oven_learner.testing import FakeLink, decision
+from oven_runs.log.committee_view import WEIGHTS
 
 FIRST = JudgeSpec(provider="claude", model="sonnet")
 OTHER = JudgeSpec(provider="deepseek", model="chat", logprobs=True, top_logprobs=20)

@@ -12,7 +12,7 @@ import pytest
 from tests.support.attached import THIRD_PARTY
 
 import oven_learner
-from oven_controller.protocol.messages import Receipt, RunEnded, RunStarted
+from oven_core.protocol.messages import Receipt, RunEnded, RunStarted
 from oven_learner.custom_loop import connect
 from oven_learner.testing import FakeLink
 

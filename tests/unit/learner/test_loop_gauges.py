@@ -12,8 +12,8 @@ import torch
 from tests.support.attached import equal
 from tests.support.loops import STEPS, Loop
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import MetricSpec, RunEnded, RunStarted
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import MetricSpec, RunEnded, RunStarted
 from oven_learner.client.held_out_evaluation import better
 from oven_learner.custom_loop import connect
 from oven_learner.optim import gauges, update_norm

@@ -18,7 +18,7 @@ from tests.support.attached import THIRD_PARTY, llama, trainer
 from tests.unit.learner.test_attach_trl import COMMON, grpo, tokenizer
 from transformers import Trainer
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs.mixture import LAG_CHUNKS, Mixture, MixtureSampler
 from oven_learner.link.resume_state import ResumeState

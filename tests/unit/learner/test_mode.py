@@ -11,7 +11,7 @@ from tests.support.attached import THIRD_PARTY, equal, rows, trainer, weights
 from tests.support.loops import STEPS, Loop
 
 import oven_learner as oven
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.custom_loop import connect
 from oven_learner.hf.attach import IdleAttachment, attach
 from oven_learner.testing import FakeLink

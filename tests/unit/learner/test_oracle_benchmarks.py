@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tests.support import benchmark_files
 
-from oven_controller.errors import ConfigError
-from oven_learner.recipes.oracle.benchmark_items import ITEMS, items, published_items, template_items, words
-from oven_learner.recipes.oracle.benchmarks import BENCHMARKS
-from oven_learner.recipes.oracle.benchmarks.benchmark import FALSE
+from oven_core.errors import ConfigError
+from oven_recipes.oracle.benchmark_items import ITEMS, items, published_items, template_items, words
+from oven_recipes.oracle.benchmarks import BENCHMARKS
+from oven_recipes.oracle.benchmarks.benchmark import FALSE
 
 
 @pytest.fixture(scope="module")

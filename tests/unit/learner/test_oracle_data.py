@@ -10,17 +10,17 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from oven_controller.errors import ConfigError
-from oven_learner.activations.placeholders import Placeholders, oracle_prompt
-from oven_learner.recipes.oracle.attributes import ATTRIBUTES
-from oven_learner.recipes.oracle.benchmark_items import items
-from oven_learner.recipes.oracle.benchmark_templates import QUESTIONS
-from oven_learner.recipes.oracle.model import CONTEXT, SIZES, build_model, build_tokenizer
-from oven_learner.recipes.oracle.pretraining import benchmark_rows, collate, template_rows
-from oven_learner.recipes.oracle.questions import KnownAnswer, QuestionedPrompt
-from oven_learner.recipes.oracle.questions_file import read_questions
-from oven_learner.recipes.oracle.template_prompts import LENGTHS, held_out
-from oven_learner.recipes.oracle.template_questions import template_dataset
+from oven_core.errors import ConfigError
+from oven_recipes.activations.placeholders import Placeholders, oracle_prompt
+from oven_recipes.oracle.attributes import ATTRIBUTES
+from oven_recipes.oracle.benchmark_items import items
+from oven_recipes.oracle.benchmark_templates import QUESTIONS
+from oven_recipes.oracle.model import CONTEXT, SIZES, build_model, build_tokenizer
+from oven_recipes.oracle.pretraining import benchmark_rows, collate, template_rows
+from oven_recipes.oracle.questions import KnownAnswer, QuestionedPrompt
+from oven_recipes.oracle.questions_file import read_questions
+from oven_recipes.oracle.template_prompts import LENGTHS, held_out
+from oven_recipes.oracle.template_questions import template_dataset
 
 SEED = 3
 

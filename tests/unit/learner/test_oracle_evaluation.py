@@ -14,12 +14,12 @@ from tests.support import benchmark_files
 from tests.support.attached import THIRD_PARTY
 
 from oven_controller.cli.main import run
-from oven_controller.errors import ConfigError
-from oven_learner.activations.capture import capture
-from oven_learner.activations.injection import ActivationInjection
-from oven_learner.recipes.oracle.benchmarks import BENCHMARKS
-from oven_learner.recipes.oracle.benchmarks.benchmark import Item
-from oven_learner.recipes.oracle.evaluation import (
+from oven_core.errors import ConfigError
+from oven_recipes.activations.capture import capture
+from oven_recipes.activations.injection import ActivationInjection
+from oven_recipes.oracle.benchmarks import BENCHMARKS
+from oven_recipes.oracle.benchmarks.benchmark import Item
+from oven_recipes.oracle.evaluation import (
     Answered,
     BenchmarkItems,
     Evaluated,
@@ -29,11 +29,11 @@ from oven_learner.recipes.oracle.evaluation import (
     metric_specs,
     read,
 )
-from oven_learner.recipes.oracle.evaluation_scores import Scored, scores
-from oven_learner.recipes.oracle.generated_answers import generated_answers
-from oven_learner.recipes.oracle.given_model import fresh_adapter
-from oven_learner.recipes.oracle.model import Sizes, build_model, build_tokenizer
-from oven_learner.recipes.oracle.saved_oracle import Trained, load_oracle, save_oracle
+from oven_recipes.oracle.evaluation_scores import Scored, scores
+from oven_recipes.oracle.generated_answers import generated_answers
+from oven_recipes.oracle.given_model import fresh_adapter
+from oven_recipes.oracle.model import Sizes, build_model, build_tokenizer
+from oven_recipes.oracle.saved_oracle import Trained, load_oracle, save_oracle
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

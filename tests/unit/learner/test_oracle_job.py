@@ -11,10 +11,10 @@ import torch
 from tests.support.activations import model, tokenizer
 from tests.support.attached import THIRD_PARTY
 
-from oven_controller.errors import ConfigError
-from oven_learner.recipes.oracle.job import build
-from oven_learner.recipes.oracle.settings import OracleSettings, parse_start
-from oven_learner.recipes.runner import Job
+from oven_core.errors import ConfigError
+from oven_recipes.oracle.job import build
+from oven_recipes.oracle.settings import OracleSettings, parse_start
+from oven_recipes.runner import Job
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

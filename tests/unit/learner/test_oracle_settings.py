@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from oven_learner.recipes.oracle.settings import NAMES, OWN_MODEL, OracleSettings, parse_start
+from oven_recipes.oracle.settings import NAMES, OWN_MODEL, OracleSettings, parse_start
 
 
 def test_the_seeds_values_hold_for_a_given_model_and_others_for_one_made_on_the_spot(tmp_path: Path) -> None:
@@ -55,6 +55,6 @@ def test_starts(tmp_path: Path) -> None:
 
 
 def test_listing_it_needs_no_torch() -> None:
-    code = "import sys, oven_learner.recipes.oracle.recipe; print('torch' in sys.modules, 'peft' in sys.modules)"
+    code = "import sys, oven_recipes.oracle.recipe; print('torch' in sys.modules, 'peft' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

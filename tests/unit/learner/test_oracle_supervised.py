@@ -11,19 +11,19 @@ pytest.importorskip("peft")
 
 import torch
 
-from oven_controller.errors import ConfigError
-from oven_learner.activations.store import ActivationStore
-from oven_learner.recipes.oracle.activation_rows import captured
-from oven_learner.recipes.oracle.benchmark_items import items
-from oven_learner.recipes.oracle.benchmark_templates import QUESTIONS
-from oven_learner.recipes.oracle.given_model import fresh_adapter
-from oven_learner.recipes.oracle.model import Sizes, build_tokenizer
-from oven_learner.recipes.oracle.pretraining import Schedule, own_model
-from oven_learner.recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
-from oven_learner.recipes.oracle.settings import CONSTANT, Confidence, OracleSettings
-from oven_learner.recipes.oracle.supervised import benchmark_prompts, collate, lessons, stated, supervised
-from oven_learner.recipes.oracle.template_questions import template_dataset
-from oven_learner.recipes.weights_cache import WEIGHTS
+from oven_core.errors import ConfigError
+from oven_recipes.activations.store import ActivationStore
+from oven_recipes.oracle.activation_rows import captured
+from oven_recipes.oracle.benchmark_items import items
+from oven_recipes.oracle.benchmark_templates import QUESTIONS
+from oven_recipes.oracle.given_model import fresh_adapter
+from oven_recipes.oracle.model import Sizes, build_tokenizer
+from oven_recipes.oracle.pretraining import Schedule, own_model
+from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
+from oven_recipes.oracle.settings import CONSTANT, Confidence, OracleSettings
+from oven_recipes.oracle.supervised import benchmark_prompts, collate, lessons, stated, supervised
+from oven_recipes.oracle.template_questions import template_dataset
+from oven_recipes.weights_cache import WEIGHTS
 
 SIZES, SCHEDULE, LAYERS = Sizes(hidden=16, ffn=16, layers=3, heads=2), Schedule(2, 2, 0.02), (1, 2)
 SETTINGS = OracleSettings(sft_steps=2, sft_batch=4, lora_rank=2)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.protocol.messages import LearnerMessage, Observation, Receipt
+from oven_core.protocol.messages import LearnerMessage, Observation, Receipt
 from oven_learner.link.outbox import AT_ONCE, OVERHEAD_BYTES, TAKEN, Outbox, QueuedMessage
 
 WIRE = 100

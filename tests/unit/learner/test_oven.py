@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from tests.support.policies import conditions, liked, made
 
-from oven_controller.errors import ConfigError, TeacherRefusedError
-from oven_controller.settings.committee_settings import CommitteeSettings
+from oven_core.errors import ConfigError, TeacherRefusedError
 from oven_learner.baking import operator_commands
 from oven_learner.baking.oven import Oven
 from oven_learner.baking.own_stack import Place
@@ -22,6 +21,7 @@ from oven_learner.policies import PolicyTeachers, PolicyTrainerConfig
 from oven_learner.rewards import Committee
 from oven_learner.teachers import TeacherConfig
 from oven_learner.testing import FakeLink
+from oven_runs.settings.committee_settings import CommitteeSettings
 
 FOR_EVER = 10**6
 

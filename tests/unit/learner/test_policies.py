@@ -12,7 +12,7 @@ from tests.support.policies import KINDS, conditions, gradient, made
 from tests.unit.learner.test_attach_trl import tokenizer
 from torch.distributions import Normal
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.policies import CausalPolicy, DiffusionPolicy, GaussianTrajectory, Policy, TemporalUNet
 from oven_learner.policies.policy import repeated
 

@@ -16,9 +16,9 @@ from tests.support.attached import THIRD_PARTY, llama
 from tests.support.policies import conditions, liked, made, trainer
 from tests.unit.learner.test_teacher_strategies import file_limit
 
-from oven_controller.errors import ConfigError, TeacherRefusedError, UnknownNameError
-from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.messages import RunStarted
+from oven_core.errors import ConfigError, TeacherRefusedError, UnknownNameError
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.messages import RunStarted
 from oven_learner.policies import (
     DiffusionPolicy,
     GaussianTrajectory,

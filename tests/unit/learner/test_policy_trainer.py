@@ -18,8 +18,8 @@ from tests.support.trial_link import TrialLink, order
 from tests.unit.learner.test_attach_trl import tokenizer
 from transformers import set_seed
 
-from oven_controller.errors import ConfigError, TeacherRefusedError
-from oven_controller.protocol.messages import RunStarted
+from oven_core.errors import ConfigError, TeacherRefusedError
+from oven_core.protocol.messages import RunStarted
 from oven_learner.policies import (
     CausalPolicy,
     DiffusionPolicy,

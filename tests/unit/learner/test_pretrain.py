@@ -19,26 +19,26 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.support.attached import THIRD_PARTY, equal, weights
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import RunEnded, RunStarted
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.client.held_out_evaluation import means
 from oven_learner.hf.attach import attach
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.recipes.base import Order
-from oven_learner.recipes.pretrain import corpus, tokens
-from oven_learner.recipes.pretrain.corpus import MOST, OTHERS, Part
-from oven_learner.recipes.pretrain.evaluation import bits_per_byte, held_out_rows
-from oven_learner.recipes.pretrain.job import build
-from oven_learner.recipes.pretrain.recipe import RECIPE
-from oven_learner.recipes.pretrain.settings import (
+from oven_learner.testing import FakeLink
+from oven_recipes.base import Order
+from oven_recipes.pretrain import corpus, tokens
+from oven_recipes.pretrain.corpus import MOST, OTHERS, Part
+from oven_recipes.pretrain.evaluation import bits_per_byte, held_out_rows
+from oven_recipes.pretrain.job import build
+from oven_recipes.pretrain.recipe import RECIPE
+from oven_recipes.pretrain.settings import (
     LEARNING_RATE_RANGE,
     NAMES,
     TUNED_LEARNING_RATE,
     PretrainSettings,
     parse_start,
 )
-from oven_learner.recipes.runner import Job
-from oven_learner.testing import FakeLink
+from oven_recipes.runner import Job
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -211,7 +211,7 @@ def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Hom
 
 
 def run(home: Home, folder: Path, line: FakeLink, monkeypatch: pytest.MonkeyPatch, **order: Any) -> None:
-    import oven_learner.recipes.runner as recipes_run
+    import oven_recipes.runner as recipes_run
 
     monkeypatch.setattr(recipes_run, "attach", lambda job, **more: attach(job, link=line, **more))
     monkeypatch.setattr("signal.signal", lambda *_: None)

@@ -15,11 +15,11 @@ from tests.unit.learner.test_pretrain import Home, text, write
 from torch.nn.functional import rms_norm, silu
 from transformers import Trainer, TrainerCallback
 
-from oven_controller.protocol.messages import RunStarted, Value
+from oven_core.protocol.messages import RunStarted, Value
 from oven_learner.hf.knobs.quantisation import FakeQuantisation, fake_quantised
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.recipes.runner import Job
 from oven_learner.testing import FakeLink
+from oven_recipes.runner import Job
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

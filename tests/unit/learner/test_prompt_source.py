@@ -22,8 +22,8 @@ from tests.support.decisions import make
 from tests.unit.learner.test_attach_trl import grpo
 from transformers import TrainerCallback
 
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.announcements import PromptsInjected
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.announcements import PromptsInjected
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs import Mixture
 from oven_learner.hf.prompts import PromptSource

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.attached import THIRD_PARTY, equal, llama, tokens, trainer, weights
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs import quantisation

@@ -14,8 +14,8 @@ from tests.support.decisions import decide
 from tests.support.loops import STEPS, Loop
 from transformers import TrainerCallback
 
-from oven_controller.protocol.messages import Observation, Receipt, RunEnded, RunStarted
-from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.messages import Observation, Receipt, RunEnded, RunStarted
+from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.hf.attach import attach
 from oven_learner.link.resume_state import ResumeState

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.attached import THIRD_PARTY, Sequential, rows, trainer
 from tests.support.decisions import decide
 
-from oven_controller.protocol.messages import Observation, Receipt, RunEnded
+from oven_core.protocol.messages import Observation, Receipt, RunEnded
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.hf.attach import attach

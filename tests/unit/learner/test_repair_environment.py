@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.errors import ConfigError, ProcessError, UnknownNameError
-from oven_controller.sandbox.limits import Limits
-from oven_learner.environments.instance import Instance, read_instances
-from oven_learner.environments.patches import apply_patch, make_patch
-from oven_learner.environments.repair import RepairEnvironment
-from oven_learner.environments.repositories import Repositories
-from oven_learner.environments.sandboxed_tests import Outcome, SandboxedTests
-from oven_learner.environments.session import RepairSession
-from oven_learner.environments.small_functions import SHAPES, TrustedTests, tasks
-from oven_learner.environments.workspace import ToolError, Workspace
-from oven_learner.recipes.repair.demonstrations import Habits, demonstration, replacement
+from oven_core.errors import ConfigError, ProcessError, UnknownNameError
+from oven_llm.sandbox.limits import Limits
+from oven_recipes.environments.instance import Instance, read_instances
+from oven_recipes.environments.patches import apply_patch, make_patch
+from oven_recipes.environments.repair import RepairEnvironment
+from oven_recipes.environments.repositories import Repositories
+from oven_recipes.environments.sandboxed_tests import Outcome, SandboxedTests
+from oven_recipes.environments.session import RepairSession
+from oven_recipes.environments.small_functions import SHAPES, TrustedTests, tasks
+from oven_recipes.environments.workspace import ToolError, Workspace
+from oven_recipes.repair.demonstrations import Habits, demonstration, replacement
 
 FILES = {
     "shop.py": "def total(price):\n    return price - 3\n",

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from tests.unit.learner.test_trace_recorder import TASKS, recorded, shown
 
-from oven_controller.errors import ConfigError
-from oven_learner.environments.openenv_client import OpenEnvRepair, served
-from oven_learner.environments.repair import RepairEnvironment
-from oven_learner.environments.session import RepairSession
-from oven_learner.environments.small_functions import TrustedTests
-from oven_learner.recipes.repair.demonstrations import Habits
+from oven_core.errors import ConfigError
+from oven_recipes.environments.openenv_client import OpenEnvRepair, served
+from oven_recipes.environments.repair import RepairEnvironment
+from oven_recipes.environments.session import RepairSession
+from oven_recipes.environments.small_functions import TrustedTests
+from oven_recipes.repair.demonstrations import Habits
 
 MISSING = find_spec("openenv") is None
 

@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 import torch
 
-from oven_controller.errors import ConfigError
-from oven_controller.traces import jsonl
-from oven_controller.traces.records import Trace
-from oven_learner.environments.sandboxed_tests import SandboxedTests
-from oven_learner.environments.small_functions import TrustedTests, tasks
-from oven_learner.recipes.repair.chat_format import ASSISTANT, END
-from oven_learner.recipes.repair.collect_command import COLLECT
-from oven_learner.recipes.repair.demonstrations import Habits, demonstration
-from oven_learner.recipes.repair.job import build, lines_of, repair_trainer
-from oven_learner.recipes.repair.recipe import RECIPE
-from oven_learner.recipes.repair.settings import RepairSettings, parse_start
-from oven_learner.recipes.repair.warm_policy import OTHERS, alike_batches, answers, collate, vocabulary, warm_policy
+from oven_core.errors import ConfigError
 from oven_learner.testing import FakeLink
+from oven_recipes.environments.sandboxed_tests import SandboxedTests
+from oven_recipes.environments.small_functions import TrustedTests, tasks
+from oven_recipes.repair.chat_format import ASSISTANT, END
+from oven_recipes.repair.collect_command import COLLECT
+from oven_recipes.repair.demonstrations import Habits, demonstration
+from oven_recipes.repair.job import build, lines_of, repair_trainer
+from oven_recipes.repair.recipe import RECIPE
+from oven_recipes.repair.settings import RepairSettings, parse_start
+from oven_recipes.repair.warm_policy import OTHERS, alike_batches, answers, collate, vocabulary, warm_policy
+from oven_runs.traces import jsonl
+from oven_runs.traces.records import Trace
 
 TINY = RepairSettings(
     hidden=16, layers=1, heads=2, ffn=16, demonstrations=40, sft_batch=4, sft_steps=4, sft_round=2, train_tasks=8,

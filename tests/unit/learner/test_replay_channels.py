@@ -21,9 +21,8 @@ from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import RunStarted
-from oven_controller.traces.records import Message, Pair, Tool, ToolCall
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import RunStarted
 from oven_learner.hf import trainer_snapshot
 from oven_learner.hf.attach import attach
 from oven_learner.losses import ChannelTrainer, Hints, ReplayImitation, ReplayPreference, SelfDistillation
@@ -33,6 +32,7 @@ from oven_learner.losses.pair_tokens import PairTokens
 from oven_learner.losses.replay_preference import StartingPolicy
 from oven_learner.losses.self_distillation import HINTED
 from oven_learner.testing import FakeLink
+from oven_runs.traces.records import Message, Pair, Tool, ToolCall
 
 pytestmark = [
     *(pytest.mark.filterwarnings(text) for text in THIRD_PARTY),

@@ -14,8 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from oven_bench.judging.simulated_judges import by_rule, play, raw_mean
-from oven_controller.errors import UnknownNameError
-from oven_controller.settings.committee_settings import AggregationRule, CommitteeSettings
+from oven_core.errors import UnknownNameError
 from oven_learner.rewards import Committee
 from oven_learner.rewards.aggregation import (
     DEFAULT_RULE,
@@ -29,6 +28,7 @@ from oven_learner.rewards.aggregation import (
 from oven_learner.rewards.aggregation.reliability import FLOOR
 from oven_learner.rewards.aggregation.rules import cautious, penalised
 from oven_learner.rewards.scores import Abstention, checked
+from oven_runs.settings.committee_settings import AggregationRule, CommitteeSettings
 
 EQUAL = dict.fromkeys("abcd", 0.25)
 rules = st.sampled_from(sorted(RULES))

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from oven_controller.errors import ConfigError
-from oven_controller.log.committee_view import WEIGHTS
-from oven_controller.protocol.committee_requests import JudgeHealth, ScoreReply, ScoreRequest
-from oven_controller.protocol.judge_spec import JudgeSpec
+from oven_core.errors import ConfigError
+from oven_core.protocol.committee_requests import JudgeHealth, ScoreReply, ScoreRequest
+from oven_core.protocol.judge_spec import JudgeSpec
 from oven_learner.actuators import Actuators
 from oven_learner.completions.plain_text import as_text
 from oven_learner.rewards import Committee
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.scores import Abstention, Cost, Verdict
+from oven_runs.log.committee_view import WEIGHTS
 
 
 class Remote:

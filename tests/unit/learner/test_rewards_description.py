@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.unswappable import Unswappable
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.link.find_controller import Connection
-from oven_learner.recipes.grpo.rewards import RULES, WEIGHTS, looks_right, right_length
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.scores import Abstention, Cost
+from oven_recipes.grpo.rewards import RULES, WEIGHTS, looks_right, right_length
 
 
 def test_what_can_be_read_off_a_model_is_and_the_rest_is_left_out() -> None:

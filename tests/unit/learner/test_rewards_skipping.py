@@ -16,10 +16,10 @@ from transformers import set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.committee_requests import ScoreRequest
-from oven_controller.protocol.messages import RunEnded, RunStarted, Value
-from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_core.errors import ConfigError
+from oven_core.protocol.committee_requests import ScoreRequest
+from oven_core.protocol.messages import RunEnded, RunStarted, Value
+from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
 from oven_learner.rewards.scores import Verdict

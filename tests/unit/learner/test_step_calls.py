@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.baking.step_calls import StepCalls
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from oven_controller.errors import ConfigError, UnknownNameError
+from oven_core.errors import ConfigError, UnknownNameError
 from oven_learner.teachers import TeacherConfig, read_teachers, teachers_of
 
 

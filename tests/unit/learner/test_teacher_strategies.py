@@ -24,7 +24,7 @@ from tests.support.attached import THIRD_PARTY
 from tests.unit.learner.test_attach_trl import grpo, tokenizer
 from tests.unit.learner.test_teachers import batch, gradient, kl_gradient, poisoned, shuffled, teacher
 
-from oven_controller.errors import ConfigError, TeacherRefusedError
+from oven_core.errors import ConfigError, TeacherRefusedError
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import TeacherConfig, Teachers, memory
 from oven_learner.teachers.memory import Footprint, cheapest_needed, own_bytes

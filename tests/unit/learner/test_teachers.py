@@ -13,9 +13,9 @@ from tests.support.attached import THIRD_PARTY, equal, llama, weights
 from tests.unit.learner.test_attach_trl import grpo, tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, set_seed
 
-from oven_controller.errors import ConfigError, TeacherRefusedError, UnknownNameError
-from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.messages import RunStarted
+from oven_core.errors import ConfigError, TeacherRefusedError, UnknownNameError
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import Teachers
 from oven_learner.testing import FakeLink

@@ -18,7 +18,7 @@ from transformers import LlamaForCausalLM, Trainer, set_seed
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.hf import trainer_snapshot
 from oven_learner.hf.attach import attach
 from oven_learner.losses import (

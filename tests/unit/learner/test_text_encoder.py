@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.support.attached import THIRD_PARTY
 
-from oven_controller.errors import ConfigError, UnknownNameError
+from oven_core.errors import ConfigError, UnknownNameError
 from oven_learner.policies import GaussianTrajectory, TextEncoder, TrajectoryNetwork, text_encoder
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

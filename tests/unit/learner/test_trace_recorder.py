@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from oven_controller.errors import ConfigError, ProcessError
-from oven_controller.traces.completeness import check
-from oven_controller.traces.records import Trace
-from oven_learner.environments.recorder import Recorder
-from oven_learner.environments.repair import RepairEnvironment
-from oven_learner.environments.rollout_steps import Rollout, steps_of
-from oven_learner.environments.sandboxed_tests import Outcome
-from oven_learner.environments.small_functions import TrustedTests, tasks
+from oven_core.errors import ConfigError, ProcessError
 from oven_learner.losses.channel_trainer import ChannelTrainer
-from oven_learner.recipes.repair.chat_format import END, after_results
-from oven_learner.recipes.repair.demonstrations import Habits, demonstration
-from oven_learner.recipes.repair.job import repair_trainer, rows_of
-from oven_learner.recipes.repair.settings import RepairSettings, parse_start
-from oven_learner.recipes.repair.warm_policy import vocabulary
+from oven_recipes.environments.recorder import Recorder
+from oven_recipes.environments.repair import RepairEnvironment
+from oven_recipes.environments.rollout_steps import Rollout, steps_of
+from oven_recipes.environments.sandboxed_tests import Outcome
+from oven_recipes.environments.small_functions import TrustedTests, tasks
+from oven_recipes.repair.chat_format import END, after_results
+from oven_recipes.repair.demonstrations import Habits, demonstration
+from oven_recipes.repair.job import repair_trainer, rows_of
+from oven_recipes.repair.settings import RepairSettings, parse_start
+from oven_recipes.repair.warm_policy import vocabulary
+from oven_runs.traces.completeness import check
+from oven_runs.traces.records import Trace
 
 SMALL = RepairSettings(
     hidden=16, layers=1, heads=2, ffn=16, demonstrations=8, sft_batch=2, sft_steps=1, sft_tasks=1, train_tasks=4,

@@ -14,9 +14,9 @@ from tests.support.trial_link import TrialLink, order
 
 from oven_bench.gym.episode import Branches, Training
 from oven_bench.gym.fault import NOTHING
-from oven_controller.protocol.messages import LearnerMessage, LogMessage
-from oven_controller.protocol.operator_messages import OperatorCommand
-from oven_controller.protocol.trial_messages import BranchObservation
+from oven_core.protocol.messages import LearnerMessage, LogMessage
+from oven_core.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.trial_messages import BranchObservation
 from oven_learner.client.client import OvenClient
 from oven_learner.rollback.in_memory import Snapshots
 from oven_learner.testing import decision

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from tests.support.traces import answered, called, reply
 
-from oven_agents.traces.pairs_command import PAIRS
-from oven_controller.errors import ConfigError
-from oven_controller.traces import jsonl
-from oven_controller.traces.records import Message, Task, Trace, TraceStep
-from oven_learner.environments.small_functions import tasks
-from oven_learner.environments.tried_actions import tried_actions
+from oven_core.errors import ConfigError
+from oven_llm.trace_replay.pairs_command import PAIRS
+from oven_recipes.environments.small_functions import tasks
+from oven_recipes.environments.tried_actions import tried_actions
+from oven_runs.traces import jsonl
+from oven_runs.traces.records import Message, Task, Trace, TraceStep
 
 (TASK,) = tasks("tried", 1)
 PATH, SOURCE = next((path, text) for path, text in TASK.files.items() if path not in TASK.test_paths)

@@ -9,8 +9,8 @@ import pytest
 from tests.support.attached import THIRD_PARTY, trainer
 
 from oven_bench.gym.arms.in_memory_link import LoopLink
-from oven_controller.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunStarted, Vote
-from oven_controller.protocol.rules import Rules
+from oven_core.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunStarted, Vote
+from oven_core.protocol.rules import Rules
 from oven_learner.hf.attach import attach
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

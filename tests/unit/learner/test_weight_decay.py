@@ -10,7 +10,7 @@ import torch
 from tests.support.attached import THIRD_PARTY, Toy, equal, trainer, weights
 from transformers import Trainer, TrainerCallback
 
-from oven_controller.protocol.messages import RunStarted
+from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim.weight_decay import WeightDecay

@@ -12,10 +12,10 @@ from tests.support.monitor_log import recorded
 from tests.unit.tui.test_monitor_keys import EVENTS, monitor, screen_text
 from tests.unit.tui.test_monitor_view import fold
 
-from oven_controller.mesh.actuator_values import Fault, outside, shaped
-from oven_controller.mesh.state_machine import Mesh
-from oven_controller.protocol.messages import ActuatorSpec, Value
-from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_core.mesh.actuator_values import Fault, outside, shaped
+from oven_core.mesh.state_machine import Mesh
+from oven_core.protocol.messages import ActuatorSpec, Value
+from oven_core.protocol.operator_messages import OperatorCommand
 from oven_tui.acting import READS_ONLY
 from oven_tui.model import consequences
 from oven_tui.model.commands import COMMANDS

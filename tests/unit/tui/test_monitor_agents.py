@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.mesh_log import LR, RUN, Log, event
 
-from oven_controller.protocol.alerts import Alert
+from oven_core.protocol.alerts import Alert
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.agents import MANY, Agents
 

@@ -11,8 +11,8 @@ from tests.support.sampled import hostile, judged, stored
 from textual.pilot import Pilot
 from textual.widgets import Footer, Input
 
-from oven_controller.protocol.completion_messages import SampledGroup, StoredGroup
-from oven_controller.terminal_text import clean
+from oven_core.protocol.completion_messages import SampledGroup, StoredGroup
+from oven_core.terminal_text import clean
 from oven_tui.app import MonitorApp
 from oven_tui.model.completion_page import page, summary, wrapped
 from oven_tui.model.sampled_groups import KEPT, SampledGroups, matching

@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from tests.support.monitor_log import decided, recorded
 from tests.unit.tui.test_monitor_keys import monitor, screen_text, until
 
-from oven_controller.log.cited_paths import CitedPath, read_path
-from oven_controller.log.other_rules import OtherRuling
-from oven_controller.protocol.rules import Rules
+from oven_core.protocol.rules import Rules
+from oven_runs.log.cited_paths import CitedPath, read_path
+from oven_runs.log.other_rules import OtherRuling
 from oven_tui import other_rules
 from oven_tui.model import decision_chart, other_verdicts, path_picture
 from oven_tui.model.decisions import Decided

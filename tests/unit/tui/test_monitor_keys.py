@@ -16,8 +16,8 @@ from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Footer
 
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Decision
 from oven_tui.app import MonitorApp
 from oven_tui.apps.overlay_app import OverlayApp
 from oven_tui.apps.play_app import PlayApp

@@ -9,9 +9,9 @@ from tests.support.mesh_log import LR
 from tests.support.monitor_log import recorded
 from tests.unit.tui.test_monitor_view import decided, fold
 
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import AgentStatus, Decision, Message, Outcome, OutcomeLine, TallyLine
-from oven_controller.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import AgentStatus, Decision, Message, Outcome, OutcomeLine, TallyLine
+from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_tui.model.commands_given import told
 from oven_tui.model.decisions import Decided, Note, matching
 from oven_tui.model.monitor_view import MonitorView

@@ -10,7 +10,7 @@ import pytest
 from tests.support.monitor_log import recorded
 from tests.support.trial_log import two_trials, under_way
 
-from oven_controller.protocol.events import Event
+from oven_core.protocol.events import Event
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
 from oven_tui.widgets.decision_list import Decisions

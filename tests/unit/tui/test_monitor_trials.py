@@ -10,8 +10,8 @@ from rich.console import Console, Group
 from tests.support.mesh_log import LR
 from tests.support.trial_log import READING, begun, two_trials, under_way
 
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.trial_messages import BranchObservation, TrialEnded
+from oven_core.protocol.events import Event
+from oven_core.protocol.trial_messages import BranchObservation, TrialEnded
 from oven_tui.model.braille_chart import Bounds, Branch, draw
 from oven_tui.model.decisions import Decided, matching
 from oven_tui.model.fans import POINTS, Fan, Fans, around

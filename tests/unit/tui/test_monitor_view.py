@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.support.mesh_log import LR, NOON, Log
 from tests.support.monitor_log import ended, recorded
 
-from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
@@ -27,7 +27,7 @@ from oven_controller.protocol.messages import (
     TallyLine,
     Vote,
 )
-from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.operator_messages import OperatorCommand
 from oven_tui.model import monitor_view as limits
 from oven_tui.model.decisions import Decided, Entry, Note, Open, matching
 from oven_tui.model.monitor_view import MonitorView

@@ -21,11 +21,11 @@ from tests.support.trial_log import two_trials
 from oven_controller.importing.rows import Row
 from oven_controller.importing.writer import Rows
 from oven_controller.importing.writer import write as write_imported
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision
-from oven_controller.runs.folder import Home, RunFolder
-from oven_controller.runs.log_sources import exported
-from oven_controller.security.signing import Keyring
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Decision
+from oven_core.security.signing import Keyring
+from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.runs.log_sources import exported
 from oven_tui.apps.play_app import PlayApp
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.past import fold

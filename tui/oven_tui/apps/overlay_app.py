@@ -14,8 +14,8 @@ from textual.binding import BindingType
 from textual.containers import Container
 from textual.widgets import Footer
 
-from oven_controller.protocol.events import Event
-from oven_controller.runs.run_access import RunAccess
+from oven_core.protocol.events import Event
+from oven_runs.runs.run_access import RunAccess
 from oven_tui.appearance import Appearance
 from oven_tui.bindings import bindings
 from oven_tui.model import braille_chart

@@ -10,8 +10,8 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Footer
 
-from oven_controller.errors import OvenError
-from oven_controller.runs.folder import RunFolder
+from oven_core.errors import OvenError
+from oven_runs.runs.folder import RunFolder
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
 from oven_tui.bindings import bindings

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from textual.app import ComposeResult
 from textual.widgets import Footer
 
-from oven_controller.errors import OvenError
-from oven_controller.log.run_row import RunRow
-from oven_controller.runs.run_rows import RunRows
+from oven_core.errors import OvenError
+from oven_runs.log.run_row import RunRow
+from oven_runs.runs.run_rows import RunRows
 from oven_tui.appearance import Appearance
 from oven_tui.apps.elsewhere import Elsewhere
 from oven_tui.model.braille_chart import Run

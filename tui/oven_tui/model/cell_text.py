@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.cells import cell_len, set_cell_size
 
-from oven_controller.terminal_text import clean
+from oven_core.terminal_text import clean
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.decisions import Fate
 

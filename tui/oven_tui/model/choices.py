@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oven_controller.log.run_summary import text
-from oven_controller.mesh.actuator_values import bounds, number
-from oven_controller.protocol.actions import CHECKPOINT, ROLLBACK
-from oven_controller.protocol.messages import ActuatorSpec
+from oven_core.mesh.actuator_values import bounds, number
+from oven_core.protocol.actions import CHECKPOINT, ROLLBACK
+from oven_core.protocol.messages import ActuatorSpec
+from oven_runs.log.run_summary import text
 from oven_tui.model.consequences import countdown, level, remaining
 from oven_tui.model.decisions import Decided, Open
 from oven_tui.model.monitor_view import MonitorView

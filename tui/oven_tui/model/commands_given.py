@@ -5,11 +5,11 @@ from __future__ import annotations
 from copy import copy
 from typing import Final
 
-from oven_controller.log.command_result import CommandResult, Stage
-from oven_controller.log.run_summary import text
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision, Receipt
-from oven_controller.protocol.operator_messages import TO_LEARNER, CommandAnswer, OperatorCommand
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Decision, Receipt
+from oven_core.protocol.operator_messages import TO_LEARNER, CommandAnswer, OperatorCommand
+from oven_runs.log.command_result import CommandResult, Stage
+from oven_runs.log.run_summary import text
 from oven_tui.model.braille_chart import Run
 
 KEPT: Final = 256

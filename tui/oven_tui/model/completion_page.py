@@ -7,7 +7,8 @@ from itertools import zip_longest
 
 from rich.cells import cell_len, chop_cells
 
-from oven_controller.log.sampled_text import (
+from oven_core.protocol.completion_messages import SampledGroup, ShownCompletion
+from oven_runs.log.sampled_text import (
     BAR_CELLS,
     MISSING,
     bar,
@@ -17,7 +18,6 @@ from oven_controller.log.sampled_text import (
     signed,
     text_lines,
 )
-from oven_controller.protocol.completion_messages import SampledGroup, ShownCompletion
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import clip, fit, row
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from oven_controller.log.run_summary import text
-from oven_controller.mesh.actuator_values import number
-from oven_controller.protocol.actions import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
-from oven_controller.protocol.messages import ActuatorSpec, Decision, Receipt
-from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_core.mesh.actuator_values import number
+from oven_core.protocol.actions import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
+from oven_core.protocol.messages import ActuatorSpec, Decision, Receipt
+from oven_core.protocol.operator_messages import OperatorCommand
+from oven_runs.log.run_summary import text
 from oven_tui.model.cell_text import ago
 from oven_tui.model.decisions import Decided
 from oven_tui.model.monitor_view import MonitorView

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from oven_controller.terminal_text import clean
+from oven_core.terminal_text import clean
 from oven_tui.model.decisions import pattern
 
 LINES = 10_000

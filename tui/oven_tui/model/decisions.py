@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel
 
-from oven_controller.log.trial_findings import Trial
-from oven_controller.protocol.messages import BallotOpened, Decision, Outcome, Receipt, Vote
+from oven_core.protocol.messages import BallotOpened, Decision, Outcome, Receipt, Vote
+from oven_runs.log.trial_findings import Trial
 
 Fate: TypeAlias = Literal[
     "pending", "applied", "noop", "failed", "rejected", "advised", "approved", "withheld", "trying", "tried"

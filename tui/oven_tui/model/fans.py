@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from oven_controller.protocol.trial_messages import BranchObservation, TrialEnded
+from oven_core.protocol.trial_messages import BranchObservation, TrialEnded
 from oven_tui.model.braille_chart import Bounds, Branch
 from oven_tui.model.metric_series import Column
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from oven_controller.mesh.actuator_values import number, shares
-from oven_controller.protocol.messages import ActuatorSpec, Value
+from oven_core.mesh.actuator_values import number, shares
+from oven_core.protocol.messages import ActuatorSpec, Value
 
 PER_DECADE: Final = 20
 """Steps of a logarithmic scale by which a number grows tenfold: one is a factor of 1.12."""

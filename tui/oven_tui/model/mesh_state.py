@@ -1,6 +1,6 @@
 """The mesh's state as the log tells it, for showing what the mesh would say to a command before it is given.
 
-The mesh's own classes hold it and answer from it (oven_controller.mesh): decisions are taken from the log and not
+The mesh's own classes hold it and answer from it (oven_core.mesh): decisions are taken from the log and not
 computed, so a fold costs a monitor next to nothing. What only a tally needs, it does not follow.
 """
 
@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from copy import copy, deepcopy
 
-from oven_controller.mesh import guardrails, operator_commands
-from oven_controller.mesh.actuator_values import Fault, direction, outside, shaped
-from oven_controller.mesh.ballots import Ballot
-from oven_controller.mesh.guardrails import Ruling
-from oven_controller.mesh.operator_commands import Reply
-from oven_controller.mesh.state import State
-from oven_controller.mesh.tally import Tally
-from oven_controller.protocol.announcements import ActuatorAnnounced
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.mesh import guardrails, operator_commands
+from oven_core.mesh.actuator_values import Fault, direction, outside, shaped
+from oven_core.mesh.ballots import Ballot
+from oven_core.mesh.guardrails import Ruling
+from oven_core.mesh.operator_commands import Reply
+from oven_core.mesh.state import State
+from oven_core.mesh.tally import Tally
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     AgentStatus,
     BallotOpened,
     Decision,
@@ -29,7 +29,7 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Value,
 )
-from oven_controller.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.operator_messages import OperatorCommand
 
 ASKS = "you"
 """Who asks, in the mesh's sentences."""

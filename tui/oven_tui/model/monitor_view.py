@@ -13,14 +13,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
 
-from oven_controller.log.announcement_text import announced, injected
-from oven_controller.log.run_summary import RunSummary, training_signal
-from oven_controller.log.standing_alerts import alert_text
-from oven_controller.protocol.alerts import Alert
-from oven_controller.protocol.announcements import ActuatorAnnounced, PromptsInjected
-from oven_controller.protocol.codec import Malformed
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import (
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
     AgentStatus,
     BallotOpened,
     Decision,
@@ -31,8 +28,11 @@ from oven_controller.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_controller.protocol.operator_messages import OperatorCommand
-from oven_controller.protocol.trial_messages import BranchObservation, TrialEnded, TrialStarted
+from oven_core.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.trial_messages import BranchObservation, TrialEnded, TrialStarted
+from oven_runs.log.announcement_text import announced, injected
+from oven_runs.log.run_summary import RunSummary, training_signal
+from oven_runs.log.standing_alerts import alert_text
 from oven_tui.model.braille_chart import Style
 from oven_tui.model.commands_given import CommandsGiven, asked
 from oven_tui.model.decisions import Decided, Entry, Note, Open

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oven_controller.log.other_rules import OtherRuling
-from oven_controller.log.run_summary import text
-from oven_controller.protocol.messages import Decision
+from oven_core.protocol.messages import Decision
+from oven_runs.log.other_rules import OtherRuling
+from oven_runs.log.run_summary import text
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import clip, fit, wrapped
 

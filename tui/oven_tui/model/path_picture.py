@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from rich.cells import cell_len
 
-from oven_controller.log.cited_paths import CitedPath
+from oven_runs.log.cited_paths import CitedPath
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import clip, wrapped
 

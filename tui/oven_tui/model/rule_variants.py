@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from oven_controller.protocol.messages import Decision
-from oven_controller.protocol.rules import Rules
+from oven_core.protocol.messages import Decision
+from oven_core.protocol.rules import Rules
 
 
 @dataclass(frozen=True, slots=True)

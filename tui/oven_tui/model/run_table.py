@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from oven_controller.log.run_row import RunRow
+from oven_runs.log.run_row import RunRow
 from oven_tui.model.braille_chart import Run, label
 from oven_tui.model.cell_text import ago, fit, row
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from oven_controller.protocol.completion_messages import SampledGroup, StoredGroup
+from oven_core.protocol.completion_messages import SampledGroup, StoredGroup
 
 KEPT = 256
 """Groups; a training of an hour has fewer."""

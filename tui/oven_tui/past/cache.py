@@ -20,11 +20,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-import oven_controller
+import oven_core
+import oven_runs
 import oven_tui
-from oven_controller.errors import ConfigError
-from oven_controller.files import write_atomic
-from oven_controller.runs.folder import RunFolder
+from oven_core.errors import ConfigError
+from oven_core.files import write_atomic
+from oven_runs.runs.folder import RunFolder
 from oven_tui.past.fold import Fold, digest_of
 
 NAME: Final = "fold.cache"
@@ -85,8 +86,8 @@ def _key(folder: RunFolder, *, make: bool) -> bytes:
 def code() -> str:
     """A hash over what a fold depends on: the modules that read, check and fold, Python and pydantic."""
     digest = hashlib.blake2b(f"{FORMAT} {platform.python_version()} {version('pydantic')}".encode(), digest_size=16)
-    controller, tui = Path(oven_controller.__file__).parent, Path(oven_tui.__file__).parent
-    for part in (controller / "protocol", controller / "log", controller / "security", tui / "model", tui / "past"):
+    core, runs, tui = (Path(str(package.__file__)).parent for package in (oven_core, oven_runs, oven_tui))
+    for part in (core / "protocol", runs / "log", core / "security", tui / "model", tui / "past"):
         for path in sorted(part.glob("*.py")):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from oven_controller.protocol.messages import Decision
-from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.log_sources import LogFile
-from oven_controller.security.signing import Keyring
+from oven_core.protocol.messages import Decision
+from oven_core.security.signing import Keyring
+from oven_runs.runs.folder import RunFolder
+from oven_runs.runs.log_sources import LogFile
 from oven_tui.model.monitor_view import MonitorView
 
 LOOK_EVENTS = 512

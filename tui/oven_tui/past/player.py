@@ -12,11 +12,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision
-from oven_controller.runs.folder import RunFolder
-from oven_controller.runs.log_sources import LogFile
-from oven_controller.security.signing import Keyring
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Decision
+from oven_core.security.signing import Keyring
+from oven_runs.runs.folder import RunFolder
+from oven_runs.runs.log_sources import LogFile
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.past.fold import Decided, Fold
 from oven_tui.past.frames import Checkpoint, Frame, Preview, Progress, Whole

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from oven_controller.protocol.events import Event
-from oven_controller.runs.folder import RunFolder
-from oven_controller.security.signing import Keyring
+from oven_core.protocol.events import Event
+from oven_core.security.signing import Keyring
+from oven_runs.runs.folder import RunFolder
 from oven_tui.model.monitor_view import MonitorView
 
 PLACES = 1500

@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from oven_controller.terminal_text import clean
+from oven_core.terminal_text import clean
 from oven_tui.bindings import bindings, key_line
 from oven_tui.model.choices import Choice
 

@@ -12,8 +12,8 @@ from textual.events import Click
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Input
 
-from oven_controller.errors import OvenError
-from oven_controller.protocol.completion_messages import StoredGroup
+from oven_core.errors import OvenError
+from oven_core.protocol.completion_messages import StoredGroup
 from oven_tui.bindings import bindings
 from oven_tui.model.sampled_groups import SampledGroups
 from oven_tui.screens.help import HelpScreen

@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from oven_controller.terminal_text import clean
+from oven_core.terminal_text import clean
 from oven_tui.bindings import bindings, key_line
 
 AGAIN_S = 0.5

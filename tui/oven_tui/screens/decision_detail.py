@@ -12,11 +12,11 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Static
 
-from oven_controller.log.cited_paths import cited_paths, read_path
-from oven_controller.log.run_summary import text
-from oven_controller.log.trial_findings import Trial, changes
-from oven_controller.protocol.messages import Outcome, TallyLine, Vote
-from oven_controller.terminal_text import clean
+from oven_core.protocol.messages import Outcome, TallyLine, Vote
+from oven_core.terminal_text import clean
+from oven_runs.log.cited_paths import cited_paths, read_path
+from oven_runs.log.run_summary import text
+from oven_runs.log.trial_findings import Trial, changes
 from oven_tui import other_rules
 from oven_tui.bindings import key_line
 from oven_tui.model import decision_chart, other_verdicts, path_picture

@@ -14,10 +14,10 @@ from textual.events import Key
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from oven_controller.log.run_summary import text
-from oven_controller.mesh.actuator_values import number, shares
-from oven_controller.protocol.messages import Value
-from oven_controller.terminal_text import clean
+from oven_core.mesh.actuator_values import number, shares
+from oven_core.protocol.messages import Value
+from oven_core.terminal_text import clean
+from oven_runs.log.run_summary import text
 from oven_tui.bindings import bindings, key_line
 from oven_tui.model.cell_text import fit
 from oven_tui.model.knob_edit import KnobEdit

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from textual.geometry import Size
 
-from oven_controller.log.run_summary import AgentView, text
-from oven_controller.protocol.messages import Vote
+from oven_core.protocol.messages import Vote
+from oven_runs.log.run_summary import AgentView, text
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import fit, glyph, row
 from oven_tui.model.monitor_view import MonitorView, Standing

@@ -15,9 +15,9 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from oven_controller.log.command_result import CommandResult
-from oven_controller.log.run_summary import text
-from oven_controller.protocol.messages import Decision
+from oven_core.protocol.messages import Decision
+from oven_runs.log.command_result import CommandResult
+from oven_runs.log.run_summary import text
 from oven_tui.bindings import bindings
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import FATES, fit, glyph, row

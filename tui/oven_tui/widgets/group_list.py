@@ -8,7 +8,7 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from oven_controller.protocol.completion_messages import StoredGroup
+from oven_core.protocol.completion_messages import StoredGroup
 from oven_tui.model.completion_page import summary
 from oven_tui.widgets.base import PAINTS, Painted
 

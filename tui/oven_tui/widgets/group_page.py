@@ -8,8 +8,8 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from oven_controller.log.sampled_text import heading
-from oven_controller.protocol.completion_messages import StoredGroup
+from oven_core.protocol.completion_messages import StoredGroup
+from oven_runs.log.sampled_text import heading
 from oven_tui.model.cell_text import clip, row
 from oven_tui.model.completion_page import Line, page
 from oven_tui.widgets.base import PAINTS, Painted

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
-from oven_controller.log.open_advice import is_near_end, remaining, waiting
-from oven_controller.log.run_summary import text
-from oven_controller.protocol.messages import Value
+from oven_core.protocol.messages import Value
+from oven_runs.log.open_advice import is_near_end, remaining, waiting
+from oven_runs.log.run_summary import text
 from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import ago, row
 from oven_tui.model.monitor_view import MonitorView

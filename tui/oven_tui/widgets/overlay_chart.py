@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from oven_controller.log.run_summary import text
+from oven_runs.log.run_summary import text
 from oven_tui.model import overlaid_runs as overlay
 from oven_tui.model.braille_chart import Bounds, Mark, Run, label
 from oven_tui.model.cell_text import clip, fit, row

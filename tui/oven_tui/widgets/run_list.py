@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from oven_controller.log.run_row import RunRow
+from oven_runs.log.run_row import RunRow
 from oven_tui.bindings import bindings
 from oven_tui.model.cell_text import glyph, row
 from oven_tui.model.run_table import heading, line, matching

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from statistics import median
 
-from oven_controller.protocol.messages import MetricSpec, Observation, RunStarted
+from oven_core.protocol.messages import MetricSpec, Observation, RunStarted
 
 WINDOW, LEAST = 30, 20
 """Steps that the running median is of: at most, and at least before it counts."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import deque
 from random import Random
 
-from oven_controller.protocol.messages import LearnerMessage, LogMessage, Observation, Receipt, RunStarted
-from oven_controller.protocol.trial_messages import TrialArm, TrialStarted
+from oven_core.protocol.messages import LearnerMessage, LogMessage, Observation, Receipt, RunStarted
+from oven_core.protocol.trial_messages import TrialArm, TrialStarted
 from oven_learner.link.link_interface import Link, Make
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel

@@ -6,8 +6,8 @@ from random import Random
 from typing import ClassVar
 
 from oven_bench.fixed_rules import Change, RuleLink
-from oven_controller.protocol.actions import BEST
-from oven_controller.protocol.messages import Observation, RunStarted
+from oven_core.protocol.actions import BEST
+from oven_core.protocol.messages import Observation, RunStarted
 from oven_learner.client.best_weights import WITH_BEST
 from oven_learner.link.link_interface import Link
 

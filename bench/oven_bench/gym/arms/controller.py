@@ -14,11 +14,11 @@ from random import Random
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from oven_bench.gym.arms.in_memory_link import LoopLink
-from oven_controller import plugins
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.graph_requests import GraphInfo, GraphInfoRequest
-from oven_controller.protocol.rules import Autonomy, Rules
 from oven_controller.stack.kg_rules import merged
+from oven_core import plugins
+from oven_core.errors import ConfigError
+from oven_core.protocol.graph_requests import GraphInfo, GraphInfoRequest
+from oven_core.protocol.rules import Autonomy, Rules
 
 Ask: TypeAlias = Callable[[str, bytes], bytes | None]
 """The prior service without a bus: (endpoint, request) → answer."""

@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from oven_controller.log.closed_loop import ClosedLoop, Participant
-from oven_controller.log.outcome_reports import OutcomeReports
-from oven_controller.protocol.events import Event
-from oven_controller.protocol.messages import Decision, LogMessage, Observation, Outcome, RunStarted
-from oven_controller.protocol.rules import Rules
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Decision, LogMessage, Observation, Outcome, RunStarted
+from oven_core.protocol.rules import Rules
 from oven_learner.link.link_interface import Make
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
+from oven_runs.log.closed_loop import ClosedLoop, Participant
+from oven_runs.log.outcome_reports import OutcomeReports
 
 
 class LoopLink:

@@ -10,7 +10,7 @@ import math
 from oven_bench.fixed_rules import Change
 from oven_bench.gym.arm import RuleArm
 from oven_bench.gym.arms.remedies import Knobs
-from oven_controller.protocol.messages import Observation, RunStarted
+from oven_core.protocol.messages import Observation, RunStarted
 
 WATCHED = ("loss", "grad_norm")
 QUIET = 2

@@ -9,7 +9,7 @@ import torch
 from oven_bench.fixed_rules import Change
 from oven_bench.gym.arm import RuleArm
 from oven_bench.gym.arms.remedies import Knobs
-from oven_controller.protocol.messages import Observation, RunStarted
+from oven_core.protocol.messages import Observation, RunStarted
 
 EPOCH = 5
 """Steps. What differs from its usual place: it sees the mean training loss (or reward) of so many steps instead of a

@@ -8,7 +8,7 @@ from oven_bench.fixed_rules import Change
 from oven_bench.gym.arm import RuleArm
 from oven_bench.gym.arms.alarm import Alarm
 from oven_bench.gym.arms.remedies import REMEDIES, Knobs
-from oven_controller.protocol.messages import Observation, RunStarted
+from oven_core.protocol.messages import Observation, RunStarted
 
 LATEST = 10
 """Ticks after the alarm."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from oven_bench.fixed_rules import Change
-from oven_controller.protocol.messages import RunStarted
+from oven_core.protocol.messages import RunStarted
 
 BACK = 10
 """Ticks that a rollback goes back behind the alarm. A spike shows within three steps of its cause; the snapshot that is

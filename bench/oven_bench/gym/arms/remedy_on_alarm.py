@@ -7,7 +7,7 @@ from oven_bench.gym.arm import RuleArm
 from oven_bench.gym.arms.alarm import Alarm
 from oven_bench.gym.arms.remedies import REMEDIES, Knobs, Remedy
 from oven_bench.gym.best_rule import RULE
-from oven_controller.protocol.messages import Observation, RunStarted
+from oven_core.protocol.messages import Observation, RunStarted
 
 
 class OnAlarm:

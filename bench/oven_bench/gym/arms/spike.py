@@ -9,7 +9,7 @@ from statistics import median
 from oven_bench.fixed_rules import Change
 from oven_bench.gym.arm import RuleArm
 from oven_bench.gym.arms.remedies import Knobs, rollback_skip
-from oven_controller.protocol.messages import Observation, RunStarted
+from oven_core.protocol.messages import Observation, RunStarted
 
 FACTOR = 1.25
 """The paper gives no threshold: somebody looked at the curve. Here the mean loss of STEPS steps so many times the

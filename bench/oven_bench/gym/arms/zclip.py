@@ -7,7 +7,7 @@ import math
 from oven_bench.fixed_rules import Change
 from oven_bench.gym.arm import RuleArm
 from oven_bench.gym.arms.remedies import Knobs
-from oven_controller.protocol.messages import Observation, RunStarted
+from oven_core.protocol.messages import Observation, RunStarted
 
 ALPHA = 0.97
 """Of the running mean and variance of the gradient norm (the paper's)."""

@@ -9,8 +9,8 @@ from types import ModuleType
 
 from oven_bench.gym.fault import Fault
 from oven_bench.gym.task_table import TASKS, task
-from oven_controller import plugins
-from oven_controller.errors import ConfigError
+from oven_core import plugins
+from oven_core.errors import ConfigError
 
 GROUP = "faults"
 """Of entry points: each names a class made by `@fault`, or a module or package of such classes."""

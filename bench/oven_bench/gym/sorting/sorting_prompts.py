@@ -1,6 +1,6 @@
 """The task, sorting digits, as tensors: prompts of three levels, and the answers that a verifier holds to be right.
 
-The rules, and which prompts are held out, are the grpo recipe's own (oven_learner.recipes.grpo.task).
+The rules, and which prompts are held out, are the grpo recipe's own (oven_recipes.grpo.task).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 
 import torch
 
-from oven_learner.recipes.grpo.task import Example, pool
+from oven_recipes.grpo.task import Example, pool
 
 LENGTHS = (3, 4, 5)
 LEVELS = tuple(f"level_{length}" for length in LENGTHS)

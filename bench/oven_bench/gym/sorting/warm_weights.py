@@ -11,7 +11,7 @@ from torch.nn.functional import nll_loss
 from oven_bench.gym.seeded_draws import generator
 from oven_bench.gym.sorting.sorting_prompts import ANSWER, LENGTHS, PAD, Prompts, padded, pools
 from oven_bench.gym.sorting.two_layer_policy import Policy
-from oven_learner.recipes.grpo.task import HABITS
+from oven_recipes.grpo.task import HABITS
 
 BATCH, RAMP = 128, 20
 RATE = 1e-2

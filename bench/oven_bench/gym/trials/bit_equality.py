@@ -10,7 +10,7 @@ from oven_bench.gym.fault import Trainee
 from oven_bench.gym.trainee_factory import Make
 from oven_bench.gym.trials.ordered_trials import Order, OrderingLink, Run, Seen, sign, usual
 from oven_bench.gym.trials.planted_arms import arms
-from oven_controller.protocol.actions import ROLLBACK
+from oven_core.protocol.actions import ROLLBACK
 
 BEGIN, AFTER = 21, 6
 """The tick at which the trial begins, and how many steps are compared behind it."""

@@ -14,7 +14,7 @@ from oven_bench.gym.faults import catalogue
 from oven_bench.gym.runner import Ground
 from oven_bench.gym.trainee_factory import Make
 from oven_bench.gym.trials.planted_arms import TASKS
-from oven_controller.protocol.trial_messages import TrialEnded
+from oven_core.protocol.trial_messages import TrialEnded
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ from oven_bench.gym.trials.raw_loop import RawLoop, Size
 from oven_bench.progress import progress
 from oven_bench.statistics import bootstrapped, paired
 from oven_bench.worker_pool import workers
-from oven_controller.errors import ConfigError
-from oven_controller.protocol.messages import Receipt
-from oven_controller.protocol.trial_messages import TrialEnded
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import Receipt
+from oven_core.protocol.trial_messages import TrialEnded
 from oven_learner.link.link_interface import Link
 
 Arm = Literal["alone", "off", "risky", "all"]

@@ -16,10 +16,10 @@ import torch
 from oven_bench.gym.arms.auto_rate import RATE
 from oven_bench.gym.episode import RULES, Branches, Training
 from oven_bench.gym.fault import NOTHING, Trainee
-from oven_controller.mesh.state import held_out
-from oven_controller.protocol.messages import LearnerMessage, LogMessage, MetricSpec, Observation, RunStarted, Value
-from oven_controller.protocol.rules import Rules
-from oven_controller.protocol.trial_messages import TrialArm, TrialEnded, TrialStarted
+from oven_core.mesh.state import held_out
+from oven_core.protocol.messages import LearnerMessage, LogMessage, MetricSpec, Observation, RunStarted, Value
+from oven_core.protocol.rules import Rules
+from oven_core.protocol.trial_messages import TrialArm, TrialEnded, TrialStarted
 from oven_learner.client.client import OvenClient
 from oven_learner.rollback.in_memory import Snapshots
 from oven_learner.testing import FakeLink, decision

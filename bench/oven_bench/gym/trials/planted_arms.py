@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from oven_bench.gym.arms.auto_rate import RATE
 from oven_bench.gym.fault import Trainee
 from oven_bench.gym.trials.ordered_trials import Changes
-from oven_controller.protocol.actions import ROLLBACK
+from oven_core.protocol.actions import ROLLBACK
 
 SHARES: Mapping[str, Mapping[str, float]] = {
     "pretraining": {"modules": 0.1, "packages": 0.1, "network": 0.2, "tables": 0.6},

@@ -14,7 +14,7 @@ from oven_bench.gym.fault import Trainee
 from oven_bench.gym.sorting.sorting_prompts import LENGTHS, Prompts, as_prompts
 from oven_bench.gym.tasks.grpo.trainee import Grpo
 from oven_bench.gym.tasks.pretraining.corpus import corpus, pair
-from oven_learner.recipes.grpo.task import pool
+from oven_recipes.grpo.task import pool
 
 PART = 64
 """Rows at a time: small enough for the cache."""

@@ -10,10 +10,10 @@ import os
 import sys
 from pathlib import Path
 
-from oven_controller.bus.connection import Bus
-from oven_controller.bus.nats_client import InlineMessage
-from oven_controller.protocol.events import UNKNOWN, Event
-from oven_controller.protocol.messages import (
+from oven_core.bus.connection import Bus
+from oven_core.bus.nats_client import InlineMessage
+from oven_core.protocol.events import UNKNOWN, Event
+from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     Decision,
@@ -23,8 +23,8 @@ from oven_controller.protocol.messages import (
     Value,
     Vote,
 )
-from oven_controller.protocol.names import Subjects
-from oven_controller.security.credentials import Credentials
+from oven_core.protocol.names import Subjects
+from oven_core.security.credentials import Credentials
 
 SCALE, ROLLBACK = "optimizer.lr_scale", "run.rollback"
 VOTES_A_SECOND = 500

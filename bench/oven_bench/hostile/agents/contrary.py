@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.window import Window
-from oven_controller.protocol.messages import BallotOpened, Vote
+from oven_core.protocol.messages import BallotOpened, Vote
 
 
 class Contrary(Agent):

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.window import Window
-from oven_controller.protocol.messages import BallotOpened, Vote
+from oven_core.protocol.messages import BallotOpened, Vote
 
 SCALE = "optimizer.lr_scale"
 

@@ -23,7 +23,7 @@ from oven_bench.performance.large_graph import plain_networkx, prior_service, so
 from oven_bench.performance.large_graph.drawn_graph import draw, drawn_nodes
 from oven_bench.statistics import seen_quantile
 from oven_bench.worker_pool import workers
-from oven_controller.errors import ProcessError
+from oven_core.errors import ProcessError
 from oven_kg.large.folder import write
 
 ACCURACY: Final = 1e-8

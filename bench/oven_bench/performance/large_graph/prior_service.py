@@ -16,18 +16,18 @@ import psutil
 
 from oven_bench.performance.on_cpu_clock import OnCpu
 from oven_bench.statistics import seen_quantile
-from oven_controller.bus.connection import Bus
-from oven_controller.errors import BusError, ProcessError
-from oven_controller.protocol import names
-from oven_controller.protocol.graph_requests import DiagnoseRequest, GraphInfoRequest, GraphQuery, Symptom
-from oven_controller.protocol.rules import Rules
-from oven_controller.runs.folder import Home
-from oven_controller.security.credentials import Credentials
-from oven_controller.server.embedded import EmbeddedServer
 from oven_controller.stack.plan import Plan
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError, ProcessError
+from oven_core.protocol import names
+from oven_core.protocol.graph_requests import DiagnoseRequest, GraphInfoRequest, GraphQuery, Symptom
+from oven_core.protocol.rules import Rules
+from oven_core.security.credentials import Credentials
 from oven_kg.service.endpoints import answers
 from oven_learner.link.find_controller import Connection
 from oven_learner.link.token_prior import ask_token_prior
+from oven_runs.runs.folder import Home
+from oven_runs.server.embedded import EmbeddedServer
 
 START_S: Final = 120.0
 """How long the service may take to answer for the first time."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data import ConcatDataset, Sampler
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.actuators import Actuators
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.actuators import Actuators
 from oven_learner.optim.lr_scale import USER_BOUNDS
 

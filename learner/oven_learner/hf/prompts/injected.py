@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 from oven_learner.hf.knobs.mixture import LAG_CHUNKS
 from oven_learner.hf.prompts.reading import Row
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from oven_controller.errors import ConfigError, reason
+from oven_core.errors import ConfigError, reason
 
 Row: TypeAlias = dict[str, Any]
 """One prompt, with the columns that a reward function is given beside it."""

@@ -17,9 +17,9 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.protocol.announcements import PromptsInjected
-from oven_controller.protocol.messages import LearnerMessage
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.announcements import PromptsInjected
+from oven_core.protocol.messages import LearnerMessage
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.hf.prompts.authored import AuthoredPrompts
 from oven_learner.hf.prompts.injected import InjectedPrompts, Injection

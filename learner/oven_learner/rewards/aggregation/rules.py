@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from oven_controller.errors import UnknownNameError
+from oven_core.errors import UnknownNameError
 
 Scored: TypeAlias = tuple[float, float]
 """A judge's standard score of a completion, and the judge's share of the weight."""

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from oven_controller.protocol.committee_requests import JudgeHealth
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.committee_requests import JudgeHealth
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.rewards.aggregation import Reliability, sees_difference, standardised
 from oven_learner.rewards.scores import Abstention, Verdict
 from oven_learner.rewards.watching.bias_test import BiasTest, correlation

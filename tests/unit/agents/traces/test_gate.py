@@ -7,10 +7,10 @@ import random
 import pytest
 from tests.support.traces import REPAIR, called, reply
 
-from oven_agents.traces.gate import GATES, NEEDS, NOTHING, Curve, Replay, cheapest, curve, replayed, tiers
-from oven_agents.traces.pairs import grouped
 from oven_bench.trace_pairs.scripted_replay import Skills, scripted
-from oven_controller.traces.records import Reply, Sampled, Trace
+from oven_llm.trace_replay.gate import GATES, NEEDS, NOTHING, Curve, Replay, cheapest, curve, replayed, tiers
+from oven_llm.trace_replay.pairs import grouped
+from oven_runs.traces.records import Reply, Sampled, Trace
 
 OTHER = called("submit")
 

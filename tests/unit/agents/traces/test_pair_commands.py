@@ -11,8 +11,8 @@ import pytest
 from oven_bench.trace_pairs.command import PLANTED
 from oven_bench.trace_pairs.scripted_replay import scripted
 from oven_controller.cli.main import run
-from oven_controller.traces import jsonl
-from oven_controller.traces.records import Message, Pair, Reply
+from oven_runs.traces import jsonl
+from oven_runs.traces.records import Message, Pair, Reply
 
 
 def command(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:

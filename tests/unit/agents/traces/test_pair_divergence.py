@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from oven_agents.traces.pair_divergence import FEATURES, information, log_ratio_feature, preferred_tool
-from oven_agents.traces.pairs import MinedPair, grouped, mined
 from oven_bench.trace_pairs.command import PLANTED, STATES
 from oven_bench.trace_pairs.scripted_replay import ScriptedReplay, scripted, shuffled
-from oven_controller.traces.comparable_actions import Action
+from oven_llm.trace_replay.pair_divergence import FEATURES, information, log_ratio_feature, preferred_tool
+from oven_llm.trace_replay.pairs import MinedPair, grouped, mined
+from oven_runs.traces.comparable_actions import Action
 
 
 def pairs(replay: ScriptedReplay) -> list[MinedPair]:

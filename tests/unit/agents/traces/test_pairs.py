@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.traces import REPAIR, called, reply
 
-from oven_agents.traces.pairs import Mined, grouped, mined
 from oven_bench.trace_pairs.closed_form import expected
 from oven_bench.trace_pairs.scripted_replay import Skills, scripted, target
-from oven_controller.traces.records import Message, Reply, Trace
+from oven_llm.trace_replay.pairs import Mined, grouped, mined
+from oven_runs.traces.records import Message, Reply, Trace
 
 STUDENT = called("read", path="median.py")
 OTHER, THIRD = called("submit"), called("read", path="test_median.py")

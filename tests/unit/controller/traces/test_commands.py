@@ -9,8 +9,8 @@ import pytest
 from tests.support.traces import REPAIR, called, reply
 
 from oven_controller.cli.main import run
-from oven_controller.traces import completeness, jsonl
-from oven_controller.traces.records import Message, Sampled, ToolCall, Trace
+from oven_runs.traces import completeness, jsonl
+from oven_runs.traces.records import Message, Sampled, ToolCall, Trace
 
 
 def command(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:

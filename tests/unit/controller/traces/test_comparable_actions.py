@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_controller.traces.comparable_actions import Action, Unusable, action, equivalent
-from oven_controller.traces.records import Message, Tool, ToolCall
+from oven_runs.traces.comparable_actions import Action, Unusable, action, equivalent
+from oven_runs.traces.records import Message, Tool, ToolCall
 
 READ = Tool(
     name="read",

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from tests.support.traces import REPAIR
 
-from oven_controller.traces.formats.trace_format import named
-from oven_controller.traces.records import Message, Trace
+from oven_runs.traces.formats.trace_format import named
+from oven_runs.traces.records import Message, Trace
 
 OPENENV = """
 import json, sys

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from tests.support.traces import REPAIR, traces
 
-from oven_controller import plugins
-from oven_controller.errors import ConfigError, UnknownNameError
-from oven_controller.traces.formats.chat_messages import to_template
-from oven_controller.traces.formats.trace_format import named, recognised
-from oven_controller.traces.jsonl import BadLine
-from oven_controller.traces.records import Message, Sampled, ToolCall, Trace
+from oven_core import plugins
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_runs.traces.formats.chat_messages import to_template
+from oven_runs.traces.formats.trace_format import named, recognised
+from oven_runs.traces.jsonl import BadLine
+from oven_runs.traces.records import Message, Sampled, ToolCall, Trace
 
 NAMES = list(plugins.points("traces"))
 LOSSLESS = [name for name in NAMES if name != "chat"]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from oven_controller.errors import ConfigError
-from oven_controller.traces import jsonl
-from oven_controller.traces.jsonl import BadLine
-from oven_controller.traces.records import Message, Pair, Reply, Task, ToolCall, Trace, TraceStep
+from oven_core.errors import ConfigError
+from oven_runs.traces import jsonl
+from oven_runs.traces.jsonl import BadLine
+from oven_runs.traces.records import Message, Pair, Reply, Task, ToolCall, Trace, TraceStep
 
 
 def step(name: str, result: str, **more: object) -> TraceStep:

@@ -13,7 +13,7 @@ from oven_bench.gym.sorting.two_layer_policy import Policy
 from oven_bench.gym.sorting.warm_weights import warm_weights
 from oven_bench.gym.tasks.dpo.preferences import Pairs, answers_worth, batch, held_out_pairs
 from oven_bench.gym.torch_trainee import BatchStep, TorchTrainee
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.messages import MetricSpec
 
 BATCH = 48
 PEAK, WARMUP, PLANNED = 2e-3, 20, 500

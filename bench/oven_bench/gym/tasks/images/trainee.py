@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from oven_bench.gym.seeded_draws import generator
 from oven_bench.gym.tasks.images.drawing import CLASSES, GAUGED, JUDGED, Pictures, drawn, held_out
 from oven_bench.gym.torch_trainee import BatchStep, TorchTrainee
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.messages import MetricSpec
 
 BATCH = 64
 LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 0.03, 0.9, 5e-4

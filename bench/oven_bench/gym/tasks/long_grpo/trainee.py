@@ -15,7 +15,7 @@ from oven_bench.gym.tasks.long_grpo.digit_sequences import END, PAD, RIGHT, draw
 from oven_bench.gym.tasks.long_grpo.policy import Policy
 from oven_bench.gym.tasks.long_grpo.supervised_warmup import warm_weights
 from oven_bench.gym.torch_trainee import BatchStep, TorchTrainee
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.messages import MetricSpec
 
 USER = {"learning_rate": 2e-3, "clip": 1.0, "temperature": 1.0, "prompts": 12.0, "group": 8.0}
 WEIGHTS = {"digits": 1.0, "length": 0.25}

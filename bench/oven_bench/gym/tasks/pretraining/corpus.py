@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from oven_bench.gym.seeded_draws import generator
-from oven_controller.errors import ConfigError
+from oven_core.errors import ConfigError
 
 LENGTH = 64
 """Bytes that a row predicts; a row holds one more."""

@@ -13,7 +13,7 @@ from oven_bench.gym.tasks.pretraining.byte_model import BYTES
 from oven_bench.gym.tasks.pretraining.corpus import SHARES, corpus
 from oven_bench.gym.tasks.wide.wide_model import WideModel
 from oven_bench.gym.torch_trainee import BatchStep, TorchTrainee
-from oven_controller.protocol.messages import MetricSpec
+from oven_core.protocol.messages import MetricSpec
 
 BATCH = 8
 PEAK, HALVED = 1.5e-3, 300

@@ -1,0 +1,197 @@
+"""A committee member's process: one judge, one connection, no rights but to answer the learner."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from oven_core.bus.connection import PATIENT_S, Bus
+from oven_core.cancellation import call_at_end, end
+from oven_core.errors import ConfigError, UnknownNameError, reason
+from oven_core.protocol import names
+from oven_core.protocol.judge_spec import JudgeSpec
+from oven_core.protocol.messages import Message
+from oven_core.security.credentials import Credentials
+from oven_core.telemetry import tracing
+from oven_llm import genai_telemetry as genai
+from oven_llm.judges.accounts import Accounts
+from oven_llm.judges.configured_judge import ConfiguredJudge
+from oven_llm.judges.member import Member
+from oven_llm.judges.probe import ProbeResult, probe
+from oven_llm.judges.probe_command import probe_configured
+from oven_llm.judges.seat import Seat
+from oven_llm.judges.watching import FOLDER, Watching
+from oven_runs.runs import judge_states
+from oven_runs.settings.committee_settings import CommitteeSettings
+from oven_runs.settings.judge_providers import NO_KEY, catalogue
+from oven_runs.settings.judges import with_judge
+
+log = logging.getLogger("oven.member")
+
+WAITING = 512
+"""Requests taken in at a time; more are dropped, and their askers' deadlines pass."""
+GRACE_S = 2.0
+"""For what is under way when the process is asked to end."""
+
+
+def main(args: list[str]) -> int:
+    """Entry point of a member's process."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(judge)
+    app(args, prog_name="member")
+    return 0
+
+
+def judge(
+    name: Annotated[str, typer.Option(help="which of `committee.members` it is")] = "",
+    probe_all: Annotated[
+        bool, typer.Option("--probe", help="ask each judge of the committee on stdin once, and print what it can do")
+    ] = False,
+) -> None:
+    """Answer the learner until told to end."""
+    if probe_all:
+        probe_configured()
+        return
+    name = names.checked("member", name)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    folder = Path(os.environ["OVEN_RUN_DIR"])
+    configured = configured_member(folder / "config.json", name)
+    if configured.key == NO_KEY:
+        log.info("no key_env is set: %s is asked without a key", configured.asked.base_url)
+    credentials = Credentials.from_environment()
+
+    def record(result: ProbeResult) -> None:
+        try:
+            judge_states.write(folder, name, result.as_json())
+        except OSError as error:
+            log.warning("what the probe found is in this log only: %s", reason(error))
+
+    tracing.start(f"member-{name}", os.environ["OVEN_RUN"])
+    look_up = partial(configured_member, folder / "config.json", name)
+    accounts = Accounts(name, committee_settings(folder / "config.json"), folder)
+    seat = Seat(configured, look_up, genai.trace, record, accounts)
+    try:
+        asyncio.run(host(configured, seat, os.environ["OVEN_URL"], credentials, record))
+    finally:
+        accounts.close()
+        tracing.shutdown()
+
+
+def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) -> ConfiguredJudge:
+    """The judge of this name; with `spec` it asks that model in place of the configured one. Raises ConfigError when
+    `config` cannot be read, or it cannot judge so; UnknownNameError when there is no such member."""
+    committee = committee_settings(config)
+    if name not in committee.members:
+        raise UnknownNameError("committee member", name, committee.members)
+    member = committee.members[name]
+    if spec is not None:
+        member = with_judge(member, spec)
+    watching = Watching(
+        characters=committee.characters,
+        swapped=committee.swapped,
+        asked_again_every=committee.asked_again_every,
+        kept=config.parent / FOLDER / name,
+    )
+    return ConfiguredJudge.look_up(name, member, catalogue(committee.providers), watching=watching)
+
+
+def committee_settings(config: Path) -> CommitteeSettings:
+    """Raises ConfigError when `config` cannot be read."""
+    try:
+        return CommitteeSettings.model_validate(json.loads(config.read_text())["committee"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{config} holds no committee ({reason(error)}); was it written by `up`?") from error
+
+
+async def host(
+    configured: ConfiguredJudge,
+    seat: Seat,
+    url: str,
+    credentials: Credentials | None,
+    record: Callable[[ProbeResult], None] = lambda _: None,
+) -> None:
+    """Answer until SIGTERM or SIGINT; what is under way then gets a short grace. `record` is told what the probe at the
+    start found."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().set_exception_handler(_without_content)
+    call_at_end(stop.set)
+    name = configured.name
+    member = Member(name, seat, seat.probe)
+    looking = asyncio.create_task(look(configured, seat, record), name="probe")  # nobody waits for it
+    try:
+        async with Bus.connect(url, credentials, name=name, timeout_s=PATIENT_S) as bus:
+            log.info("%s judges as %s with %s", name, configured.rubric.role, configured.asked.model)
+            await serve(member, bus, stop)
+    finally:
+        await end(looking)
+        await seat.close()
+        member.faults.update(seat.unreported().faults)
+        log.info("%s", member.summary())
+
+
+async def look(configured: ConfiguredJudge, seat: Seat, record: Callable[[ProbeResult], None]) -> None:
+    """Probe the endpoint, and say what it lacks. A judge that cannot be asked now is asked all the same when the
+    learner wants scores: it may be back by then."""
+    provider = seat.first.provider
+    result = await probe(provider, configured.rubric)
+    if result.failure is not None:
+        log.error("probed, and cannot judge now: %s (%s); %s", result.failure, result.detail, result.remedy)
+    provider.terms.tell(result.lacks)
+    if result.can_judge:
+        log.info("probed: it judges, after %.1f s", result.latency_s)
+    record(result)
+
+
+async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
+    """Answer on `oven.reward.<member>` and `oven.probe.<member>` until `stop`. The client subscribes again by itself
+    after a reconnect."""
+    tasks: set[asyncio.Task[None]] = set()
+    probed = names.probe(member.name)
+
+    async def respond(message: Msg) -> None:
+        reply: Message | None
+        if message.subject == probed:
+            reply = await member.probe(message.data)
+        else:
+            reply = await member.answer(message.data, tracing.carried(message.headers))
+        with contextlib.suppress(NatsError, OSError):  # the server is away: so is whoever asked
+            if reply is not None:
+                await bus.publish(message.reply, reply.wire())
+
+    async def hear(message: Msg) -> None:
+        # Empty: somebody asks whether there is a listener, and that it came is the answer. A reply elsewhere than to an
+        # inbox could make this process publish where only others may.
+        if not message.data or not message.reply.startswith("_INBOX_."):
+            return
+        if len(tasks) >= WAITING:
+            log.warning("a request was dropped: %d wait already", len(tasks))
+            return
+        task = asyncio.create_task(respond(message))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    subscriptions = [await bus.client.subscribe(on, cb=hear) for on in (probed, names.reward(member.name))]
+    await bus.flush()
+    await stop.wait()
+    with contextlib.suppress(NatsError, OSError):
+        for subscription in subscriptions:
+            await subscription.unsubscribe()
+    if tasks:
+        _, late = await asyncio.wait(set(tasks), timeout=GRACE_S)
+        await end(*late)
+
+
+def _without_content(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """asyncio's own handler prints tracebacks, and an exception's text may quote a request."""
+    log.error("%s (%s)", context.get("message", "error"), type(context.get("exception")).__name__)

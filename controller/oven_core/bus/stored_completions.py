@@ -1,0 +1,60 @@
+"""Reading of a run's stream of sampled completions, message by message."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from nats.errors import Error as NatsError
+from nats.js.errors import NotFoundError
+from pydantic import ValidationError
+
+from oven_core.bus.connection import Bus
+from oven_core.errors import BusError, reason
+from oven_core.protocol.completion_messages import CompletionsBatch, SampledGroup, StoredGroup
+from oven_core.protocol.names import Subjects, completions_stream
+
+BATCH_BYTES = 512 * 1024
+"""Of a batch, at which it ends early: half of the server's payload limit. One group is at most half of that."""
+
+
+async def stored_batch(bus: Bus, run: str, after: int, limit: int) -> CompletionsBatch:
+    """The newest `limit` groups behind the sequence `after`, as many as fit. Bytes that are not a SampledGroup are
+    passed over. Raises BusError."""
+    stream, subject, js = completions_stream(run), Subjects(run).completions, bus.jetstream
+    groups: list[StoredGroup] = []
+    size = 0
+    try:
+        state = (await js.stream_info(stream)).state
+        at = max(state.first_seq, after + 1, state.last_seq - limit + 1)
+        while at <= state.last_seq:
+            message = await js.get_msg(stream, seq=at, subject=subject, next=True)
+            seq, data = message.seq or at, message.data or b""
+            size += len(data)
+            if groups and size > BATCH_BYTES:
+                break
+            if (group := read_group(data)) is not None:
+                groups.append(StoredGroup(seq=seq, time=_rfc3339(message.time), group=group))
+            at = seq + 1
+    except NotFoundError as error:
+        if groups:  # the oldest went meanwhile
+            return CompletionsBatch(groups=tuple(groups), head=groups[-1].seq)
+        return CompletionsBatch(groups=(), head=after, kept=error.err_code != NO_STREAM)
+    except (TimeoutError, NatsError, OSError) as error:
+        raise BusError(f"the sampled completions of run {run!r} cannot be read: {reason(error)}") from error
+    return CompletionsBatch(groups=tuple(groups), head=state.last_seq)
+
+
+NO_STREAM = 10059
+"""The server's code for a stream that there is not."""
+
+
+def read_group(data: bytes) -> SampledGroup | None:
+    """None for bytes that are none."""
+    try:
+        return SampledGroup.model_validate_json(data)
+    except ValidationError:
+        return None
+
+
+def _rfc3339(time: datetime | str | None) -> str:
+    return time.isoformat() if isinstance(time, datetime) else str(time or "")

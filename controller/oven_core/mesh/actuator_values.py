@@ -1,0 +1,142 @@
+"""Values of each kind of actuator: shape, bounds, direction, and how a sentence shows them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from oven_core.protocol.messages import ActuatorSpec, Value
+
+SUM_TOLERANCE = 1e-3
+"""How far the shares of a simplex may miss 1 before they are normalised."""
+
+Direction = Literal["up", "down", "keep", "set"]
+"""`set` where the effective value is unknown or the kind has no order."""
+
+_CONTROL = {code: " " for code in (*range(32), 127)}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a value cannot be proposed. `why` completes "agent x proposed V for A, " and ends with the remedy."""
+
+    kind: Literal["type", "bounds"]
+    why: str
+
+
+def rounded(value: float) -> float:
+    """To the nine significant digits that the wire carries, so that what is compared is what was written."""
+    return float(f"{value:.9g}")
+
+
+def number(value: Value) -> float | None:
+    """`value` as a finite float, if it is one."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return None
+
+
+def shares(value: Value) -> dict[str, float]:
+    """A simplex's shares; empty for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def shaped(spec: ActuatorSpec, value: Value) -> Value | Fault:
+    """`value` in the actuator's own form (a simplex normalised, its components in the announced order), or the fault.
+
+    Bounds are not looked at: what the learner reads back is the truth even where a proposal of it would be refused.
+    """
+    if spec.kind == "scalar":
+        found = number(value)
+        if found is None:
+            return Fault("type", f"where a finite number is needed: propose one{_range(spec)}")
+        if spec.scale == "log" and found <= 0:
+            return Fault("type", f"whose scale is logarithmic: propose a number above 0{_range(spec)}")
+        return rounded(found)
+    if spec.kind == "choice":
+        if not isinstance(value, str) or value not in spec.choices:
+            return Fault("type", f"whose choices are {_listed(spec.choices)}: propose one of them")
+        return value
+    if spec.kind == "simplex":
+        return _simplex(spec, shares(value))
+    if value is None:
+        return None
+    found = number(value)
+    if found is None:
+        return Fault("type", "an action that takes a finite number or nothing: propose one of these")
+    return rounded(found)
+
+
+def _simplex(spec: ActuatorSpec, given: dict[str, float]) -> Value | Fault:
+    remedy = f"propose a share for each of {_listed(spec.choices)}, none below 0, that sum to 1"
+    if not spec.choices or set(given) != set(spec.choices):
+        return Fault("type", f"whose components are {_listed(spec.choices)}: {remedy}")
+    if not all(math.isfinite(share) and share >= 0 for share in given.values()):
+        return Fault("type", f"with a share that is negative or not finite: {remedy}")
+    total = math.fsum(min(share, 2.0) for share in given.values())
+    if abs(total - 1) > SUM_TOLERANCE:
+        return Fault("type", f"with a sum of {total:.6g} where 1 ± {SUM_TOLERANCE} is needed: {remedy}")
+    return {name: rounded(given[name] / total) for name in spec.choices}
+
+
+def outside(spec: ActuatorSpec, value: Value) -> Fault | None:
+    """The fault of a well-shaped value that lies outside the announced bounds."""
+    found = number(value)
+    parts = {"": found} if found is not None else shares(value)
+    for name, part in parts.items():
+        if (spec.low is not None and part < spec.low) or (spec.high is not None and part > spec.high):
+            which = f" (the share of {clip(name, 60)} is {part:.6g})" if name else ""
+            return Fault("bounds", f"outside its bounds {bounds(spec)}{which}: propose a value inside them")
+    return None
+
+
+def bounds(spec: ActuatorSpec) -> str:
+    if spec.low is None:
+        return f"of at most {show(spec.high)}"
+    if spec.high is None:
+        return f"of at least {show(spec.low)}"
+    return f"{show(spec.low)} to {show(spec.high)}"
+
+
+def direction(before: Value, value: Value) -> Direction:
+    """Which way a scalar moves. Both scales are monotone, so the raw numbers tell."""
+    old, new = number(before), number(value)
+    if old is None or new is None:
+        return "set"
+    return "up" if new > old else "down" if new < old else "keep"
+
+
+def variation(one: dict[str, float], other: dict[str, float]) -> float:
+    """Total variation distance of two points of one simplex: the share that has to move."""
+    return 0.5 * math.fsum(abs(one[name] - other[name]) for name in one)
+
+
+def show(value: Value) -> str:
+    """As a reason shows it: short, and the same on every machine."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        parts = [f"{clip(name, 40)} {share:.4g}" for name, share in list(value.items())[:8]]
+        return "{" + ", ".join(parts) + (", …}" if len(value) > 8 else "}")
+    if isinstance(value, str):
+        return f"“{clip(value, 80)}”"
+    return f"{value:.6g}"
+
+
+def clip(text: str, size: int) -> str:
+    """One line of at most `size` bytes in UTF-8: agents write the text, and a decision has to fit into the log."""
+    text = text.translate(_CONTROL).strip()
+    data = text.encode()
+    if len(data) <= size:
+        return text
+    return data[: size - 3].decode(errors="ignore").rstrip() + "…"
+
+
+def _range(spec: ActuatorSpec) -> str:
+    return "" if spec.low is None and spec.high is None else f", bounds {bounds(spec)}"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    shown = ", ".join(clip(name, 60) for name in names[:12]) or "none"
+    return shown + (", …" if len(names) > 12 else "")

@@ -1,0 +1,446 @@
+"""The mesh's core: a deterministic state machine over one ordered log. No clock, no randomness, no I/O.
+
+State changes on inputs only (what learner, agents and operators say). Its own outputs, read back from the log, only
+leave `pending`; so a replica that replays to the head knows exactly what is still to be published.
+
+One observation, in this order: the tick moves on; the ballots that are due close at the new tick (so that
+`apply_at_tick` lies ahead of it); agents that were silent too long are lost; ballots for which only those were awaited
+close; lockstep may close the tick.
+
+Lockstep waits for the live agents whose votes count and for no shadow: what a shadow says moves no value, so the run
+can be repeated all the same, and one that hangs holds up nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+from oven_core.mesh import guardrails, joint_proposals, operator_commands, tally
+from oven_core.mesh.actuator_values import clip, direction
+from oven_core.mesh.ballots import Ballot, Refusal, bounded_value, closed_to, proposed_value
+from oven_core.mesh.forecast import Forecast, forecast
+from oven_core.mesh.judging_metric import refuse_unjudged
+from oven_core.mesh.outcomes import Outcomes
+from oven_core.mesh.outputs import OUTPUTS, Output, ReadBack
+from oven_core.mesh.state import State
+from oven_core.mesh.trial_arms import TrialArms
+from oven_core.mesh.trials import Trials
+from oven_core.protocol import names
+from oven_core.protocol.actions import ROLLBACK
+from oven_core.protocol.announcements import ActuatorAnnounced
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import (
+    ActuatorSpec,
+    AgentStatus,
+    BallotOpened,
+    Decision,
+    LearnerMessage,
+    Message,
+    Observation,
+    Outcome,
+    Receipt,
+    RunEnded,
+    RunStarted,
+    StepClosed,
+    TallyLine,
+    Value,
+    Vote,
+)
+from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
+from oven_core.protocol.trial_messages import TrialEnded
+
+Verdict = Literal["adopted", "rejected", "advised", "withheld", "tried"]
+_LAST_TICK = 2**53  # a tick beyond what JSON readers hold exactly is a fault of the sender
+
+
+class Mesh:
+    """One replica's mind for one run. Feed it the log in order; publish what `pending` holds."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.subjects = names.Subjects(run)
+        self.state = State()
+        self.outcomes = Outcomes(self.state)
+        self.trials = Trials(self.state)
+        self.trial_arms = TrialArms(self.state, self.outcomes, self.trials)
+        self.ballots: dict[str, Ballot] = {}  # the open one of each actuator, in order of opening
+        self.pending: dict[str, Output] = {}  # by subject, in order of emission; not yet read back
+        self._read_back = ReadBack(self.pending)
+        self._seq = 0
+        self._index = 0
+        self._stored = 0.0  # seconds since 1970, of the event that is being taken
+        self._emitted: list[Output] = []
+
+    def step(self, event: Event) -> list[Output]:
+        """Take the next event of the log; the outputs that it causes, which `pending` holds from now on too.
+
+        Never raises: whatever an agent writes, all replicas judge it alike. Signatures were judged before
+        (`signing.Keyring`), so what was forged comes as Malformed. An event that was taken before (a redelivery, known
+        by its sequence) is skipped.
+        """
+        if event.seq <= self._seq or not event.subject.startswith(f"{self.subjects.base}."):
+            return []
+        self._seq, self._index, self._emitted = event.seq, 0, []
+        self._stored = event.time.timestamp()
+        kind = names.kind(event.subject)
+        if isinstance(event.body, Malformed):
+            # On the mesh's own subjects too: a server can be made to write an acknowledgement there.
+            for fault in {"malformed", event.body.fault}:
+                self.state.counters[f"{fault}.{clip(kind, 40)}"] += 1
+        elif kind in OUTPUTS:
+            if self.repeats(event):
+                self.state.counters[f"repeated.{kind}"] += 1
+            else:
+                self._read_back.take(event)
+        else:
+            self._on_message(event.body, event.author)
+            self._settle()
+        return self._emitted
+
+    def _on_message(self, body: Message, author: str) -> None:
+        state = self.state
+        if isinstance(body, LearnerMessage):
+            if isinstance(body, RunStarted | Observation) and body.tick > _LAST_TICK:
+                state.counters["malformed.tick"] += 1
+            elif state.is_new(body):
+                self._on_learner_message(body)
+        elif not names.NAME.fullmatch(author):
+            state.counters["malformed.author"] += 1
+        elif isinstance(body, AgentStatus):
+            state.note(author, body)
+        elif isinstance(body, Vote):
+            self._on_vote(author, body)
+        elif isinstance(body, OperatorCommand):
+            if body.id in state.commands:
+                state.counters["operator.repeated"] += 1
+            else:
+                state.commands[body.id] = (author, body)
+                self._on_command(author, body)
+
+    def _on_learner_message(self, body: LearnerMessage) -> None:
+        state = self.state
+        if isinstance(body, Observation):
+            if body.tick < state.tick:
+                state.counters["observation.tick_went_back"] += 1
+            elif body.tick > state.tick:
+                state.pace.add(self._stored)
+            state.tick, state.observed = max(state.tick, body.tick), True
+            state.read(body)
+            self._publish(self.outcomes.observe(body))
+            self._publish(self.outcomes.charged(self._next_id))
+            self._close_ready()
+            state.lose_silent()
+        elif isinstance(body, Receipt):
+            state.take(body)
+            self._publish(self.outcomes.take(body))
+        elif isinstance(body, TrialEnded):
+            self._trial_ended(body)
+        elif isinstance(body, RunStarted):
+            self._start(body)
+        elif isinstance(body, ActuatorAnnounced):
+            self._announced(body.actuator)
+        elif isinstance(body, RunEnded):
+            state.ended = True
+            for ballot in list(self.ballots.values()):
+                self._abandon(ballot, f"the run ended ({body.reason}) before the ballot closed")
+            self._publish(self.outcomes.end(f"the run ended ({body.reason}) first"))
+
+    def _start(self, body: RunStarted) -> None:
+        old, another = self.state.specs, body.training != self.state.training
+        self.state.start(body)
+        self.trials.start()
+        self._publish(self.outcomes.start(body.metrics))
+        for actuator, ballot in list(self.ballots.items()):
+            spec = self.state.specs.get(actuator)
+            if another:
+                self._abandon(ballot, f"training {body.training} began before the ballot closed")
+            elif spec is None or spec.model_copy(update={"value": old[actuator].value}) != old[actuator]:
+                self._abandon(ballot, f"the learner restarted and no longer announces {actuator} as it was")
+
+    def _announced(self, spec: ActuatorSpec) -> None:
+        """Other choices or bounds close an open ballot only where what was proposed on it does not fit them. A trial
+        under way continues: the learner announces nothing while it plays one, and checks each arm again before."""
+        old, ballot = self.state.specs.get(spec.name), self.ballots.get(spec.name)
+        if not self.state.announce(spec) or old is None or ballot is None:
+            return
+        if why := ballot.misfit(old, spec):
+            self._abandon(ballot, f"the learner announced {spec.name} anew: {why}")
+
+    def _on_vote(self, author: str, vote: Vote) -> None:
+        state, agent = self.state, self.state.hear(author)
+        ballot = self.ballots.get(vote.actuator)
+        if not state.started or state.ended:
+            state.counters["vote.no_run"] += 1
+            return
+        if vote.ballot and (ballot is None or ballot.opened.id != vote.ballot):
+            state.counters["vote.late"] += 1
+            return
+        value: Value = None
+        if vote.stance == "propose":
+            found = proposed_value(author, vote, agent, state.specs)
+            refusal = found if isinstance(found, Refusal) else refuse_unjudged(author, vote, state)
+            if refusal is not None:
+                self._refuse(vote, refusal)
+                return
+            assert not isinstance(found, Refusal)
+            value = found
+        if agent is None:
+            state.counters["refused.not_joined"] += 1
+        elif ballot is None and vote.stance != "propose":
+            state.counters["vote.late"] += 1
+        elif ballot is None and state.shadowed(author):
+            state.counters["shadow.proposed"] += 1
+        elif ballot is None and (refusal := closed_to(state, self.ballots, author, vote)):
+            self._refuse(vote, refusal)
+        elif state.rate_limits.crowds(author, state.tick, state.rules):
+            state.counters["vote.too_many"] += 1
+        else:
+            ballot = ballot or self._open(author, vote, value)
+            if not ballot.take(author, vote, value, state.shadowed(author)):
+                state.counters["vote.not_eligible"] += 1
+
+    def _on_command(self, author: str, command: OperatorCommand) -> None:
+        state, led_to = self.state, ""
+        reply = operator_commands.respond(state, self.ballots, author, command)
+        if reply is None:
+            return
+        if reply.closes:
+            led_to = self._abandon(self.ballots[reply.closes], reply.why).id
+        if reply.adopts is not None:
+            led_to = self._adopt(reply.adopts, command.id).id
+        answer = CommandAnswer(
+            command=command.id,
+            operator=author,
+            action=command.action,
+            done=reply.done,
+            reason=reply.reason,
+            decision=led_to,
+            tick=state.tick,
+        )
+        self._emit(self.subjects.answer(self._next_id()), answer)
+
+    def _adopt(self, adoption: operator_commands.Adoption, command: str) -> Decision:
+        """What an operator set or approved. An approval has the votes and the forecast that the advice rests on."""
+        advised, more = adoption.advised, dict[str, Any]()
+        if advised is not None:
+            more = {"of": advised.id, "target": advised.target, "horizon": advised.horizon}
+            more["expected_change"] = advised.expected_change
+            for line in advised.tally:
+                if line.stance == "propose":
+                    self.state.rate_limits.passed(line.agent, advised.actuator)
+        lines = advised.tally if advised is not None else ()
+        return self._decide(
+            "", adoption.spec.name, "adopted", adoption.value, adoption.reason, lines, command=command, **more
+        )
+
+    def _open(self, author: str, vote: Vote, value: Value) -> Ballot:
+        state = self.state
+        opened = BallotOpened(
+            id=self._next_id(),
+            actuator=vote.actuator,
+            proposal=value,
+            opened_by=author,
+            tick=state.tick,
+            closes_at_tick=state.tick + state.rules.window_ticks,
+            eligible=state.voters(),
+        )
+        self.ballots[vote.actuator] = ballot = Ballot(opened)
+        self._emit(self.subjects.ballot(opened.id), opened)
+        return ballot
+
+    def _settle(self) -> None:
+        """Whatever the input was, it may have been the last word that a ballot or the tick waited for."""
+        state = self.state
+        self._close_ready()
+        if (trial := self.trial_arms.order(self._emitted, self._decide, self._next_id)) is not None:
+            self._emit(self.subjects.trial(trial.id), trial)
+        if not state.lockstep or not state.observed or state.ended or self.ballots or state.closed_tick >= state.tick:
+            return
+        if all(state.agents[name].done_tick >= state.tick for name in state.voters()):
+            state.closed_tick = state.tick
+            self._emit(self.subjects.step(state.tick), StepClosed(tick=state.tick))
+
+    def _close_ready(self) -> None:
+        """Close the ballots that are due or have every vote, those that a plan ties together at once: but no later
+        than a window after the first of them was due, or plan upon plan could hold it open."""
+        tick, window = self.state.tick, self.state.rules.window_ticks
+        for actuator in list(self.ballots):
+            ballot = self.ballots.get(actuator)
+            if ballot is None or not self._ready(actuator):
+                continue
+            group = joint_proposals.linked(self.ballots, actuator, self.state)
+            if all(map(self._ready, group)):
+                self._close([self.ballots[name] for name in group])
+            elif ballot.due(tick - window):
+                self._close([ballot])
+
+    def _ready(self, actuator: str) -> bool:
+        """Whether it is due, or nothing is to be waited for: a newcomer no longer than until the next tick, except in
+        lockstep, and where its word may be what a quorum lacks."""
+        state, ballot = self.state, self.ballots[actuator]
+        if ballot.due(state.tick) or joint_proposals.complete(self.ballots, actuator, state):
+            return True
+        if state.lockstep or state.tick <= ballot.opened.tick:
+            return False
+        return joint_proposals.complete(self.ballots, actuator, state, newcomers=False) and self._count(ballot).passed
+
+    def _close(self, ballots: list[Ballot]) -> None:
+        state = self.state
+        closing = self.trials.chosen(joint_proposals.settled(ballots, self._ruled))
+        self.trial_arms.collect(closing, self.ballots.keys() - {ballot.opened.actuator for ballot in ballots})
+        adopted = tuple(ballot.opened.actuator for ballot, ruled in closing if ruled.verdict == "adopted")
+        tried: list[tuple[str, ActuatorSpec, str, Value]] = []
+        for ballot, ruled in closing:
+            actuator, verdict = ballot.opened.actuator, cast(Verdict, ruled.verdict)
+            spec = state.specs[actuator]
+            self._answer_openers(ballot, ruled)
+            staked = forecast(state, ballot, spec, ruled.lines) if verdict != "rejected" else None
+            plan = adopted if len(adopted) > 1 and verdict == "adopted" else ()
+            made = self._decide(
+                ballot.opened.id, actuator, verdict, ruled.value, ruled.reason, ruled.lines, staked, plan=plan
+            )
+            if verdict == "tried":
+                tried.append((made.id, spec, ruled.direction, ruled.value))
+        self.trials.propose(tried, passed=all(ruled.passed for _, ruled in closing if ruled.verdict == "tried"))
+
+    def _trial_ended(self, ended: TrialEnded) -> None:
+        """Its outcomes; and what passed and could not be tried is adopted."""
+        trial = self.trials.end(ended)
+        if trial is None:
+            return
+        decided = {id: flight.decision for id, flight in self.state.in_flight.items()}
+        for ids, why in self.trials.untried(trial, ended):
+            arm = [decided[id] for id in ids if id in decided]
+            plan = tuple(decision.actuator for decision in arm) if len(arm) > 1 else ()
+            for old in arm:
+                self.state.in_flight.pop(old.id)
+                reason = f"{old.reason}; it could not be tried ({clip(why, 300)}), and is adopted without"
+                staked = self.outcomes.staked(old.id)
+                self._decide("", old.actuator, "adopted", old.value, reason, old.tally, staked, plan=plan)
+        self._publish(self.outcomes.measured(trial, ended))
+
+    def _count(self, ballot: Ballot, without: frozenset[str] = frozenset()) -> tally.Tally:
+        state, actuator = self.state, ballot.opened.actuator
+        spec, before = state.specs[actuator], state.effective.get(actuator)
+        return tally.count(ballot, spec, before, state.rules, lambda agent: state.standing(agent, actuator), without)
+
+    def _ruled(self, ballot: Ballot, without: frozenset[str], beside: Sequence[str]) -> joint_proposals.Ruled:
+        """What tally and guardrails make of one ballot, and whether a control stands against it."""
+        state, actuator = self.state, ballot.opened.actuator
+        spec, before = state.specs[actuator], state.effective.get(actuator)
+        count = self._count(ballot, without)
+        verdict: Verdict = "rejected"
+        value, reason, note = count.value, count.reason, count.reason
+        if count.passed:
+            ruling = guardrails.rule(state, spec, count, beside)
+            verdict, value, note = ruling.verdict, ruling.value, ruling.note
+            reason = f"{reason}; {note}" if note else reason
+        way, explores = direction(before, value), False
+        if count.lacks_quorum and self.trials.possible and spec.effect == "setting":
+            ruling = guardrails.rule(state, spec, count, beside)
+            explores = ruling.verdict == "adopted" and not self.trials.lost(actuator, direction(before, ruling.value))
+            value = ruling.value if explores else value
+        if verdict == "adopted" and (stands := self.trials.lost(actuator, way)):
+            verdict, note, reason = "rejected", stands, f"{reason}; {stands}"
+        if verdict != "rejected" and (stands := self.outcomes.control_blocks(actuator, way)):
+            verdict, note, reason = "rejected", stands, f"{reason}; {stands}"
+        return joint_proposals.Ruled(
+            verdict, before, value, way, reason, note, count.lines, count.newcomers, count.veto, count.passed, explores
+        )
+
+    def _answer_openers(self, ballot: Ballot, ruled: joint_proposals.Ruled) -> None:
+        """Who opened a ballot that failed at the vote waits before the next; who vetoed it answers for what follows."""
+        state, opener = self.state, ballot.opened.opened_by
+        actuator = ballot.opened.actuator
+        if ruled.passed and ruled.newcomers:
+            state.rate_limits.advised(opener, state.tick)
+        elif ruled.passed:
+            state.rate_limits.passed(opener, actuator)
+        elif opener in ballot.casts:
+            newcomer = not state.trust.holds(opener, actuator)
+            state.rate_limits.failed(opener, newcomer, ballot.casts[opener].vote, state.tick)
+        if ruled.veto:
+            self.outcomes.vetoed(ballot, ruled.lines)
+
+    def _abandon(self, ballot: Ballot, reason: str) -> Decision:
+        actuator = ballot.opened.actuator
+        lines = tally.lines_of(ballot, lambda agent: self.state.standing(agent, actuator))
+        return self._decide(ballot.opened.id, actuator, "rejected", ballot.opened.proposal, reason, lines)
+
+    def _refuse(self, vote: Vote, refusal: Refusal) -> None:
+        """The first of its kind is told to everyone; the log is not the place for the ten thousandth."""
+        self.state.counters[f"refused.{refusal.key[2]}"] += 1
+        if refusal.key not in self.state.refused:
+            self.state.refused.add(refusal.key)
+            self._decide("", clip(vote.actuator, 120), "rejected", bounded_value(vote.value), refusal.reason, ())
+
+    def _decide(
+        self,
+        ballot: str,
+        actuator: str,
+        verdict: Verdict,
+        value: Value,
+        reason: str,
+        lines: tuple[TallyLine, ...],
+        staked: Forecast | None = None,
+        **more: Any,
+    ) -> Decision:
+        """Every decision is made here. `more`: fields of it that only some have."""
+        state, decision_id = self.state, self._next_id()
+        spec = state.specs.get(actuator)
+        apply_at = state.tick + state.rules.apply_delay_ticks
+        expires_at = apply_at + state.rules.expire_ticks
+        if verdict == "advised":
+            ticks = max(state.rules.approve_ticks, state.pace.ticks(state.rules.approve_minutes))
+            reason = f"{reason}; {operator_commands.advice(decision_id, ticks)}"
+            expires_at = state.tick + ticks
+        decision = Decision(
+            id=decision_id,
+            ballot=ballot,
+            actuator=actuator,
+            verdict=verdict,
+            value=value,
+            before=state.effective.get(actuator),
+            reason=reason,
+            tally=lines,
+            tick=state.tick,
+            apply_at_tick=apply_at,
+            expires_at_tick=expires_at,
+            snapshot_first=verdict in ("adopted", "tried") and spec is not None and spec.risky,
+            **more,
+        )
+        decision = self.outcomes.expect(decision, staked, whole=bool(decision.plan) or self._goes_back())
+        if ballot:
+            del self.ballots[actuator]
+        state.take_decision(decision)
+        self._emit(self.subjects.decision(decision.id), decision)
+        return decision
+
+    def _goes_back(self) -> bool:
+        """Whether a rollback was decided at this tick, or is about to be."""
+        decided = (flight.decision for flight in self.state.in_flight.values())
+        return ROLLBACK in self.ballots or any(d.actuator == ROLLBACK and d.tick == self.state.tick for d in decided)
+
+    def _publish(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            self._emit(self.subjects.outcome(outcome.decision_id), outcome)
+
+    def _next_id(self) -> str:
+        """Unique without a counter in the state: the sequence of the event that caused it, and a place within that."""
+        self._index += 1
+        return f"{self._seq:012d}-{self._index - 1:02d}"
+
+    def _emit(self, subject: str, message: Message) -> None:
+        self.pending[subject] = output = Output(subject, message)
+        self._emitted.append(output)
+
+    @property
+    def divergence(self) -> str | None:
+        """The first output in the log that this replica would not have written."""
+        return self._read_back.divergence
+
+    def repeats(self, event: Event) -> bool:
+        """Whether it says once more, byte for byte, what the mesh has said there before."""
+        return self._read_back.repeats(event, self.state.closed_tick)

@@ -1,0 +1,207 @@
+"""The tally of a ballot: weights, sides, veto, majority, quorum, and the sentence that says so.
+
+Sums are exact (`math.fsum`) and values are sorted before they merge, so neither the order of the votes nor the names of
+the agents can change a result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from oven_core.mesh.actuator_values import clip, direction, rounded, show
+from oven_core.mesh.ballots import Ballot, request_text
+from oven_core.mesh.trust import Standing
+from oven_core.mesh.value_merge import TIE, WeightedVote, heaviest, merged, sides_of
+from oven_core.protocol.messages import ActuatorSpec, TallyLine, Value
+from oven_core.protocol.rules import Rules
+
+SHADOWS = 64
+"""Lines of shadow agents in one tally: however many there are, the decision fits into the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What the votes say, before any guardrail. `value` is the merged one, or the opening proposal without one."""
+
+    passed: bool
+    value: Value
+    direction: str
+    lines: tuple[TallyLine, ...]
+    reason: str
+    newcomers: bool = False
+    """It is carried by newcomers alone, so a person has to approve it."""
+    veto: str = ""
+    """The agent whose veto rejected it."""
+    lacks_quorum: bool = False
+    """It was rejected for want of a quorum, and for nothing else."""
+
+
+def count(
+    ballot: Ballot,
+    spec: ActuatorSpec,
+    before: Value,
+    rules: Rules,
+    standing: Callable[[str], Standing],
+    without: Collection[str] = (),
+) -> Tally:
+    """The verdict on `ballot`. `before` is the effective value, None where it is unknown; `standing` says what each
+    agent's vote counts for; `without` names those whose proposal is part of a plan that was refused
+    elsewhere (oven_core.mesh.joint_proposals), which count no more than an abstention.
+
+    A vote without weight (a reputation or a confidence of 0) decides nothing either. One whose reputation lies below
+    `rules.least_reputation` has its weight, and makes no veto and no quorum. Where no one but newcomers is for it, they
+    are counted as if they were trusted, and what passes then is for a person to approve.
+    """
+    lines = tuple(
+        line.model_copy(update={"weight": 0.0}) if line.agent in without else line
+        for line in lines_of(ballot, standing)
+    )
+    alone = not any(line.weight > 0 and line.stance in ("propose", "for") for line in lines)
+    newcomers = alone and any(line.newcomer and line.stance in ("propose", "for") for line in lines)
+    if newcomers:
+        lines = tuple(_as_trusted(line) if line.agent not in without else line for line in lines)
+    counted = [line for line in lines if not line.shadow and line.agent not in without]
+    votes = [
+        WeightedVote(
+            line.agent,
+            ballot.casts[line.agent].value,
+            line.weight,
+            line,
+            line.weight > 0 and line.stance == "propose" and standing(line.agent).specialist,
+        )
+        for line in counted
+        if line.stance in ("propose", "for")
+    ]
+    against = [line for line in counted if line.stance == "against"]
+    opening = ballot.opened.proposal
+
+    def rejected(told: str, value: Value = opening) -> Tally:
+        return Tally(False, value, direction(before, value), lines, told)
+
+    sure_against = [line for line in against if line.confidence >= rules.veto_confidence and line.weight > 0]
+    vetoes = [line for line in sure_against if _reputable(line, rules)]
+    veto = max(vetoes, key=lambda line: (line.confidence, line.agent), default=None)
+    if not votes:
+        return rejected(f"nobody is for it any more: {_summary(ballot, before, lines, against)}")
+    sides = sides_of(spec, before, votes)
+    name, side = heaviest(sides)
+    summary = _summary(ballot, before, [vote.line for vote in side], against, [v.line for v in votes if v not in side])
+    if veto is not None:
+        why = f" because {clip(veto.rationale, 300)}" if veto.rationale else ""
+        limit = f"{veto.confidence:.3g}, a veto from {rules.veto_confidence:.3g} on"
+        told = f"{summary}; vetoed by {veto.agent} at confidence {limit}{why}"
+        return Tally(False, opening, direction(before, opening), lines, told, veto=veto.agent)
+    doubted = [line for line in (*(vote.line for vote in side), *sure_against) if not _reputable(line, rules)]
+    summary += _doubts(doubted, rules)
+    total = math.fsum([vote.weight for vote in votes] + [line.weight for line in against])
+    share = math.fsum(vote.weight for vote in side) / total if total > 0 else 0.0
+    if total <= 0:
+        return rejected(f"{summary}; no weight behind it: every confidence or reputation is 0")
+    if name == "away" or share < rules.majority - TIE:
+        part = f"{share:.3g} of the weight {total:.3g} stands together, {rules.majority:.3g} of it is needed"
+        return rejected(f"{summary}; split: {part}")
+    value = merged(spec, side)
+    agreeing = [vote for vote in side if _agrees(vote.line, rules)]
+    sure = max((vote.line.confidence for vote in agreeing if vote.specialist), default=None)
+    alone = sure is not None and sure >= rules.specialist_confidence
+    if not alone and len(agreeing) < rules.agreeing:
+        have = "no specialist" if sure is None else f"its specialist at confidence {sure:.3g}"
+        need = f"a specialist at {rules.specialist_confidence:.3g} or {rules.agreeing} agreeing agents are needed"
+        told = f"{summary}; no quorum: {len(agreeing)} for it, {have}; {need}"
+        lacks = total > 0 and not newcomers
+        return Tally(False, value, direction(before, value), lines, told, lacks_quorum=lacks)
+    quorum = (
+        f"specialist quorum {rules.specialist_confidence:.3g}"
+        if alone
+        else f"{len(agreeing)} of {rules.agreeing} needed agree"
+    )
+    return Tally(True, value, direction(before, value), lines, f"{summary}; {quorum}", newcomers)
+
+
+def lines_of(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[TallyLine, ...]:
+    """One line for each eligible agent, by name, those that stayed silent too; after them the shadow agents that
+    voted, of those at most `SHADOWS`."""
+    eligible = [agent for agent in ballot.opened.eligible if not standing(agent).shadow]
+    shadows = sorted(agent for agent in ballot.casts if agent not in eligible)[:SHADOWS]
+    room = max(60, 6000 // max(1, len(eligible) + len(shadows)))
+    lines = []
+    for agent in (*eligible, *shadows):
+        held = standing(agent)
+        reputation = held.reputation
+        reputation = rounded(reputation) if math.isfinite(reputation) and reputation > 0 else 0.0
+        cast = ballot.casts.get(agent)
+        if cast is None:
+            lines.append(TallyLine(agent=agent, stance="silent", reputation=reputation, newcomer=held.newcomer))
+            continue
+        mute = cast.vote.stance == "abstain" or agent in shadows or held.newcomer
+        lines.append(
+            TallyLine(
+                agent=agent,
+                stance=cast.vote.stance,
+                value=cast.value,
+                shadow=agent in shadows,
+                newcomer=held.newcomer,
+                confidence=cast.vote.confidence,
+                reputation=reputation,
+                weight=0.0 if mute else _weight(reputation, cast.vote.confidence),
+                rationale=clip(cast.vote.rationale, min(room, 400)),
+            )
+        )
+    return tuple(lines)
+
+
+def _reputable(line: TallyLine, rules: Rules) -> bool:
+    return line.reputation >= rules.least_reputation
+
+
+def _agrees(line: TallyLine, rules: Rules) -> bool:
+    """Whether the line counts for a quorum of several: a newcomer's does beside a trusted one, at even odds or more."""
+    return _reputable(line, rules) and (line.weight > 0 or (line.newcomer and line.confidence >= 0.5))
+
+
+def _as_trusted(line: TallyLine) -> TallyLine:
+    """A newcomer's line with the weight that it would have."""
+    if not line.newcomer or line.stance not in ("propose", "for", "against"):
+        return line
+    return line.model_copy(update={"weight": _weight(line.reputation, line.confidence)})
+
+
+def _weight(reputation: float, confidence: float) -> float:
+    return min(reputation * confidence, 1e12)  # a finite sum of finitely many
+
+
+def _doubts(lines: Sequence[TallyLine], rules: Rules) -> str:
+    """Whose vote makes no quorum and no veto, and why."""
+    if not lines:
+        return ""
+    shown = ", ".join(f"{line.agent} {line.reputation:.3g}" for line in lines[:6])
+    more = f" and {len(lines) - 6} more" if len(lines) > 6 else ""
+    return f"; no quorum and no veto below a reputation of {rules.least_reputation:.3g}: {shown}{more}"
+
+
+def _summary(
+    ballot: Ballot,
+    before: Value,
+    side: Sequence[TallyLine],
+    against: Sequence[TallyLine],
+    others: Sequence[TallyLine] = (),
+) -> str:
+    """Who asked for what and why, and the weights on either side."""
+    proposers = [line for line in side if line.stance == "propose"]
+    lead = max(proposers, key=lambda line: (line.weight, line.agent), default=None)
+    who = lead.agent if lead else ballot.opened.opened_by
+    value = lead.value if lead else ballot.opened.proposal
+    now = f", now {show(before)}" if before is not None else ""
+    text = f"{who} {request_text(ballot.opened.actuator, value)}{now}"
+    if lead and lead.rationale:
+        text += f", because {clip(lead.rationale, 300)}"
+    backing = _weights([line for line in side if line.stance in ("propose", "for")])
+    rivals = f", {_weights(others)} for something else" if others else ""
+    return f"{text}; {backing or 'none'} for{rivals}, {_weights(against) or 'none'} against"
+
+
+def _weights(lines: Sequence[TallyLine]) -> str:
+    shown = ", ".join(f"{line.agent} {line.weight:.3g}" for line in lines[:6])
+    return shown + (f" and {len(lines) - 6} more" if len(lines) > 6 else "")

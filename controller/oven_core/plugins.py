@@ -1,0 +1,69 @@
+"""Plug-ins by entry points: agents, recipes, processes and more. Listing names imports none of them."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from oven_core.errors import ConfigError, UnknownNameError, reason
+
+
+def points(group: str) -> dict[str, EntryPoint]:
+    """Entry points of `oven.<group>` by name, in the order of their names."""
+    return {point.name: point for point in _installed(f"oven.{group}", tuple(sys.path))}
+
+
+@functools.lru_cache(maxsize=64)
+def _installed(group: str, _path: tuple[str, ...]) -> list[EntryPoint]:
+    """Kept, since it reads a file of every package that is installed. What is installed later is not seen."""
+    return sorted(entry_points(group=group), key=lambda point: point.name)
+
+
+def load(group: str, kind: str, name: str) -> Any:
+    """The object called `name`. Raises UnknownNameError with the nearest names, ConfigError when importing it fails."""
+    found = points(group)
+    if name not in found:
+        raise UnknownNameError(kind, name, found)
+    point = found[name]
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"the {kind} {name!r} ({point.value}) cannot be imported: {error}; "
+            'is its extra installed? `pip install "oven-controller[all]"` has everything'
+        ) from error
+
+
+def split_function(given: str) -> tuple[str, str] | None:
+    """(file, function) of what is written as FILE.py:FUNCTION; None for the name of an entry point."""
+    file, colon, function = given.rpartition(":")
+    return (file, function) if colon and file.endswith(".py") else None
+
+
+def load_function(group: str, kind: str, given: str, *, called: str, module: str) -> Callable[..., Any]:
+    """An entry point of `oven.<group>`, or the function of FILE.py:FUNCTION, whose file is imported as `module`.
+    `called` says whose it is, for messages. Raises ConfigError or UnknownNameError."""
+    place = split_function(given)
+    loaded = load(group, kind, given) if place is None else _from_file(called, module, *place)
+    if not callable(loaded):
+        raise ConfigError(f"{called} ({given}) is a {type(loaded).__name__}: it must be a function")
+    function: Callable[..., Any] = loaded
+    return function
+
+
+def _from_file(called: str, module: str, file: str, function: str) -> Any:
+    spec = spec_from_file_location(module, Path(file))
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{called}: {file} is not a Python file")
+    made = module_from_spec(spec)
+    sys.modules[module] = made  # what is defined in it can be pickled
+    try:
+        spec.loader.exec_module(made)
+        return getattr(made, function)
+    except Exception as error:
+        raise ConfigError(f"{called}: {file} cannot be used: {reason(error)}") from error

@@ -1,0 +1,165 @@
+"""The protocol as an AsyncAPI 3.0 document: who sends what on which subject, for any language.
+
+Made from the same models, subjects and permissions that the program runs on; `oven-controller schema --asyncapi` prints
+it, and docs/protocol/asyncapi.json is its output.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from pydantic.json_schema import models_json_schema
+
+from oven_core.protocol import messages
+from oven_core.protocol.messages import Message
+from oven_core.protocol.permissions import Role, permissions
+from oven_core.protocol.subjects import ASIDE, REQUESTS, SUBJECTS
+
+_PARAMETERS: Final = {
+    "run": "the run's name, 1 to 64 of A–Z a–z 0–9 _ -",
+    "agent": "the agent's name, which is the name of its key",
+    "operator": "the operator's name, which is the name of their key",
+    "member": "the committee member's name",
+    "id": "the id that its message carries",
+    "tick": "the tick that it closes",
+}
+_ROLES: Final[tuple[Role, ...]] = ("learner", "mesh", "agent", "member", "operator", "monitor")
+"""Those for whom operations are listed: the others are parts of the stack that nobody writes in another language."""
+_ASKED: Final = {request.name for request in REQUESTS}
+
+
+def asyncapi() -> dict[str, Any]:
+    """The document, in an order that does not change."""
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "Oven Controller",
+            "version": f"{messages.VERSION}.0.0",
+            "description": "Observations of a training run, votes on its actuators, decisions and receipts, in one "
+            "ordered log per run. docs/protocol.md has what a schema cannot say.",
+            "license": {"name": "Apache-2.0"},
+        },
+        "defaultContentType": "application/json",
+        "servers": {
+            "bus": {
+                "host": "127.0.0.1:{port}",
+                "protocol": "nats",
+                "description": "The server of a run; OVEN_URL says which. Set the client's inbox prefix to "
+                "`_INBOX_.<name>`: the server lets nobody subscribe to another.",
+                "variables": {"port": {"default": "4222"}},
+                "security": [{"$ref": "#/components/securitySchemes/nkey"}],
+            }
+        },
+        "channels": _channels(),
+        "operations": _operations(),
+        "components": {
+            "securitySchemes": {
+                "nkey": {"type": "asymmetricEncryption", "description": "an nkey seed (ed25519), one per name"}
+            },
+            "messages": {name: _message(name) for name in sorted(_models())},
+            "schemas": _schemas(),
+        },
+    }
+
+
+def _models() -> dict[str, type[Message]]:
+    """Every message that stands on a subject of its own, by name."""
+    logged = [model for subject in SUBJECTS for model in subject.carries]
+    asked = [model for request in REQUESTS for model in (request.asks, request.answers)]
+    return {model.__name__: model for model in (*logged, *(aside.carries for aside in ASIDE), *asked)}
+
+
+def _channels() -> dict[str, Any]:
+    channels = {}
+    for subject in SUBJECTS:
+        channels[subject.kind] = _channel(subject.address("{run}", f"{{{subject.last}}}"), subject.carries)
+    for aside in ASIDE:
+        channels[aside.kind] = _channel(aside.pattern("{run}"), (aside.carries,))
+    for request in REQUESTS:
+        channels[request.name] = _channel(request.address, (request.asks,))
+        channels[f"{request.name}.reply"] = {"address": None, "messages": _carried((request.answers,))}
+    return channels
+
+
+def _channel(address: str, models: tuple[type[Message], ...]) -> dict[str, Any]:
+    channel: dict[str, Any] = {"address": address, "messages": _carried(models)}
+    names = re.findall(r"{(\w+)}", address)
+    if names:
+        channel["parameters"] = {name: {"description": _PARAMETERS[name]} for name in names}
+    return channel
+
+
+def _carried(models: tuple[type[Message], ...]) -> dict[str, Any]:
+    return {model.__name__: {"$ref": f"#/components/messages/{model.__name__}"} for model in models}
+
+
+def _message(name: str) -> dict[str, Any]:
+    model = _models()[name]
+    message: dict[str, Any] = {
+        "name": name,
+        "summary": " ".join((model.__doc__ or "").split()),
+        "payload": {"$ref": f"#/components/schemas/{name}"},
+    }
+    subject = next((subject for subject in SUBJECTS if model in subject.carries), None)
+    headers: dict[str, Any] = {}
+    if subject is not None:
+        headers["traceparent"] = {"type": "string", "description": "W3C trace context, if there is one"}
+    if subject is not None and subject.signed:
+        headers["Oven-Signature"] = {
+            "type": "string",
+            "description": "ed25519, base64; docs/protocol.md says over what",
+        }
+    if headers:
+        message["headers"] = {"type": "object", "properties": headers}
+    return message
+
+
+def _schemas() -> dict[str, Any]:
+    modes = [(model, "validation") for _, model in sorted(_models().items())]
+    _, found = models_json_schema(modes, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+    return dict(sorted(found["$defs"].items()))
+
+
+def _operations() -> dict[str, Any]:
+    operations: dict[str, Any] = {}
+    for role in _ROLES:
+        allowed = permissions(role, "NAME", "RUN")
+        for action, verb in (("send", "publish"), ("receive", "subscribe")):
+            for name, channel in _channels().items():
+                address = channel["address"]
+                answers = action == "receive" and name in _ASKED  # a watcher of everything hears requests, too
+                patterns = [subject for subject in allowed[verb]["allow"] if not (answers and subject.endswith(">"))]
+                if address is None or not _may(patterns, address) or address in allowed[verb].get("deny", ()):
+                    continue
+                operation: dict[str, Any] = {
+                    "action": action,
+                    "channel": {"$ref": f"#/channels/{_escaped(name)}"},
+                    "tags": [{"name": role}],
+                }
+                if name in _ASKED:
+                    operation["reply"] = {"channel": {"$ref": f"#/channels/{_escaped(name + '.reply')}"}}
+                operations[f"{role}.{action}.{name}"] = operation
+    return operations
+
+
+def _may(allowed: list[str], address: str) -> bool:
+    """Whether a permission covers the subjects of an address, its name standing for the role's own."""
+    subject = address.replace("{run}", "RUN")
+    own = re.sub(r"{(agent|operator|member)}", "NAME", subject)
+    every = re.sub(r"{\w+}", "*", subject)
+    return any(_covers(pattern, subject) for pattern in allowed for subject in (own, every))
+
+
+def _covers(pattern: str, subject: str) -> bool:
+    wanted, given = pattern.split("."), subject.split(".")
+    for at, token in enumerate(wanted):
+        if token == ">":
+            return at < len(given)
+        if at >= len(given) or (token != "*" and token != given[at]):
+            return False
+    return len(wanted) == len(given)
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")

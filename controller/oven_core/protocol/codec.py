@@ -1,0 +1,62 @@
+"""Decoding of messages: which may stand on which subject, and the reason why bytes are not a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from oven_core.protocol.messages import LogMessage, Message
+from oven_core.protocol.subjects import BY_KIND, REQUESTS, SUBJECTS
+
+
+def _any_of(models: Iterable[type[Message]]) -> TypeAdapter[Any]:
+    """Reads any of them, told apart by `type`."""
+    one_of: Any = Annotated[reduce(or_, models), Field(discriminator="type")]
+    return TypeAdapter(one_of)
+
+
+_LOGGED: Final[TypeAdapter[LogMessage]] = _any_of(model for subject in SUBJECTS for model in subject.carries)
+_ASKED: Final = _any_of(model for request in REQUESTS for model in (request.asks, request.answers))
+
+Fault: TypeAlias = Literal["malformed", "version", "misplaced", "unsigned", "signature"]
+"""Why an entry of the log counts for nothing: no message, one of another version, one on a subject that does not carry
+it, one without a signature where one is needed, one whose signature does not hold."""
+
+
+class Malformed(BaseModel):
+    """What could not be read, and why. Readers skip it and count it; it never becomes a value."""
+
+    model_config = ConfigDict(frozen=True)
+
+    reason: str
+    fault: Fault = "malformed"
+
+
+def decode(subject_kind: str, data: bytes) -> LogMessage | Malformed:
+    """The message in `data`, or why there is none. Pure: every replica judges alike."""
+    try:
+        body = _LOGGED.validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        fault: Fault = "version" if first["loc"][-1:] == ("v",) else "malformed"
+        return Malformed(reason=f"{where}: {first['msg']}", fault=fault)
+    subject = BY_KIND.get(subject_kind)
+    if subject is None or not isinstance(body, subject.carries):
+        reason = f"a {body.type} does not belong on the subject {subject_kind!r}"
+        return Malformed(reason=reason, fault="misplaced")
+    return body
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of all bodies, by class name under `$defs`."""
+    return _LOGGED.json_schema()
+
+
+def service_schema() -> dict[str, Any]:
+    """The same for requests and answers."""
+    return _ASKED.json_schema()

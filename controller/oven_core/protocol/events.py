@@ -1,0 +1,143 @@
+"""One entry of the log: its place in the order, where it stood, when it was stored, and the message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic_core import from_json
+
+from oven_core.protocol import names
+from oven_core.protocol.codec import Malformed, decode
+from oven_core.protocol.history_requests import LoggedEvent
+from oven_core.protocol.messages import LogMessage
+
+MESSAGE_ID, SIGNATURE = "Nats-Msg-Id", "Oven-Signature"
+_DATA = ', "data": '
+
+
+UNKNOWN = datetime.min.replace(tzinfo=UTC)
+"""When an event was stored that was heard live: the log alone could say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An entry of the log, read once; a body that is not a message is Malformed."""
+
+    seq: int
+    subject: str
+    data: bytes
+    time: datetime
+    body: LogMessage | Malformed
+    traceparent: str = field(default="", compare=False, repr=False)
+    """The trace context that it came with, if any: no part of what was said, and in no line."""
+    message_id: str = ""
+    signature: str = ""
+    """As they came: `signing.Keyring` says what the signature is worth."""
+
+    @classmethod
+    def read(
+        cls,
+        seq: int,
+        subject: str,
+        data: bytes,
+        time: datetime,
+        traceparent: str = "",
+        *,
+        message_id: str = "",
+        signature: str = "",
+    ) -> Event:
+        """The event of these bytes, decoded and not yet verified."""
+        return cls(seq, subject, data, time, decode(names.kind(subject), data), traceparent, message_id, signature)
+
+    @classmethod
+    def carried(
+        cls,
+        seq: int,
+        subject: str,
+        data: bytes,
+        time: datetime,
+        headers: Mapping[str, str] | None,
+        traceparent: str = "",
+    ) -> Event:
+        """With the message id and the signature that its headers carry."""
+        identity, signature = _header(headers, MESSAGE_ID), _header(headers, SIGNATURE)
+        return cls.read(seq, subject, data, time, traceparent, message_id=identity, signature=signature)
+
+    @property
+    def author(self) -> str:
+        """The last token of its subject, as `names.author` has it."""
+        return names.author(self.subject)
+
+    def line(self) -> str:
+        """One line of `log --json` and of log.jsonl. The message's own bytes stand in it untouched, as the last field,
+        so that an exported log replays byte for byte; where they hold a line break, which in JSON is white space, `raw`
+        has them as they are. What is no message has its bytes as a string (PEP 383), and the reason beside them."""
+        head: dict[str, Any] = {
+            "seq": self.seq,
+            "time": self.time.astimezone(UTC).isoformat(),
+            "subject": self.subject,
+            "id": self.message_id,
+            "signature": self.signature,
+        }
+        text = self.data.decode(errors="surrogateescape")
+        if isinstance(self.body, Malformed):
+            head["type"] = "Malformed"
+            data = json.dumps({"fault": self.body.fault, "reason": self.body.reason, "raw": text})
+        else:
+            head["type"], data = self.body.type, text.replace("\r", " ").replace("\n", " ")
+            if data != text:
+                head["raw"] = text
+        return json.dumps(head)[:-1] + _DATA + data + "}"
+
+    @classmethod
+    def from_line(cls, line: str) -> Event:
+        """The event as it stood in the log, not yet verified. Raises ValueError on a line that `line` did not write,
+        e.g. one that was cut."""
+        line = line.strip()
+        head, found, data = line.partition(_DATA)
+        if not found or not data.endswith("}"):
+            raise ValueError(f"not a line of an exported log: {line[:80]!r}")
+        entry = from_json(head + "}")
+        raw = entry.get("raw", data[:-1])
+        if entry["type"] == "Malformed":
+            raw = json.loads(raw)["raw"]
+        return cls.read(
+            entry["seq"],
+            entry["subject"],
+            raw.encode(errors="surrogateescape"),
+            datetime.fromisoformat(entry["time"]),
+            message_id=entry["id"],
+            signature=entry["signature"],
+        )
+
+    def logged(self) -> LoggedEvent:
+        """What `history` answers."""
+        try:
+            body = self.data.decode()
+        except UnicodeDecodeError:
+            body = ""
+        return LoggedEvent(
+            seq=self.seq,
+            time=self.time.astimezone(UTC).isoformat(),
+            subject=self.subject,
+            id=self.message_id,
+            signature=self.signature,
+            body=body,
+        )
+
+    @classmethod
+    def from_logged(cls, entry: LoggedEvent) -> Event:
+        """The event of a `history` answer, byte for byte, not yet verified."""
+        time = datetime.fromisoformat(entry.time)
+        data = entry.body.encode()
+        return cls.read(entry.seq, entry.subject, data, time, message_id=entry.id, signature=entry.signature)
+
+
+def _header(headers: Mapping[str, str] | None, name: str) -> str:
+    """Empty for one that nobody here would write: whatever an agent puts there must pass through JSON."""
+    value = (headers or {}).get(name, "")
+    return value if len(value) <= 256 and value.isascii() and value.isprintable() else ""

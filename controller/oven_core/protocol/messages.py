@@ -1,0 +1,440 @@
+"""The messages of a run's log. JSON on the wire; `oven-controller schema` prints the JSON Schema.
+
+Rules that hold for all of them, and for requests (committee_requests, graph_requests, history_requests): frozen; no
+timestamps or trace ids in bodies (headers carry those); computed floats rounded to nine significant digits, so that
+replicas on different machines write the same bytes; NaN and infinities as the strings "NaN", "Infinity", "-Infinity";
+unknown fields ignored; an unknown schema version refused. The sender of an agent's or an operator's message is the last
+token of its subject, never a field, so that it cannot be forged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+
+from oven_core.protocol.rules import Rules
+
+VERSION: Final = 1
+
+
+def _nine_digits(value: float) -> float:
+    return float(f"{value:.9g}")
+
+
+_NOT_FINITE: Final = WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]})
+
+
+def _metrics(values: dict[str, float], info: ValidationInfo) -> dict[str, float]:
+    """Rounded by who measured them: a reader takes them as they stand, at a quarter of the time."""
+    return values if info.mode == "json" else {name: _nine_digits(value) for name, value in values.items()}
+
+
+def is_default(value: object) -> bool:
+    """Such a field is on the wire only where it says something, so a run without trials has the bytes that it had."""
+    return not value
+
+
+Real: TypeAlias = Annotated[float, AfterValidator(_nine_digits), _NOT_FINITE]
+Confidence: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(_nine_digits)]
+Metrics: TypeAlias = Annotated[dict[str, Annotated[float, _NOT_FINITE]], AfterValidator(_metrics)]
+Value: TypeAlias = Real | str | dict[str, Real] | None
+"""A scalar's number, a choice's name, a simplex's shares, an action's argument (the rollback's tick) or nothing."""
+Effect: TypeAlias = Literal["setting", "measures", "copies", "moves_weights", "ends_or_holds", "at_end"]
+"""What a change of an actuator is to the training: a setting of it; a measurement of it; a copy of it; another state of
+the weights; its end or a pause; a choice of what it ends with, of which nothing shows before."""
+
+
+class Message(BaseModel):
+    """The base of everything that is sent over the bus."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+
+    v: Literal[1] = Field(default=VERSION, description="schema version")
+
+    def wire(self) -> bytes:
+        """Its bytes on the bus: JSON, the fields in their order."""
+        return self.model_dump_json().encode()
+
+
+class ActuatorSpec(BaseModel):
+    """A knob that the learner announces, and what a change of it means to the run. Part of RunStarted."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+
+    name: str = Field(description="dotted, e.g. optimizer.lr_scale")
+    kind: Literal["scalar", "choice", "simplex", "action"]
+    scale: Literal["linear", "log"] = Field(default="linear", description="on which values merge; scalars only")
+    unit: str = Field(default="", description='e.g. "× the user\'s schedule"')
+    low: Real | None = Field(default=None, description="least value; scalars, and each share of a simplex")
+    high: Real | None = Field(default=None, description="greatest value")
+    choices: tuple[str, ...] = Field(default=(), description="a choice's values, or a simplex's components")
+    value: Value = Field(default=None, description="the value now, read back from the trainer")
+    risky: bool = Field(default=False, description="the learner snapshots before it applies a change")
+    effect: Effect = Field(
+        default="setting",
+        description="what a change is to the training: a setting of it; a measurement of it; a copy of it; another "
+        "state of the weights (a rollback, its undoing); its end or a pause; a choice of what it ends with. Only an "
+        "action is anything but a setting, and only a choice has the effect at_end",
+    )
+    moves_own_metric: bool = Field(
+        default=False,
+        description="a change moves the metric by which it would be judged, as the reward's weights move the reward: a "
+        "held-out metric judges it, and without one agents do not turn it",
+    )
+
+    scales_rate: bool = Field(
+        default=False,
+        exclude_if=is_default,
+        description="it multiplies the learning rate: what a change shows after few steps misleads, so that a trial "
+        "reads a copy whose rate has cooled down",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.effect == "at_end" and self.kind != "choice":
+            raise ValueError(f"{self.name} is a {self.kind} with the effect 'at_end', which only a choice has")
+        if self.effect not in ("setting", "at_end") and self.kind != "action":
+            raise ValueError(
+                f"{self.name} is a {self.kind} with the effect {self.effect!r}; only an action has another effect than "
+                "'setting'"
+            )
+        if self.moves_own_metric and not self.has_outcome:
+            raise ValueError(
+                f"{self.name} has the effect {self.effect!r}, which no metric judges, and moves_own_metric; leave one "
+                "of them out"
+            )
+        return self
+
+    @property
+    def intervenes(self) -> bool:
+        """Whether it leaves the training other than it was; a measurement, a copy or a choice for the end does not."""
+        return self.effect not in ("measures", "copies", "at_end")
+
+    @property
+    def moves_weights(self) -> bool:
+        """Whether what was measured before a change describes other weights."""
+        return self.effect == "moves_weights"
+
+    @property
+    def has_outcome(self) -> bool:
+        """Whether a metric can judge a change of it. None is moved by a choice for the end: it is never tried on a
+        branch, withheld or scored."""
+        return self.effect in ("setting", "moves_weights")
+
+
+class MetricSpec(BaseModel):
+    """A gauge that the learner means to publish. Part of RunStarted."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    unit: str = ""
+    better: Literal["up", "down", "neither"] = "neither"
+    held_out: bool = Field(default=False, description="measured on data that the run never trains on")
+    ceiling: Real | None = Field(default=None, description="the best value that can be reached, if one is known")
+
+
+class Horizon(BaseModel):
+    """How far the run goes; `progress` in observations is measured against it. Part of RunStarted."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    max_steps: int | None = Field(default=None, description="optimizer steps")
+    seconds: float | None = Field(default=None, description="wall clock")
+    charge_rollbacks: bool = Field(
+        default=False,
+        description="the run ends after max_steps gradient steps, those that rollbacks threw away included, so that "
+        "runs can be compared at equal cost; false: it ends when step has reached max_steps",
+    )
+
+    @property
+    def known(self) -> bool:
+        """Whether the run has an end, so that `progress` says anything."""
+        return self.max_steps is not None or self.seconds is not None
+
+
+class LogMessage(Message):
+    """What can stand in a run's log; oven_core.protocol.subjects says where."""
+
+    if TYPE_CHECKING:
+        type: str  # each class has its own name here, after the fields of its base
+
+
+class LearnerMessage(LogMessage):
+    """What the learner says carries (incarnation, n): its message id, and what readers skip duplicates by."""
+
+    incarnation: int = Field(ge=1, description="counts the learner's starts in this run")
+    n: int = Field(ge=0, description="counts the messages of one incarnation")
+
+
+class RunStarted(LearnerMessage):
+    """learner → all. The first event of an incarnation."""
+
+    type: Literal["RunStarted"] = "RunStarted"
+    recipe: str
+    training: str = Field(
+        default="1",
+        min_length=1,
+        description="which training of the learner's script this is, counted from 1 in the order in which they first "
+        "began, or as the script names it: another training has other weights, data and settings",
+    )
+    tick: int = Field(default=0, ge=0, description="ticks already counted by earlier incarnations")
+    step: int = Field(default=0, ge=0, description="optimizer step that the learner starts from")
+    horizon: Horizon = Horizon()
+    actuators: tuple[ActuatorSpec, ...] = ()
+    metrics: tuple[MetricSpec, ...] = ()
+    unmeasured: dict[str, str] = Field(
+        default_factory=dict, description="metric that is not announced → what it needs, in words"
+    )
+    rules: Rules = Rules()
+    lockstep: bool = Field(default=False, description="the learner waits for StepClosed at every tick")
+    mesh_code: str = Field(
+        default="", description="hash of the mesh's sources; a replica with another refuses to publish"
+    )
+    versions: dict[str, str] = Field(default_factory=dict, description="package → version")
+    reputations: dict[str, Real] = Field(
+        default_factory=dict, description="agent → weight at the start; 1 where absent"
+    )
+    keys: dict[str, str] = Field(
+        default_factory=dict,
+        description="who signs (learner, mesh, each operator's name) → ed25519 public key, base64; empty: nobody does",
+    )
+    trials: str = Field(
+        default="",
+        exclude_if=is_default,
+        description="the held-out metric by which the learner compares the arms of a trial; absent: it can make none",
+    )
+
+
+class RunEnded(LearnerMessage):
+    """learner → all. The last event of an incarnation that ended in order."""
+
+    type: Literal["RunEnded"] = "RunEnded"
+    reason: Literal["completed", "stopped", "failed"]
+    detail: str = ""
+    tick: int
+    step: int
+    metrics: dict[str, Real] = Field(default_factory=dict, description="held-out metrics at the end")
+    lockstep_timeouts: int = Field(default=0, description="above 0 the run is not repeatable")
+    dropped_observations: int = Field(default=0, description="lost while the bus was away and the buffer full")
+
+
+class Observation(LearnerMessage):
+    """learner → agents, mesh, monitors. The gauges of one tick; a metric that was not measured is absent."""
+
+    type: Literal["Observation"] = "Observation"
+    tick: int = Field(ge=0, description="never decreases")
+    step: int = Field(ge=0, description="optimizer step; goes back after a rollback")
+    progress: Real = Field(ge=0, le=1, description="max(step / max_steps, elapsed / time budget)")
+    metrics: Metrics
+
+
+class AgentStatus(LogMessage):
+    """agent → mesh, monitors."""
+
+    type: Literal["AgentStatus"] = "AgentStatus"
+    state: Literal["joined", "done", "cannot_fire", "notice", "left"]
+    tick: int = Field(default=0, ge=0, description="the newest tick that the agent has dealt with")
+    seen: str = Field(default="", description="the newest ballot that the agent has dealt with")
+    version: str = ""
+    needs: tuple[str, ...] = Field(default=(), description="metrics, as patterns")
+    moves: tuple[str, ...] = Field(default=(), description="actuators that it may propose for")
+    speciality: tuple[str, ...] = Field(default=(), description="actuators for which it alone can be a quorum")
+    shadow: bool = Field(default=False, description="its votes are logged and scored, and do not count")
+    reason: str = Field(default="", max_length=2000, description="why it cannot fire, or left; a notice's text")
+
+
+class NextPlan(BaseModel):
+    """Another plan for what the agent saw, which a trial may measure beside the one that it proposes. Part of Vote."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+
+    remedy: str = Field(default="", max_length=64, description="its node in the knowledge graph")
+    changes: dict[Annotated[str, Field(max_length=120)], Value] = Field(
+        min_length=1, max_length=8, description="actuator → what to set, in the order in which it is carried out"
+    )
+    confidence: Confidence = Field(description="probability that it beats doing nothing")
+
+
+class Vote(LogMessage):
+    """agent → mesh, monitors. The last vote of an agent on a ballot counts."""
+
+    type: Literal["Vote"] = "Vote"
+    actuator: str
+    ballot: str = Field(default="", description="the ballot meant; empty: whichever is open, or a new one")
+    stance: Literal["propose", "for", "against", "abstain"]
+    value: Value = Field(default=None, description="what is proposed")
+    tick: int = Field(ge=0, description="the newest tick in the window that the vote rests on")
+    target: str = Field(default="", description="metric that should improve")
+    expected_change: Real = Field(default=0.0, description="of the target, in its unit, within the horizon")
+    horizon: int = Field(default=0, ge=0, description="ticks until the change should show")
+    confidence: Confidence = Field(description="probability of beating doing nothing")
+    rationale: str = Field(default="", max_length=2000, description="one sentence with its figures")
+    evidence: tuple[str, ...] = Field(default=(), max_length=32, description="e.g. paths in the knowledge graph")
+    plan: tuple[str, ...] = Field(
+        default=(),
+        max_length=8,
+        description="actuators that the agent wants to change together, this one among them: all are adopted or none",
+    )
+    otherwise: tuple[NextPlan, ...] = Field(
+        default=(),
+        max_length=2,
+        exclude_if=is_default,
+        description="what the agent would try next, the best first: further arms where a trial measures the proposal, "
+        "else without effect; on the first vote of a plan",
+    )
+
+
+class BallotOpened(LogMessage):
+    """mesh → agents, monitors."""
+
+    type: Literal["BallotOpened"] = "BallotOpened"
+    id: str
+    actuator: str
+    proposal: Value
+    opened_by: str
+    tick: int
+    closes_at_tick: int
+    eligible: tuple[str, ...] = Field(description="frozen at opening; sorted")
+
+
+class TallyLine(BaseModel):
+    """One agent's part in a decision."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+
+    agent: str
+    stance: Literal["propose", "for", "against", "abstain", "silent"]
+    value: Value = None
+    shadow: bool = Field(default=False, description="logged and scored, and did not count: its weight is 0")
+    newcomer: bool = Field(
+        default=False,
+        description="on probation: without weight, unless newcomers alone are for it and a person is asked",
+    )
+    confidence: Real = 0.0
+    reputation: Real = 1.0
+    weight: Real = Field(default=0.0, description="reputation × confidence")
+    rationale: str = ""
+
+
+class Decision(LogMessage):
+    """mesh → learner, monitors. The learner carries out what is adopted, and nothing else.
+
+    `advised`: it passed, and an operator may approve it. `withheld`: it passed, and is left undone as a control.
+    `tried`: a trial measures it first, and its receipt says whether it was kept.
+    """
+
+    type: Literal["Decision"] = "Decision"
+    id: str = Field(description="closing sequence in 12 digits, a dash, a two-digit index")
+    ballot: str
+    actuator: str
+    verdict: Literal["adopted", "rejected", "advised", "withheld", "tried"]
+    value: Value = Field(description="what to set; on a rejected ballot what was asked for")
+    before: Value = Field(default=None, description="the effective value that the mesh knew of")
+    reason: str
+    tally: tuple[TallyLine, ...]
+    tick: int = Field(description="the mesh's tick at closing")
+    apply_at_tick: int
+    expires_at_tick: int = Field(
+        description="after this tick the learner leaves it undone; of advice: the last tick at which it can be approved"
+    )
+    snapshot_first: bool = Field(default=False, description="the change is risky: the learner snapshots before it")
+    target: str = Field(default="", description="the metric by which its outcome will be judged; empty: none was named")
+    expected_change: Real = Field(default=0.0, description="of the target, as the leading proposal forecast it")
+    horizon: int = Field(default=0, ge=0, description="ticks after its receipt in which the change should show")
+    command: str = Field(default="", description="the operator's command behind it (set, approve)")
+    of: str = Field(default="", description="the advised decision that an approval carries out")
+    plan: tuple[str, ...] = Field(
+        default=(),
+        description="actuators that were adopted with it at this tick, itself among them: all are carried out or none",
+    )
+
+
+class Receipt(LearnerMessage):
+    """learner → mesh, agents, monitors. What became of an adopted decision, read back from the trainer; or of a command
+    that went straight to the learner (hold, resume, stop), which no decision stands behind."""
+
+    type: Literal["Receipt"] = "Receipt"
+    decision_id: str = Field(
+        default="",
+        description="empty on a command's receipt, where the learner held itself, and where it says which weights "
+        "the run ended with (run.best)",
+    )
+    command: str = Field(default="", description="the operator's command that it answers, if it answers one")
+    actuator: str
+    status: Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]
+    before: Value = None
+    after: Value = None
+    tick: int
+    step: int
+    reason: str = ""
+
+
+class OutcomeLine(BaseModel):
+    """One voter's score in an outcome."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+
+    agent: str
+    stance: Literal["propose", "for", "against"]
+    shadow: bool = False
+    confidence: Real
+    success: Real = Field(description="0..1: how far the change beat what this agent has to be held against")
+    merit: Real = Field(description="−1..1, what moved its reputation")
+    before: Real = Field(description="its reputation before")
+    after: Real = Field(description="its reputation from now on")
+
+
+class Outcome(LogMessage):
+    """mesh → agents, kg, monitors. What the target metric did after a receipt, against the forecast; of a withheld
+    decision, what it did without."""
+
+    type: Literal["Outcome"] = "Outcome"
+    decision_id: str
+    actuator: str
+    target: str = Field(description="the metric that it was judged by")
+    withheld: bool = Field(default=False, description="a control: nothing was changed")
+    scored: bool = Field(description="whether it says anything; `reason` has why not")
+    reason: str
+    from_tick: int = Field(description="of the receipt")
+    tick: int = Field(description="the mesh's tick when the window closed")
+    before: Real | None = Field(default=None, description="the target's mean before")
+    after: Real | None = Field(default=None, description="and after")
+    samples: tuple[int, int] = Field(default=(0, 0), description="measurements before and after")
+    gain: Real | None = Field(default=None, description="after − before, in the metric's better direction")
+    forecast: Real | None = Field(default=None, description="of the leading proposal, in the same direction")
+    noise: Real | None = Field(default=None, description="standard error of the gain")
+    control: Real | None = Field(
+        default=None, description="mean gain of the withheld decisions that it is held against"
+    )
+    beat: Real | None = Field(
+        default=None, description="0..1: how probably it beat doing nothing; what confidences are held against"
+    )
+    charge: bool = Field(
+        default=False,
+        description="clear harm, charged to all who carried changes since the target was well: `decision_id` is this "
+        "outcome's own id, and `actuator` is empty",
+    )
+    measured: bool = Field(
+        default=False,
+        exclude_if=is_default,
+        description="a trial measured it: `before` is the control's reading and `after` the change's, after the same "
+        "steps, `noise` the standard error of their paired difference",
+    )
+    lines: tuple[OutcomeLine, ...] = ()
+
+
+class StepClosed(LogMessage):
+    """mesh → learner, in lockstep: every live agent whose votes count is done with the tick, and no ballot is open."""
+
+    type: Literal["StepClosed"] = "StepClosed"
+    tick: int

@@ -1,0 +1,120 @@
+"""Addresses of single subjects, names of streams, and the rule for names that go into them."""
+
+from __future__ import annotations
+
+import re
+
+from oven_core.errors import ConfigError
+
+NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+
+
+def checked(kind: str, name: str) -> str:
+    """`name` itself, if it can be a subject token and does not read as an option; otherwise ConfigError with the
+    rule."""
+    if not NAME.fullmatch(name) or name.startswith("-"):
+        raise ConfigError(f"{kind} {name!r} is not a usable name: use 1 to 64 of A–Z a–z 0–9 _ -, and - not in front")
+    return name
+
+
+class Subjects:
+    """The subjects of one run. An agent's or operator's name is a token, so the server's permissions can hold it."""
+
+    def __init__(self, run: str) -> None:
+        base = f"oven.{checked('run', run)}"
+        self.base = base
+        self.run = f"{base}.run"
+        self.observation = f"{base}.observation"
+        self.receipt = f"{base}.receipt"
+        self.branch = f"{base}.branch"
+        self.history = f"{base}.history"
+        self.completions = f"{base}.completions"
+        """Sampled groups of completions; in no log."""
+        self.stored_completions = f"{base}.completions.stored"
+        """Where those that are kept are asked for."""
+        self.all = f"{base}.>"
+
+    def history_of(self, replica: str) -> str:
+        """The same answered by one mesh replica alone: whether that one is there."""
+        return f"{self.history}.{replica}"
+
+    def agent(self, name: str) -> str:
+        """Where an agent says how it is (AgentStatus)."""
+        return f"{self.base}.agent.{name}"
+
+    def vote(self, name: str) -> str:
+        """Where an agent votes."""
+        return f"{self.base}.vote.{name}"
+
+    def alert(self, name: str) -> str:
+        """Where an agent says which symptoms it sees."""
+        return f"{self.base}.alert.{name}"
+
+    def ballot(self, ballot_id: str) -> str:
+        """Where the ballot of this id is opened."""
+        return f"{self.base}.ballot.{ballot_id}"
+
+    def decision(self, decision_id: str) -> str:
+        """Where the decision of this id stands."""
+        return f"{self.base}.decision.{decision_id}"
+
+    def trial(self, trial_id: str) -> str:
+        """Where the trial of this id is ordered."""
+        return f"{self.base}.trial.{trial_id}"
+
+    def step(self, tick: int | str) -> str:
+        """Where the mesh closes this tick, in lockstep."""
+        return f"{self.base}.step.{tick}"
+
+    def outcome(self, decision_id: str) -> str:
+        """Where this decision's outcome stands."""
+        return f"{self.base}.outcome.{decision_id}"
+
+    def answer(self, answer_id: str) -> str:
+        """Where the mesh answers this command of an operator."""
+        return f"{self.base}.answer.{answer_id}"
+
+    def operator(self, name: str) -> str:
+        """Where an operator commands."""
+        return f"{self.base}.operator.{name}"
+
+
+def reward(member: str) -> str:
+    """Where a remote committee member is asked for scores."""
+    return f"oven.reward.{checked('member', member)}"
+
+
+def probe(member: str) -> str:
+    """Where a remote committee member is asked whether it could judge with another model."""
+    return f"oven.probe.{checked('member', member)}"
+
+
+def kg(endpoint: str) -> str:
+    """An endpoint of the prior service: diagnose, judge, info."""
+    return f"oven.kg.{endpoint}"
+
+
+def log_stream(run: str) -> str:
+    """The stream that is the run's log."""
+    return f"OVEN-{run}"
+
+
+def votes_stream(run: str) -> str:
+    """The stream that agents write to, and the log sources from."""
+    return f"OVEN-VOTES-{run}"
+
+
+def completions_stream(run: str) -> str:
+    """The stream that keeps sampled completions, apart from the log."""
+    return f"OVEN-COMPLETIONS-{run}"
+
+
+def author(subject: str) -> str:
+    """The last token: the agent's or the operator's name, or a decision's id."""
+    return subject.rsplit(".", 1)[-1]
+
+
+def kind(subject: str) -> str:
+    """The token after the run: "vote", "observation", …"""
+    parts = subject.split(".", 3)
+    return parts[2] if len(parts) > 2 else ""

@@ -1,0 +1,189 @@
+"""Two tables: the log's subjects (what each carries, who writes it, who may read it), and requests.
+
+Everything else that has to know follows from these two tables: what a subject may carry
+(oven_core.protocol.codec), who signs (oven_core.security.signing), the server's permissions
+(oven_core.protocol.permissions), both streams (oven_core.bus.streams), AsyncAPI and the tables in the docs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from oven_core.protocol.alerts import Alert
+from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
+from oven_core.protocol.committee_requests import ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
+from oven_core.protocol.completion_messages import CompletionsBatch, CompletionsRequest, SampledGroup
+from oven_core.protocol.graph_requests import (
+    Curriculum,
+    CurriculumRequest,
+    DiagnoseRequest,
+    Diagnosis,
+    GraphInfo,
+    GraphInfoRequest,
+    GraphQuery,
+    Judgement,
+    JudgeRequest,
+    OutcomeReport,
+    OutcomeTaken,
+    PartTaken,
+    QueryAnswer,
+    RequestPart,
+    TokenPrior,
+    TokenPriorRequest,
+)
+from oven_core.protocol.history_requests import HistoryBatch, HistoryRequest
+from oven_core.protocol.messages import (
+    AgentStatus,
+    BallotOpened,
+    Decision,
+    LearnerMessage,
+    LogMessage,
+    Message,
+    Observation,
+    Outcome,
+    Receipt,
+    RunEnded,
+    RunStarted,
+    StepClosed,
+    Vote,
+)
+from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand, OperatorKey
+from oven_core.protocol.trial_messages import BranchObservation, TrialEnded, TrialStarted
+
+Writer = Literal["learner", "mesh", "agent", "operator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A kind of subject of the log, `oven.<run>.<kind>` or `oven.<run>.<kind>.<last>`."""
+
+    kind: str
+    carries: tuple[type[LogMessage], ...]
+    writer: Writer
+    """The role that writes it. Learner and mesh sign; an operator signs under the name at the subject's end; what
+    agents write is unsigned and goes through the votes stream, because the server holds them to their names."""
+    last: str = ""
+    """What the last token is: the writer's name, or the message's id or tick. Empty: there is none."""
+    agents: bool = False
+    """Whether agents may subscribe. Operators and monitors may subscribe to everything."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a row from which no permission, no signer or no message would follow."""
+        if self.writer not in get_args(Writer):
+            raise ValueError(f"the subject {self.kind!r} has no writer; it is one of {', '.join(get_args(Writer))}")
+        if not self.carries:
+            raise ValueError(f"the subject {self.kind!r} carries no message")
+
+    @property
+    def signed(self) -> bool:
+        """Whether its events carry a signature."""
+        return self.writer != "agent"
+
+    def pattern(self, run: str) -> str:
+        """Every subject of the kind in one run."""
+        return f"oven.{run}.{self.kind}" + (".*" if self.last else "")
+
+    def address(self, run: str, last: str) -> str:
+        """One subject of the kind."""
+        return f"oven.{run}.{self.kind}" + (f".{last}" if self.last else "")
+
+
+SUBJECTS: Final = (
+    Subject("run", (RunStarted, RunEnded, ActuatorAnnounced, PromptsInjected), "learner", agents=True),
+    Subject("observation", (Observation,), "learner", agents=True),
+    Subject("agent", (AgentStatus,), "agent", last="agent", agents=True),
+    Subject("vote", (Vote,), "agent", last="agent"),
+    Subject("alert", (Alert,), "agent", last="agent", agents=True),
+    Subject("ballot", (BallotOpened,), "mesh", last="id", agents=True),
+    Subject("decision", (Decision,), "mesh", last="id", agents=True),
+    Subject("receipt", (Receipt,), "learner", agents=True),
+    Subject("outcome", (Outcome,), "mesh", last="id", agents=True),
+    Subject("trial", (TrialStarted,), "mesh", last="id", agents=True),
+    Subject("branch", (BranchObservation, TrialEnded), "learner", agents=True),
+    Subject("operator", (OperatorCommand, OperatorKey), "operator", last="operator"),
+    Subject("answer", (CommandAnswer,), "mesh", last="id"),
+    Subject("step", (StepClosed,), "mesh", last="tick"),
+)
+BY_KIND: Final = {subject.kind: subject for subject in SUBJECTS}
+UNSIGNED: Final = tuple(subject.kind for subject in SUBJECTS if not subject.signed)
+SIGNERS: Final[dict[str, str]] = {
+    subject.kind: subject.writer for subject in SUBJECTS if subject.writer in ("learner", "mesh")
+}
+"""Kind → the role that signs there. An operator's subjects end with the name of the key."""
+
+_KIND_OF: Final = {model: subject.kind for subject in SUBJECTS for model in subject.carries}
+
+
+def learner_subject(run: str, message: LearnerMessage) -> str:
+    """Where what the learner says stands in the log."""
+    return BY_KIND[_KIND_OF[type(message)]].pattern(run)
+
+
+def agent_subject(run: str, name: str, message: LogMessage) -> str:
+    """Where what an agent of that name says stands in the log."""
+    return BY_KIND[_KIND_OF[type(message)]].address(run, name)
+
+
+def kinds_by(*writers: Writer) -> tuple[str, ...]:
+    """The kinds of subject that these roles write."""
+    return tuple(subject.kind for writer in writers for subject in SUBJECTS if subject.writer == writer)
+
+
+def patterns_by(run: str, *writers: Writer) -> list[str]:
+    """The same as patterns of subjects."""
+    return [BY_KIND[kind].pattern(run) for kind in kinds_by(*writers)]
+
+
+def log_subjects(run: str) -> list[str]:
+    """What the log takes in directly. A wildcard over everything would overlap the votes (server error 10065)."""
+    return [subject.pattern(run) for subject in SUBJECTS if subject.signed]
+
+
+def votes_subjects(run: str) -> list[str]:
+    """What the votes stream takes in, and the log sources from there."""
+    return [subject.pattern(run) for subject in SUBJECTS if not subject.signed]
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A kind of subject beside the log, `oven.<run>.<kind>`: nothing that decides reads it, and no replay has it."""
+
+    kind: str
+    carries: type[Message]
+    writer: Writer
+    """The role that writes it. Operators and monitors may subscribe, and agents whose key says so."""
+
+    def pattern(self, run: str) -> str:
+        """The subject in one run."""
+        return f"oven.{run}.{self.kind}"
+
+
+ASIDE: Final = (Aside("completions", SampledGroup, "learner"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that does not go through the log, and its answer."""
+
+    name: str
+    address: str
+    """With `{run}` or `{member}` where its name is part of the subject."""
+    asks: type[Message]
+    answers: type[Message]
+
+
+REQUESTS: Final = (
+    Request("history", "oven.{run}.history", HistoryRequest, HistoryBatch),
+    Request("completions.stored", "oven.{run}.completions.stored", CompletionsRequest, CompletionsBatch),
+    Request("reward", "oven.reward.{member}", ScoreRequest, ScoreReply),
+    Request("probe", "oven.probe.{member}", ProbeRequest, ProbeReply),
+    Request("kg.diagnose", "oven.kg.diagnose", DiagnoseRequest, Diagnosis),
+    Request("kg.judge", "oven.kg.judge", JudgeRequest, Judgement),
+    Request("kg.info", "oven.kg.info", GraphInfoRequest, GraphInfo),
+    Request("kg.outcome", "oven.kg.outcome", OutcomeReport, OutcomeTaken),
+    Request("kg.curriculum", "oven.kg.curriculum", CurriculumRequest, Curriculum),
+    Request("kg.token_prior", "oven.kg.token_prior", TokenPriorRequest, TokenPrior),
+    Request("kg.upload", "oven.kg.upload", RequestPart, PartTaken),
+    Request("kg.query", "oven.kg.query", GraphQuery, QueryAnswer),
+)

@@ -1,0 +1,210 @@
+"""A mesh replica's process: the pure core with a log on one side and a publisher on the other.
+
+It replays the log to its head, publishes what is still pending, and from then on publishes what each event yields.
+Any number may run: every output goes to its own subject that takes one message of the mesh's, so only one copy
+enters. A forgery that stands on such a subject already neither counts nor blocks: all replicas know its sequence from
+the log, and publish on the condition that nothing newer stands there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+from oven_core.bus.connection import PATIENT_S, Bus
+from oven_core.bus.log import AlreadyLoggedError
+from oven_core.cancellation import call_at_end, end
+from oven_core.errors import BusError, DivergedError
+from oven_core.mesh.code_hash import mesh_code_hash
+from oven_core.mesh.outputs import OUTPUTS, Output
+from oven_core.mesh.state_machine import Mesh
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import BallotOpened, Decision, Message, RunStarted
+from oven_core.protocol.names import kind
+from oven_core.replica.completions_service import serve_completions
+from oven_core.replica.history_service import serve_history
+from oven_core.security.credentials import Credentials
+from oven_core.security.signing import MESH, Keyring
+from oven_core.telemetry import tracing
+from oven_core.telemetry.span import Attribute, Span
+
+log = logging.getLogger("oven.mesh")
+
+RETRY_S = 0.25
+
+
+def main(args: list[str]) -> int:
+    """Entry point of the mesh's process."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    replica = os.environ.get("OVEN_REPLICA", "mesh")
+    tracing.start(replica, os.environ["OVEN_RUN"])
+    try:
+        asyncio.run(_until_told(os.environ["OVEN_URL"], os.environ["OVEN_RUN"], replica))
+    finally:
+        tracing.shutdown()
+    return 0
+
+
+async def _until_told(url: str, run: str, replica: str) -> None:
+    stop = asyncio.Event()
+    call_at_end(stop.set)
+    async with (
+        Bus.connect(url, Credentials.from_environment(), name=replica, timeout_s=PATIENT_S) as bus,
+        Bus.connect(
+            url, Credentials.from_environment("OVEN_HISTORY_CREDS"), name="history", timeout_s=PATIENT_S
+        ) as service_bus,
+    ):
+        await serve_history(service_bus, run, replica)
+        await serve_completions(service_bus, run)
+        serving = asyncio.create_task(serve(bus, run, os.environ.get("OVEN_LEARNER_KEY")))
+        tasks = {serving, asyncio.create_task(stop.wait()), asyncio.create_task(service_bus.closed.wait())}
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            serving.result()
+        await end(*tasks)
+        if service_bus.closed.is_set():
+            raise BusError(f"the connection of `history` was closed for good: {service_bus.errors[-1:]}")
+
+
+async def serve(bus: Bus, run: str, pin: str | None = None) -> None:
+    """Follow the log for ever, and publish beside it: the next vote is read while the log confirms a ballot. `pin` is
+    the learner's public key, if known. Raises DivergedError when the log contradicts this replica."""
+    replica = _Replica(bus, run, pin)
+    tasks = {asyncio.create_task(replica.follow()), asyncio.create_task(replica.publish())}
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        await end(*tasks)
+
+
+class _Replica:
+    """One mesh, what it has to say, and the log that it reads and says it to."""
+
+    def __init__(self, bus: Bus, run: str, pin: str | None) -> None:
+        self._bus, self._run = bus, run
+        self._mesh, self._traces, self._keyring = Mesh(run), _Traces(), Keyring(pin)
+        self._outbox: asyncio.Queue[Output] = asyncio.Queue()
+        self._forged: dict[str, int] = {}  # the mesh's own subjects that hold what does not count → its last sequence
+
+    async def follow(self) -> None:
+        mesh = self._mesh
+        head = await self._bus.head(self._run)
+        caught_up = head == 0
+        if caught_up:
+            log.info("replayed 0 events; the log is empty so far")
+        allowed = True
+        async for logged in self._bus.read(self._run):
+            event = self._keyring.verify(logged)
+            outputs = mesh.step(event)
+            self._traces.note(event, outputs)
+            if isinstance(event.body, Malformed) and kind(event.subject) in OUTPUTS:
+                log.error("event %d on %s counts for nothing: %s", event.seq, event.subject, event.body.reason)
+                self._forged[event.subject] = event.seq
+                if event.subject in mesh.pending:  # it came first, and what was due there was refused
+                    outputs = [mesh.pending[event.subject]]
+            if mesh.divergence:
+                log.error("%s", mesh.divergence)
+                raise DivergedError(mesh.divergence)
+            if isinstance(event.body, RunStarted):
+                allowed = _same_code(event.body) and _believed(self._bus, event.body)
+            if not caught_up:
+                if event.seq < head:
+                    continue
+                caught_up = True
+                outputs = list(mesh.pending.values())
+                log.info("replayed %d events; %d outputs pending", event.seq, len(outputs))
+            if allowed:
+                for output in outputs:
+                    self._outbox.put_nowait(output)
+
+    async def publish(self) -> None:
+        """Sent in their order, the next without waiting for the log's word on the last: a decision does not wait for
+        its ballot's. Who tries again comes later; nothing rests on the order of what the mesh says."""
+        async with asyncio.TaskGroup() as under_way:
+            while True:
+                output = await self._outbox.get()
+                if self._mesh.pending.get(output.subject) is output:  # or another replica's copy has been read
+                    over = self._forged.get(output.subject, 0)
+                    under_way.create_task(_publish(self._bus, output, self._traces, over))
+
+
+def _same_code(started: RunStarted) -> bool:
+    if started.mesh_code and started.mesh_code != mesh_code_hash():
+        log.error(
+            "this replica's code (%s) is not what the run was started with (%s); it reads and publishes nothing. "
+            "Run the version that RunStarted names: %s",
+            mesh_code_hash()[:12],
+            started.mesh_code[:12],
+            started.versions,
+        )
+        return False
+    return True
+
+
+def _believed(bus: Bus, started: RunStarted) -> bool:
+    """Whether this replica's signature counts. One that does not would be published again and again."""
+    if started.keys and (bus.signer is None or started.keys.get(MESH) != bus.signer.public):
+        log.error(
+            "this replica's key is not the mesh's that the run was started with; it reads and publishes nothing. Give "
+            "it the mesh.nk beside the keys.json that the learner announced"
+        )
+        return False
+    return True
+
+
+async def _publish(bus: Bus, output: Output, traces: _Traces, over: int) -> None:
+    """Into the log, once, however often the bus fails; after sequence `over` on its subject. Another replica's copy is
+    as good as ours; if its bytes differ, the core sees that when it reads them back."""
+    span, tried = traces.span(output.message), False
+    context = span.traceparent or traces.context(output.message)
+    while True:
+        try:
+            await bus.append(output.subject, output.data, once=True, over=over, traceparent=context)
+            span.end()
+            return
+        except AlreadyLoggedError:
+            if tried:  # by us, maybe; a replica that came second decided nothing and has no span
+                span.end()
+            return
+        except BusError as error:
+            tried = True
+            log.warning("%s; trying again", error)
+            await asyncio.sleep(RETRY_S)
+
+
+class _Traces:
+    """The mesh's part in the traces, beside the core, which knows nothing of them: a ballot continues with the context
+    of the vote that opened it, and its tally is a span from there to the decision."""
+
+    def __init__(self) -> None:
+        self._contexts = tracing.Contexts()
+
+    def note(self, event: Event, outputs: list[Output]) -> None:
+        """What `event` caused belongs to its trace; while the log is replayed, too."""
+        for output in outputs if event.traceparent else ():
+            if isinstance(output.message, BallotOpened | Decision):
+                self._contexts.keep(output.message.id, event.traceparent)
+
+    def context(self, message: Message) -> str:
+        if isinstance(message, BallotOpened):
+            return self._contexts.get(message.id)
+        # Without a ballot it is the refusal of a vote, and goes on from that.
+        return self._contexts.get(message.ballot or message.id) if isinstance(message, Decision) else ""
+
+    def span(self, message: Message) -> Span:
+        """The tally behind a decision."""
+        if not isinstance(message, Decision):
+            return tracing.OFF
+        attributes: dict[str, Attribute] = {
+            "oven.tick": message.tick,
+            "oven.actuator": message.actuator,
+            "oven.ballot_id": message.ballot,
+            "oven.decision_id": message.id,
+            "oven.verdict": message.verdict,
+        }
+        opened_ns = self._contexts.since_ns(message.ballot)
+        return tracing.span("tally", self.context(message), attributes, kind="consumer", began_ns=opened_ns)

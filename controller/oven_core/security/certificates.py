@@ -1,0 +1,133 @@
+"""A private certificate authority, and the server certificates that it signs.
+
+They are for a bus that is reached from elsewhere. Needs the package `cryptography` (extra `tls`); nothing else of the
+project does.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oven_core.errors import ConfigError
+from oven_core.security.credentials import write_secret
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+DAYS = 825
+"""Of the server's certificate; longer ones are refused by some clients."""
+AUTHORITY_DAYS = 3650
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a server shows of itself: PEM files, the key for its owner only."""
+
+    certificate: Path
+    key: Path
+
+
+def make(folder: Path, hosts: Sequence[str]) -> tuple[Certificate, Path]:
+    """(the server's certificate for `hosts`, names or addresses; the authority to hand out). In `folder`, `ca.pem` and
+    `server.pem` are for everybody, `ca.key` and `server.key` (mode 0600) for no one else. An authority that is there
+    stays, so that what trusts it continues to; the server's certificate is made anew. Raises ConfigError."""
+    try:
+        from cryptography import x509
+    except ImportError as error:
+        raise ConfigError(
+            'making certificates needs `pip install "oven-controller[tls]"`; or bring your own: '
+            "--tls-cert FILE --tls-key FILE"
+        ) from error
+    authority, authority_key = _authority(folder)
+    key = _new_key()
+    names = [_name(host) for host in hosts]
+    issued = (
+        _begun(_subject(hosts[0]), authority.subject, key, DAYS)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([x509.OID_SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, _sha256())
+    )
+    _save(folder / "server", issued, key)
+    return Certificate(folder / "server.pem", folder / "server.key"), folder / "ca.pem"
+
+
+def _authority(folder: Path) -> tuple[x509.Certificate, EllipticCurvePrivateKey]:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    if (folder / "ca.pem").exists():
+        held = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        assert isinstance(held, EllipticCurvePrivateKey)
+        return x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes()), held
+    key, subject = _new_key(), _subject("oven-controller")
+    signs = x509.KeyUsage(
+        False, False, False, False, False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False
+    )
+    made = (
+        _begun(subject, subject, key, AUTHORITY_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(signs, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, _sha256())
+    )
+    _save(folder / "ca", made, key)
+    return made, key
+
+
+def _begun(subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
+    from cryptography import x509
+
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))  # another machine's clock may be behind
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _name(host: str) -> x509.GeneralName:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _subject(text: str) -> x509.Name:
+    from cryptography import x509
+
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text[:64])])
+
+
+def _new_key() -> EllipticCurvePrivateKey:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def _sha256() -> hashes.SHA256:
+    from cryptography.hazmat.primitives import hashes
+
+    return hashes.SHA256()
+
+
+def _save(stem: Path, certificate: x509.Certificate, key: EllipticCurvePrivateKey) -> None:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    write_secret(stem.with_suffix(".key"), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    stem.with_suffix(".pem").write_bytes(certificate.public_bytes(Encoding.PEM))

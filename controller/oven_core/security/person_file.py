@@ -1,0 +1,88 @@
+"""A person's credential file: all that they need to reach one run from another machine.
+
+It names the run and where it is reached, and holds the person's own key, the public keys by which the log is verified,
+and the authority of the server's certificate. `creds add NAME --operator` or `--read-only` writes it; mode 0600.
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Final, Literal
+
+import nkeys
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from oven_core.errors import ConfigError, reason
+from oven_core.files import read_file
+from oven_core.protocol import names
+from oven_core.security.credentials import Credentials, write_secret
+from oven_core.security.signing import public_key
+
+FILE_BYTES: Final = 256 << 10
+"""At most: a certificate authority with its chain is a few kilobytes, a public key 50 bytes."""
+Power = Literal["operator", "monitor"]
+"""The role of a person's key: one that commands and reads, or one that reads."""
+
+
+class PersonFile(BaseModel):
+    """What the file holds. `seed` is never shown: repr leaves it out."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    version: Literal[1] = 1
+    run: str
+    name: str
+    role: Power
+    url: str = Field(description="where the server is reached; empty: it has to be given")
+    seed: str = Field(repr=False)
+    keys: dict[str, str] = Field(default_factory=dict, description="who signs → public key; empty: the run is unsigned")
+    tls_ca: str = Field(default="", description="PEM of the authority to trust; empty: the system's authorities")
+
+    @field_validator("run", "name")
+    @classmethod
+    def _usable(cls, name: str) -> str:
+        return names.checked("name", name)
+
+    @field_validator("seed")
+    @classmethod
+    def _nkey(cls, seed: str) -> str:
+        try:
+            nkeys.from_seed(bytearray(seed.encode()))
+        except Exception:
+            raise ValueError("it is not an nkey seed") from None
+        return seed
+
+    @field_validator("keys")
+    @classmethod
+    def _public(cls, keys: dict[str, str]) -> dict[str, str]:
+        for text in keys.values():
+            public_key(text)
+        return keys
+
+    @property
+    def credentials(self) -> Credentials:
+        """The key by which the server knows the person."""
+        return Credentials(self.name, self.seed.encode())
+
+    def save(self, path: Path) -> None:
+        """Write it, readable by its owner only. Raises OSError."""
+        write_secret(path, (self.model_dump_json(indent=1) + "\n").encode())
+
+
+def load(path: Path) -> PersonFile | Credentials:
+    """What a file of --creds holds: a person's credential file, or an nkey seed alone (`.nk`). Raises ConfigError for
+    one that is neither, and for one that others may read."""
+    data = read_file(path, "the credentials", FILE_BYTES).strip()
+    if not data.startswith(b"{"):
+        return Credentials.load(path)
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        raise ConfigError(f"{path} has mode {mode:04o}: others may use this key; `chmod 600 {path}` mends it")
+    try:
+        return PersonFile.model_validate_json(data)
+    except ValidationError as error:
+        raise ConfigError(
+            f"{path} is not a credential file ({reason(error)}); `oven-controller creds add NAME --operator` on the "
+            "run's machine writes one"
+        ) from None

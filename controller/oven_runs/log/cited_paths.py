@@ -1,0 +1,94 @@
+"""Paths through the knowledge graph that votes cite, read back from the text of their evidence.
+
+An agent's process writes them as
+"for: loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; own-faults]". A vote's evidence is free text:
+what does not read like that is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from oven_core.protocol.messages import Vote
+
+Role: TypeAlias = Literal["for", "against", "chosen", ""]
+ROLES: Final[tuple[Role, ...]] = ("for", "against", "chosen")
+_STEP: Final = re.compile(r" (?:←|→) ([A-Z_]+) (?:←|→) ")
+_CITED: Final = re.compile(
+    r"(?P<text>.*?)(?: \[(?P<edges>[^;\]]*); (?P<grade>[^;\]]*); (?P<sources>[^\]]*)\])?", re.DOTALL
+)
+
+
+class CitedPath(BaseModel):
+    """A way through the graph, as one or several votes cite it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    role: Role = Field(description="speaks for or against the change; chosen: why this plan and not another")
+    nodes: tuple[str, ...] = Field(description="in the order in which it is read: symptom, cause, remedy")
+    relations: tuple[str, ...] = Field(description="between each node and the next")
+    backwards: bool = Field(description="each relation leads from the later node to the earlier: A ← CAUSES ← B")
+    remark: str = ""
+    edges: tuple[str, ...] = Field(default=(), description="the edges' ids in the graph")
+    grade: str = Field(default="", description="A to D, of its weakest edge")
+    sources: tuple[str, ...] = ()
+    agents: tuple[str, ...] = Field(default=(), description="whose votes cite it")
+
+    @property
+    def text(self) -> str:
+        """On one line."""
+        arrow = "←" if self.backwards else "→"
+        parts = [self.nodes[0]]
+        for relation, node in zip(self.relations, self.nodes[1:], strict=True):
+            parts.append(f"{arrow} {relation} {arrow} {node}")
+        return " ".join(parts)
+
+    def drawn(self) -> list[str]:
+        """A node a line, and the relation between two of them on a line with its arrow and its edge."""
+        arrow = "↑" if self.backwards else "↓"
+        lines = [self.nodes[0]]
+        for at, (relation, node) in enumerate(zip(self.relations, self.nodes[1:], strict=True)):
+            edge = f" {self.edges[at]}" if at < len(self.edges) else ""
+            lines += [f"  {arrow} {relation}{edge}", node]
+        if self.remark:
+            lines[-1] += f" ({self.remark})"
+        return lines
+
+
+def read_path(entry: str) -> CitedPath | None:
+    """The path that an entry of a vote's evidence cites; None where it cites none."""
+    role, _, rest = entry.partition(": ")
+    found = next((one for one in ROLES if one == role), "")
+    match = _CITED.fullmatch(rest if found else entry)
+    assert match is not None  # it takes any text
+    parts = _STEP.split(match["text"])
+    if len(parts) < 3:
+        return None
+    last, _, remark = parts[-1].partition(" (")
+    return CitedPath(
+        role=found,
+        nodes=(*parts[:-1:2], last),
+        relations=tuple(parts[1::2]),
+        backwards="←" in match["text"],
+        remark=remark.removesuffix(")"),
+        edges=tuple((match["edges"] or "").split()),
+        grade=match["grade"] or "",
+        sources=tuple((match["sources"] or "").split()),
+    )
+
+
+def cited_paths(votes: Mapping[str, Vote]) -> tuple[CitedPath, ...]:
+    """What the votes (agent → vote) cite, each path once, with the agents that cite it."""
+    found: dict[CitedPath, list[str]] = {}
+    for agent, vote in sorted(votes.items()):
+        for path in _paths(vote.evidence):
+            found.setdefault(path, []).append(agent)
+    return tuple(path.model_copy(update={"agents": tuple(agents)}) for path, agents in found.items())
+
+
+def _paths(evidence: Iterable[str]) -> Iterable[CitedPath]:
+    return dict.fromkeys(path for entry in evidence if (path := read_path(entry)) is not None)

@@ -1,0 +1,107 @@
+"""A committee's remote members as a log shows them: who judges, with which weight, and in which state. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from oven_core.protocol.announcements import ActuatorAnnounced, with_announced
+from oven_core.protocol.events import Event
+from oven_core.protocol.judge_spec import OFF, actuator_of, member_of
+from oven_core.protocol.messages import Observation, Receipt, RunStarted, Value
+
+WEIGHTS = "reward.weights"
+SCORED = "committee/skipped_groups"
+"""A metric of every step in which the committee was asked."""
+
+
+@dataclass(frozen=True)
+class MemberLine:
+    """One remote member."""
+
+    member: str
+    judge: str
+    """Identity of the model that judges, or OFF."""
+    role: str
+    weight: float | None
+    """Its share; None where the run does not announce any."""
+    state: str
+    """scoring, muted, quarantined, "abstaining: <kinds>" in the newest step that was scored, or "not asked"."""
+    choices: tuple[str, ...]
+    """What `set committee.<member>` takes."""
+
+
+@dataclass
+class CommitteeView:
+    """Feed it the log's events in order."""
+
+    started: RunStarted | None = None
+    knobs: dict[str, Value] = field(default_factory=dict)
+    newest: Mapping[str, float] = field(default_factory=dict)
+    """Metrics of the newest step in which the committee was asked."""
+
+    def feed(self, event: Event) -> None:
+        """One event of the log."""
+        match event.body:
+            case RunStarted() as body:
+                self.started = body
+                self.knobs = {spec.name: spec.value for spec in body.actuators}
+            case ActuatorAnnounced() as body if self.started is not None:
+                self.started = with_announced(self.started, body)
+                self.knobs[body.actuator.name] = body.actuator.value
+            case Receipt() as body if body.status in ("applied", "noop"):
+                self.knobs[body.actuator] = body.after
+            case Observation() as body if SCORED in body.metrics:
+                self.newest = body.metrics
+
+    @property
+    def members(self) -> dict[str, tuple[str, ...]]:
+        """Member → what may judge as it; one that was removed has nothing but OFF, and is left out."""
+        specs = self.started.actuators if self.started is not None else ()
+        return {member_of(spec.name): spec.choices for spec in specs if member_of(spec.name) and spec.choices != (OFF,)}
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """Every member's weight, rules among them; nothing where the run announces none."""
+        weights = self.knobs.get(WEIGHTS)
+        return weights if isinstance(weights, Mapping) else {}
+
+    def judge(self, member: str) -> str:
+        """Identity of the model that judges as it, or OFF."""
+        return str(self.knobs.get(actuator_of(member)))
+
+    def lines(self, roles: Mapping[str, str]) -> list[MemberLine]:
+        """By member, in the order in which they were announced; `roles` are those of the run's settings."""
+        return [
+            MemberLine(
+                member,
+                self.judge(member),
+                roles.get(member, ""),
+                self.shares.get(member),
+                self._state(member),
+                choices,
+            )
+            for member, choices in self.members.items()
+        ]
+
+    def _state(self, member: str) -> str:
+        if self.knobs.get(actuator_of(member)) == OFF:
+            return "muted"
+        prefix = abstains(member, "")
+        kinds = {name.removeprefix(prefix): count for name, count in self.newest.items() if name.startswith(prefix)}
+        if "quarantined" in kinds:
+            return "quarantined"
+        if kinds:
+            return "abstaining: " + ", ".join(f"{kind} {count:g}" for kind, count in sorted(kinds.items()))
+        return "scoring" if f"rewards/{member}/mean" in self.newest else "not asked"
+
+
+def abstains(member: str, kind: str) -> str:
+    """The metric of a member's abstentions of a kind, in a step in which there are some."""
+    return f"rewards/{member}/abstain/{kind}"
+
+
+def fields(lines: list[MemberLine]) -> list[dict[str, Any]]:
+    """The same for scripts."""
+    return [asdict(line) for line in lines]

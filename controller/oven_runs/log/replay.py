@@ -1,0 +1,148 @@
+"""Replay: every ballot, decision and closed step computed again from the log, and compared."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from oven_core.errors import ConfigError
+from oven_core.mesh.outputs import OUTPUTS, Output
+from oven_core.mesh.state_machine import Mesh
+from oven_core.protocol import names
+from oven_core.protocol.codec import Malformed
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import VERSION, Decision, Receipt
+from oven_core.protocol.subjects import kinds_by
+
+GROUND: Final = kinds_by("learner", "mesh")
+"""What a replay rests on. Of these a message of another schema version means that another program wrote the log; an
+agent's or an operator's is one that the mesh skipped, and so does a replay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where the log first says something else. `logged` is None for a missing output, `computed` for one too many."""
+
+    subject: str
+    seq: int | None
+    logged: str | None
+    computed: str | None
+
+
+@dataclass
+class ReplayReport:
+    """What a replay found. `same` is the answer; the rest is for anyone who has to find out why it is no."""
+
+    run: str
+    events: int = 0
+    by_kind: Counter[str] = field(default_factory=Counter)
+    counters: Counter[str] = field(default_factory=Counter)  # what the mesh ignored, and why
+    decisions: int = 0
+    adopted: int = 0  # those that a trial kept among them
+    tried: int = 0
+    equal: int = 0
+    different: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)  # computed at the head of a log that goes on
+    first: Difference | None = None
+    tick: int = 0
+    finished: bool = False
+    mesh_code: str = ""
+
+    @property
+    def same(self) -> bool:
+        return not (self.different or self.missing or self.unexpected)
+
+
+class Replay:
+    """A fresh mesh over a log, an event at a time: what it computes is held against what was logged."""
+
+    def __init__(self, run: str) -> None:
+        self.mesh = Mesh(run)
+        self._report = ReplayReport(run)
+        self._waiting: dict[str, tuple[int, Output]] = {}  # computed, not yet seen in the log
+        self._computed = self._last_logged = 0
+        self._trying: set[str] = set()  # decisions that a trial measures, until their receipts
+
+    def take(self, event: Event) -> None:
+        """Raises ConfigError on a log of another schema version."""
+        report, kind = self._report, names.kind(event.subject)
+        report.events += 1
+        report.by_kind[kind] += 1
+        refuse_another_version(event)
+        if kind in OUTPUTS and not isinstance(event.body, Malformed) and not self.mesh.repeats(event):
+            number, output = self._waiting.pop(event.subject, (0, None))
+            self._last_logged = max(self._last_logged, number)
+            self._compare(event, output)
+        if isinstance(event.body, Receipt) and event.body.decision_id in self._trying:
+            self._trying.discard(event.body.decision_id)
+            report.adopted += event.body.status == "applied"
+        for output in self.mesh.step(event):
+            self._computed += 1
+            self._waiting[output.subject] = (self._computed, output)
+            if isinstance(output.message, Decision):
+                report.decisions += 1
+                report.adopted += output.message.verdict == "adopted"
+                if output.message.verdict == "tried":
+                    report.tried += 1
+                    self._trying.add(output.message.id)
+
+    def report(self) -> ReplayReport:
+        """What was found so far. Ask once, at the end.
+
+        An output that is not in the log is `pending` if the run has not ended and nothing computed after it is in the
+        log either (the replicas publish in order); otherwise it is `missing`.
+        """
+        report, state = self._report, self.mesh.state
+        report.finished, report.mesh_code, report.tick = state.ended, state.mesh_code, state.tick
+        report.counters = state.counters
+        for number, output in self._waiting.values():
+            if number > self._last_logged and not report.finished:
+                report.pending.append(output.subject)
+                continue
+            report.missing.append(output.subject)
+            if report.first is None:
+                report.first = Difference(output.subject, None, None, output.data.decode())
+        self._waiting.clear()
+        return report
+
+    def _compare(self, event: Event, output: Output | None) -> None:
+        report = self._report
+        computed = output.data if output else None
+        if computed == event.data:
+            report.equal += 1
+            return
+        (report.different if output else report.unexpected).append(event.subject)
+        if report.first is None:
+            text = computed.decode() if computed is not None else None
+            report.first = Difference(event.subject, event.seq, event.data.decode(errors="replace"), text)
+
+
+def replay(events: Iterable[Event], run: str) -> ReplayReport:
+    """The whole of a log at once."""
+    again = Replay(run)
+    for event in events:
+        again.take(event)
+    return again.report()
+
+
+def refuse_another_version(event: Event) -> None:
+    """Raises ConfigError where a replay would have to skip what the run rests on."""
+    if (
+        not isinstance(event.body, Malformed)
+        or event.body.fault != "version"
+        or names.kind(event.subject) not in GROUND
+    ):
+        return
+    try:
+        version = json.loads(event.data)["v"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        version = "unknown"
+    raise ConfigError(
+        f"event {event.seq} on {event.subject} is of schema version {version}, and this program reads version "
+        f"{VERSION}; replay it with the version of oven-controller that wrote it (its RunStarted has `versions`)"
+    )

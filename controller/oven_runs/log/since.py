@@ -1,0 +1,45 @@
+"""A point of a run from which on something is wanted: a step, or a time before the newest event that was read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from oven_core.errors import ConfigError
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+FORMS: Final = "a step such as 120, or a time such as 90s, 30m, 2h or 1d"
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """One of the two. Neither: from the beginning."""
+
+    step: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def read(cls, text: str | None) -> Since:
+        """Raises ConfigError for what is neither a step nor a time."""
+        if not text:
+            return cls()
+        if text.isascii() and text.isdigit() and len(text) <= 15:
+            return cls(step=int(text))
+        if (match := _DURATION.fullmatch(text)) and len(text) <= 15:
+            return cls(seconds=float(match[1]) * _UNITS[match[2]])
+        raise ConfigError(f"since {text[:40]!r} is neither a step nor a time; write {FORMS}")
+
+    def holds(self, step: int, time: datetime, newest: datetime | None) -> bool:
+        """Whether something at this step and time is wanted. `newest`: the time of the newest event that was read."""
+        if self.step is not None:
+            return step >= self.step
+        if self.seconds is not None and newest is not None:
+            return (newest - time).total_seconds() <= self.seconds
+        return True
+
+
+BEGINNING: Final = Since()
+"""All of the run."""

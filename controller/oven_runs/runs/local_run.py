@@ -1,0 +1,88 @@
+"""Access to a run whose folder is on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oven_core.protocol.events import Event
+from oven_core.protocol.permissions import Role
+from oven_core.security.signing import Keyring, load_keys
+from oven_runs.runs.folder import RunFolder, RunInfo
+from oven_runs.runs.run_access import RunAccess
+from oven_runs.runs.warning import warn
+
+if TYPE_CHECKING:  # imported where it is used: see run_access
+    from oven_core.bus.connection import Bus
+
+
+class LocalRun(RunAccess):
+    """A run by its folder, up or down. Who has the folder has the stack's own keys."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.run, self.by = folder.run, "operator"
+
+    @property
+    def place(self) -> str:
+        return str(self.folder.path)
+
+    @property
+    def arguments(self) -> list[str]:
+        return [str(self.folder.path)]
+
+    @property
+    def saves_to(self) -> Path:
+        return self.folder.path
+
+    def info(self) -> RunInfo:
+        return self.folder.info()
+
+    def up(self) -> bool:
+        return self.folder.locked()
+
+    def over(self, ended: bool) -> bool:
+        return not self.folder.locked()
+
+    def connected(self, role: Role) -> AbstractAsyncContextManager[Bus]:
+        from oven_runs.runs.log_sources import connected
+
+        return connected(self.folder, role)
+
+    def keyring(self, *, check: bool = True) -> Keyring:
+        return Keyring(self.folder.pin(), check=check)
+
+    async def keyring_now(self, bus: Bus) -> Keyring:
+        path = self.folder.keys()
+        return Keyring.knowing(load_keys(path) if path else {})
+
+    def entries(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
+        from oven_runs.runs.log_reader import entries
+
+        return entries(self.folder, exact=exact, tell=tell)
+
+    async def past(self, after: int) -> AsyncGenerator[Event]:
+        if after and not self.folder.exported():
+            return  # its stack was killed: the store is left to who asks for all of it
+        if after:
+            from oven_runs.runs.log_sources import LogFile, offset_behind
+
+            for event in LogFile(self.folder, offset=offset_behind(self.folder, after), seq=after):
+                yield event
+            return
+        async for event in self.entries(tell=_untold):
+            yield event
+
+    def stored(self, after: int = 0) -> AsyncGenerator[Event]:
+        from oven_runs.runs.log_sources import stored
+
+        return stored(self.folder, after)
+
+    def missing(self) -> str:
+        return "" if self.folder.locked() else self.folder.missing()
+
+
+def _untold(_line: str) -> None:
+    """Who watches has the terminal; `status` says what is wrong with a log."""

@@ -1,0 +1,72 @@
+"""The stack's own reader of the log, which hands each event on and lets others wait for one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from oven_core.bus.connection import Bus
+from oven_core.cancellation import end
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import AgentStatus
+from oven_core.security.signing import Keyring
+
+
+class Watch:
+    """Reads and judges the log of `run` from its beginning in its own task, for as long as the context lasts."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        run: str,
+        keyring: Keyring,
+        head: int,
+        replayed: Callable[[Event], None],
+        live: Callable[[Event], None],
+        raw: Callable[[Event], None] = lambda _: None,
+    ) -> None:
+        """`raw` is given every event before it is judged."""
+        self._keyring = keyring
+        self._bus = bus
+        self._run = run
+        self._head = head
+        self._replayed = replayed
+        self._live = live
+        self._raw = raw
+        self._seq = 0
+        self._joined: Counter[str] = Counter()
+        self._changed = asyncio.Condition()
+
+    async def __aenter__(self) -> Watch:
+        self.reading = asyncio.create_task(self._read(), name="watch")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await end(self.reading)
+
+    async def _read(self) -> None:
+        async for logged in self._bus.read(self._run):
+            self._raw(logged)
+            event = self._keyring.verify(logged)
+            if event.seq <= self._head:
+                self._replayed(event)
+            else:
+                self._live(event)
+                if isinstance(event.body, AgentStatus) and event.body.state == "joined":
+                    self._joined[event.author] += 1
+            async with self._changed:
+                self._seq = event.seq
+                self._changed.notify_all()
+
+    def joins(self, *agents: str) -> Awaitable[None]:
+        """Until each of the agents has said that it joined, counted from now."""
+        return self._joins({agent: self._joined[agent] + 1 for agent in agents})
+
+    async def _joins(self, times: dict[str, int]) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: all(self._joined[agent] >= n for agent, n in times.items()))
+
+    async def reached(self, seq: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._seq >= seq)

@@ -1,0 +1,167 @@
+"""The settings of a run: one pydantic model, which `oven.yaml`, `--set` and flags fill."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+from oven_core.mesh.change_requirements import FORMS, NEED
+from oven_core.protocol.rules import Rules
+from oven_core.security.tls import shown
+from oven_runs.settings.committee_settings import CommitteeSettings
+from oven_runs.settings.completions import CompletionsSettings
+from oven_runs.settings.language_models import AuthorSettings, SupervisorSettings, TunerSettings
+from oven_runs.settings.notifications import NotifySettings
+
+ATTACHED = "attached"
+"""The recipe's name when the training script is the user's own."""
+
+
+def _split(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+class RuleSettings(Rules):
+    """The same as a person writes them: a name that is not a rule is a mistake."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("requires")
+    @classmethod
+    def _checkable(cls, pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+        for change, need in pairs:
+            if not NEED.fullmatch(need):
+                raise ValueError(f"{change} needs {need!r}, which the mesh cannot check; write {FORMS}")
+        return pairs
+
+
+class AgentSettings(BaseModel):
+    """An agent with more to say of it than its name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1, description="an entry point of the group oven.agents, or a file")
+    shadow: bool = Field(default=False, description="its name goes into rules.shadow")
+    speciality: tuple[str, ...] | None = Field(
+        default=None,
+        description="actuators on which it is trusted, into rules.trusted; none: an installed agent is on all, a file "
+        "is a newcomer",
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="its options, into agent_options; `agent list NAME` shows which it has"
+    )
+
+
+class Settings(BaseModel):
+    """The whole configuration of a run; `config.json` in its folder is this, resolved."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    recipe: str = Field(default="grpo", description="what is trained: an entry point of the group oven.recipes")
+    start: str = Field(default="", description="where training begins; empty: the recipe's default")
+    seed: int = Field(default=0, ge=0, le=2**32 - 1, description="random seed")
+    steps: int | None = Field(default=None, ge=1, le=10**9, description="optimizer steps; none: the recipe's default")
+    minutes: float | None = Field(
+        default=None, gt=0, le=10**7, allow_inf_nan=False, description="time budget; none: no limit"
+    )
+    agents: Annotated[tuple[str | AgentSettings, ...] | None, BeforeValidator(_split)] = Field(
+        default=None,
+        description="names of the group oven.agents, files, or {name: …, shadow: true, speciality: […], options: {…}}; "
+        "none: all that are installed",
+    )
+    agent_options: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="options of agents by the agent's name, e.g. {learning_rate: {cut: 4}}"
+    )
+    agents_per_process: int | None = Field(
+        default=None,
+        ge=1,
+        description="agents that share a process and a connection; none: the installed ones share one, and each file "
+        "has its own (at a server that is there already all have)",
+    )
+    agents_memory_mb: int | None = Field(
+        default=None,
+        ge=128,
+        le=1_000_000,
+        description="MB of memory that a process of agents may take, and each that it starts; none: as much as there "
+        "is. Linux only",
+    )
+    rules: RuleSettings = RuleSettings()
+    committee: CommitteeSettings = CommitteeSettings()
+    completions: CompletionsSettings = CompletionsSettings()
+    supervisor: SupervisorSettings = SupervisorSettings()
+    tuner: TunerSettings = TunerSettings()
+    author: AuthorSettings = AuthorSettings()
+    notify: NotifySettings = NotifySettings()
+    kg: bool | str = Field(
+        default=True,
+        description="the prior service's graph: true, the built-in one; a folder that `kg import` wrote, that one as "
+        "well, which answers query, curriculum and token_prior; false, no service",
+    )
+    otlp: str = Field(default="", pattern="^$|^https?://", description="send traces there, OTLP over HTTP; empty: off")
+    lockstep: bool = Field(default=False, description="the learner waits at every tick, so that a run can be repeated")
+    charge_rollbacks: bool = Field(
+        default=False,
+        description="steps that a rollback threw away count as steps, so that runs can be compared at equal cost",
+    )
+    recipe_options: dict[str, Any] = Field(default_factory=dict, description="the recipe's own settings")
+    nats: str = Field(
+        default="",
+        pattern="^$|^(nats|tls|ws|wss)://",
+        description="a server to use, or a cluster's with commas; empty: the embedded one",
+    )
+    creds: str = Field(default="", description="with nats: an .nk file, or a folder with one per role")
+    tls_ca: str = Field(default="", description="with nats: PEM file of the authority to trust; empty: the system's")
+    port: int | None = Field(default=None, ge=1, le=65535, description="of the embedded server; none: a free one")
+    meshes: int = Field(default=1, ge=1, le=5, description="number of mesh replicas; one is enough to keep deciding")
+    stream_replicas: Literal[1, 3, 5] = Field(
+        default=1, description="with nats, a cluster: how many of its servers keep the log"
+    )
+    headless: bool = Field(default=False, description="print progress lines instead of opening the monitor")
+
+    @property
+    def completions_every(self) -> int:
+        """Steps between two samples of completions; 0: none are taken."""
+        return self.completions.steps_between(attached=self.recipe == ATTACHED)
+
+    @field_validator("kg")
+    @classmethod
+    def _graph_folder(cls, value: bool | str) -> bool | str:
+        if isinstance(value, bool):
+            return value
+        if not value:
+            raise ValueError("give a folder that `oven-controller kg import` wrote, true or false")
+        return str(Path(value).absolute())  # the service may run in another folder
+
+    @field_validator("nats")
+    @classmethod
+    def _addresses(cls, value: str) -> str:
+        for url in value.split(",") if value else ():
+            if "@" in url:
+                raise ValueError(
+                    f"the address {shown(url)} was given with a user or a password, and the bus knows everybody by a "
+                    "key: leave out all before the @, and name the keys by --creds"
+                )
+            try:
+                parts = urlsplit(url)
+                whole = bool(parts.hostname) and parts.port != 0 and not re.search(r"\s", url)
+            except ValueError:
+                whole = False
+            if not whole:
+                raise ValueError(f"{url!r} is not an address of a server; write e.g. nats://127.0.0.1:4222")
+        return value
+
+
+def dotted_names(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every setting's name as --set takes it."""
+    found = []
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found += dotted_names(inner, f"{prefix}{name}.")
+        else:
+            found.append(prefix + name)
+    return found

@@ -1,0 +1,116 @@
+"""Captures what a model's blocks put out for the last tokens of texts, without its adapters."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from oven_core.errors import ConfigError
+from oven_recipes.activations.blocks import bare, block_at, body
+from oven_recipes.activations.injection import unwatched
+
+MOST_TOKENS = 20
+"""Activations of a text at most."""
+ROWS = 32
+"""Texts in a pass."""
+
+
+class Activation(NamedTuple):
+    """What block `layer` put out for the last K tokens of `text`: `vectors` (K, d)."""
+
+    text: str
+    layer: int
+    vectors: Tensor
+
+
+def capture(
+    model: Any,
+    tokenizer: Any,
+    texts: Sequence[str],
+    layers: Sequence[int],
+    tokens: int | Sequence[int] = MOST_TOKENS,
+    *,
+    rows: int = ROWS,
+) -> list[Activation]:
+    """An Activation of each text and layer, text by text, on the CPU, of the last `tokens` tokens or as many as it has.
+
+    Block k's output is `hidden_states[k + 1]` of transformers, but for the last block: there transformers gives what
+    its final norm makes of it. The first token is never taken: it is an attention sink, whose activation says nothing
+    of the text (Xiao et al. 2023, arXiv 2309.17453). The model's mode and adapters are put back.
+
+    Raises ConfigError for layers outside the model, for a number of tokens outside 1 to 20, for a text of fewer than
+    two tokens, and for activations that are not finite.
+    """
+    counts = [tokens] * len(texts) if isinstance(tokens, int) else list(tokens)
+    if len(counts) != len(texts) or not all(1 <= count <= MOST_TOKENS for count in counts):
+        raise ConfigError(f"activations of {tokens} tokens: give 1 to {MOST_TOKENS}, once or for each text")
+    watched = {layer: block_at(model, layer) for layer in layers}
+    ids = [tokenizer(text)["input_ids"] for text in texts]
+    for number, one in enumerate(ids):
+        if len(one) < 2:
+            raise ConfigError(
+                f"text {number} has {len(one)} token: its first says nothing of the text, and there is no other; leave "
+                "it out, or give a longer one"
+            )
+    captured: list[list[Activation]] = [[] for _ in texts]
+    order = sorted(range(len(texts)), key=lambda number: len(ids[number]))  # alike lengths together: little padding
+    with _still(model), unwatched(), torch.no_grad():
+        for start in range(0, len(order), rows):
+            numbers = order[start : start + rows]
+            outputs = _outputs(model, tokenizer, [ids[number] for number in numbers], watched)
+            for row, number in enumerate(numbers):
+                length = len(ids[number])
+                first = max(1, length - counts[number])
+                for layer in layers:
+                    vectors = outputs[layer][row, first:length].cpu().clone()
+                    if not bool(torch.isfinite(vectors).all()):
+                        raise ConfigError(
+                            f"text {number}, layer {layer}: an activation is NaN or infinite; load the model in "
+                            "bfloat16 or float32"
+                        )
+                    captured[number].append(Activation(texts[number], layer, vectors))
+    return [one for of_text in captured for one in of_text]
+
+
+def _outputs(
+    model: Any, tokenizer: Any, ids: Sequence[Sequence[int]], watched: dict[int, torch.nn.Module]
+) -> dict[int, Tensor]:
+    """What the blocks put out, (B, T, d), for texts padded on the right, where positions need no shift."""
+    longest, device = max(map(len, ids)), bare(model).device
+    batch = torch.full((len(ids), longest), tokenizer.pad_token_id or 0)
+    mask = torch.zeros_like(batch)
+    for row, one in enumerate(ids):
+        batch[row, : len(one)] = torch.tensor(one)
+        mask[row, : len(one)] = 1
+    outputs: dict[int, Tensor] = {}
+
+    def keep(layer: int) -> Any:
+        def hook(_module: Any, _args: Any, output: Any) -> None:
+            outputs[layer] = output[0] if isinstance(output, tuple) else output
+
+        return hook
+
+    hooks = [block.register_forward_hook(keep(layer)) for layer, block in watched.items()]
+    try:
+        body(model)(input_ids=batch.to(device), attention_mask=mask.to(device), use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return outputs
+
+
+@contextlib.contextmanager
+def _still(model: Any) -> Iterator[None]:
+    """In evaluation mode, without adapters."""
+    off = model.disable_adapter() if hasattr(model, "disable_adapter") else contextlib.nullcontext()
+    training = model.training
+    model.eval()
+    try:
+        with off:
+            yield
+    finally:
+        model.train(training)

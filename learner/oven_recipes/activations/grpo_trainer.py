@@ -1,0 +1,122 @@
+"""TRL's GRPOTrainer for an oracle: the vectors are in place wherever it runs the policy or its reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import ProcessorMixin
+
+from oven_core.errors import ConfigError
+from oven_learner.losses.channel_trainer import ChannelTrainer
+from oven_recipes.activations.injection import BLOCK, ActivationInjection, Control, Row
+from oven_recipes.activations.store import ActivationStore, layer_of
+
+CARRIED = "oven_activation"
+"""In TRL's batch: the key of each row's activation, a list of B, or None for none. TRL shuffles and splits it with the
+rest."""
+COLUMN = "activation"
+"""Of the dataset."""
+
+
+class ActivationGRPOTrainer(ChannelTrainer):
+    """A GRPOTrainer whose rows have, beside `prompt` (made by `oracle_prompt`), `activation`: a key into `store`,
+    or "unchanged" for a control.
+
+    Vectors are in place in generation and in the log-probabilities of the old policy, the reference and the loss. The
+    reference is the adapter `ref`, which TRL makes of a policy that comes with an adapter; without PEFT its own model.
+    Rows without the key, or None, are a plain GRPOTrainer's, to the bit; but a model that learns positions (GPT-2) gets
+    each row's own in every pass, where TRL counts the padding.
+
+    Raises ConfigError for what runs no hook, or rows of its own: vLLM, continuous batching, torch.compile, a static
+    cache, tools, rollouts, channels.
+
+    Written for TRL 1.16 (`_generate_and_score_completions`, `_get_per_token_logps_and_entropies`, `_compute_loss`).
+    """
+
+    def __init__(self, *args: Any, store: ActivationStore, block: int = BLOCK, **kwargs: Any) -> None:
+        settings = kwargs.get("args") or (args[2] if len(args) > 2 else None)
+        _refuse(settings, kwargs)
+        super().__init__(*args, **kwargs)
+        if isinstance(self.processing_class, ProcessorMixin):
+            raise ConfigError("an oracle reads text beside its activations; give a tokenizer, and not a processor")
+        self.store = store
+        self.injection = ActivationInjection(self.model, self.processing_class, block)
+        if store.width not in (None, self.injection.width):
+            raise ConfigError(
+                f"{store.folder}: activations of {store.width} elements for a model of {self.injection.width}; capture "
+                "them from this model, or one of its size"
+            )
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        keys = [row.get(COLUMN) for row in inputs]
+        with self._rows(keys):
+            batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        batch[CARRIED] = keys
+        return batch
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
+        with self.injection.rows(None):  # a reward that runs the policy has texts of its own
+            return super()._calculate_rewards(*args, **kwargs)
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        with self._rows(inputs[CARRIED]):
+            return super()._compute_loss(model, inputs)
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        **more: Any,
+    ) -> Any:
+        """As TRL's, with each chunk's rows known before its pass."""
+        self.injection.attach(model)  # a reference that was swapped in
+        score = super()._get_per_token_logps_and_entropies
+        rows = len(input_ids)
+        if batch_size is None or batch_size >= rows:
+            return score(model, input_ids, attention_mask, logits_to_keep, batch_size, **more)
+        chunks = []
+        for start in range(0, rows, batch_size):
+            chunk = slice(start, start + batch_size)
+            with self.injection.part(start, start + batch_size):
+                chunks.append(score(model, input_ids[chunk], attention_mask[chunk], logits_to_keep, **more))
+        log_probs, entropies, auxiliary = zip(*chunks, strict=True)
+        return (
+            torch.cat(log_probs),
+            None if entropies[0] is None else torch.cat(entropies),
+            None if auxiliary[0] is None else torch.stack(auxiliary).mean(),
+        )
+
+    def _rows(self, keys: Sequence[str | None]) -> Any:
+        if all(key is None for key in keys):
+            return self.injection.rows(None)
+        controls = {control.value: control for control in Control}
+        vectors: list[Row] = [None if key is None else controls.get(key) or self.store.get(key) for key in keys]
+        layers = [None if key is None or key in controls else layer_of(key) for key in keys]
+        return self.injection.rows(vectors, layers)
+
+
+def _refuse(args: Any, given: dict[str, Any]) -> None:
+    remedies = {
+        "use_vllm": "vLLM runs no hook; set use_vllm=False",
+        "use_transformers_continuous_batching": (
+            "continuous batching packs rows and runs no hook of ours; set use_transformers_continuous_batching=False"
+        ),
+        "use_transformers_paged": "paged attention packs rows; set use_transformers_paged=False",
+        "torch_compile": "a compiled model keeps the rows that it was traced with; set torch_compile=False",
+    }
+    for name, remedy in remedies.items():
+        if getattr(args, name, False):
+            raise ConfigError(f"activations are put in by a hook: {remedy}")
+    if getattr(args, "cache_implementation", None) == "static":
+        raise ConfigError(
+            "activations are put in by a hook, and a static cache compiles it; leave cache_implementation"
+        )
+    for name in ("tools", "environment_factory", "rollout_func", "channels"):
+        if given.get(name):
+            raise ConfigError(f"{name} would run passes whose rows are not the batch's; train an oracle without {name}")

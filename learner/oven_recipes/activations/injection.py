@@ -1,0 +1,299 @@
+"""Activations in an oracle's passes: h + ‖h‖ · v/‖v‖ at the places of its prompt, in the output of block 1.
+
+The formula is that of the code of Activation Oracles (Karvonen et al. 2025), with their coefficient of 1. It is
+differentiated as it stands, ‖h‖ included; v is data.
+
+Every pass of the model is looked at, so that none is without its vectors by mistake. A pass that has places needs
+`rows`, and one under `rows` must have their places; else it raises. Three things run passes: `generate` (with a cache
+the first pass has the places, and their keys and values are in the cache from then on; without one each step is a whole
+pass), scoring, and the loss. Gradient checkpointing recomputes a block's `forward` and not its hooks (transformers
+5.23), so a recomputation gets the injected states that were saved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from oven_core.errors import ConfigError
+from oven_recipes.activations.blocks import bare, block_at, body, width
+from oven_recipes.activations.placeholders import Placeholders, Places
+
+BLOCK = 1
+"""Whose output is changed: the second block's, as in Activation Oracles."""
+
+KNOWN_AS = "oven_injection"
+"""An attribute of a model's body: its injection, of which it has one. A copy of the model has it with the hooks."""
+LEARNT_POSITIONS = "wpe"
+"""A module of the models that learn positions and leave it to the caller which a token has (GPT-2 and its kin)."""
+
+
+def injected(hidden: Tensor, vectors: Tensor) -> Tensor:
+    """h + ‖h‖ · v/‖v‖ for each of (K, d) hidden states and vectors, in the type of `hidden`, computed in float32."""
+    states, wanted = hidden.float(), vectors.to(hidden.device).float()
+    scale = states.norm(dim=-1, keepdim=True) / wanted.norm(dim=-1, keepdim=True)  # (K, 1)
+    moved: Tensor = states + scale * wanted
+    return moved.to(hidden.dtype)
+
+
+class Control(enum.Enum):
+    """What a row may have instead of vectors, on purpose."""
+
+    UNCHANGED = "unchanged"
+    """Its prompt has places, and they stay as they are: what the question alone tells the oracle."""
+
+
+Row = Tensor | Control | None
+"""A row's vectors, (K, d); None for one whose text has no places."""
+
+
+class _Plan(NamedTuple):
+    """One pass: which positions of which rows, (N,) each, get which vectors, (N, d)."""
+
+    rows: Tensor
+    columns: Tensor
+    vectors: Tensor
+
+
+class _Thread(threading.local):
+    """Generation may run in a thread beside the training's (`rewards/generation_ahead`), with other rows."""
+
+    rows: Sequence[Row] | None = None
+    layers: Sequence[int | None] | None = None
+    inside: bool = False
+    """Whether a pass is under way: a hook that is called outside of one is a recomputation's."""
+    plan: _Plan | None = None
+
+
+class _Looking(threading.local):
+    off: bool = False
+
+
+_LOOKING = _Looking()
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """No pass of this thread is looked at: of texts that aren't an oracle's prompts, whatever they contain."""
+    before, _LOOKING.off = _LOOKING.off, True
+    try:
+        yield
+    finally:
+        _LOOKING.off = before
+
+
+class ActivationInjection:
+    """The one object that knows whose rows come next.
+
+    `with injection.rows(vectors): model(...)`: row i of each pass gets `vectors[i]`, (K, d), at its K places. With n
+    times as many rows in a pass (`generate` with several sequences a prompt) each stands for n in a row.
+
+    It stays on the model until `remove`, or to the end of its own `with` block.
+
+    Raises ConfigError for a model without block `block`, for one that has an injection, and for what `Placeholders`
+    refuses.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, block: int = BLOCK) -> None:
+        self._placeholders = Placeholders(tokenizer)
+        self._block = block
+        self._now = _Thread()
+        self._hooks: list[Any] = []
+        self._bodies: list[Any] = []
+        self.width = width(model)
+        self.attach(model)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def __deepcopy__(self, _: Any) -> ActivationInjection:
+        """A copy of a model has copies of its hooks, and this knows its rows too."""
+        return self
+
+    def attach(self, model: Any) -> None:
+        """Passes of `model` get the rows' vectors as well: a reference beside the policy. Once for each is enough.
+
+        Raises ConfigError for one with another hidden size, and for one that has another injection.
+        """
+        root = bare(model)
+        found = getattr(body(root), KNOWN_AS, None)
+        if found is self:
+            return
+        if found is not None:
+            raise ConfigError(
+                f"{type(root).__name__} has an injection already, and activations would go in twice; use that one "
+                "(`trainer.injection`), or `remove()` it first"
+            )
+        if width(root) != self.width:
+            raise ConfigError(
+                f"the activations have {self.width} elements, and the hidden states of {type(root).__name__} "
+                f"{width(root)}; take a model of the same hidden size"
+            )
+        block, base = block_at(root, self._block), body(root)
+        self._hooks += [
+            base.register_forward_pre_hook(self._begin, with_kwargs=True),
+            base.register_forward_hook(self._end, always_call=True),
+            block.register_forward_hook(self._inject),
+        ]
+        self._bodies.append(base)
+        setattr(base, KNOWN_AS, self)
+
+    def remove(self) -> None:
+        """Takes the hooks off all models."""
+        for hook in self._hooks:
+            hook.remove()
+        for base in self._bodies:
+            delattr(base, KNOWN_AS)
+        self._hooks.clear()
+        self._bodies.clear()
+
+    @contextlib.contextmanager
+    def rows(self, vectors: Sequence[Row] | None, layers: Sequence[int | None] | None = None) -> Iterator[None]:
+        """The rows of this thread's passes while it lasts; None: passes whose rows have no places.
+
+        Where `layers` says which block a row's vectors are of, its prompt must say the same. Raises ConfigError for
+        vectors of another size, not finite or zero.
+        """
+        for row, one in enumerate(vectors or ()):
+            if isinstance(one, Tensor):
+                check(one, self.width, f"row {row}")
+        before = self._now.rows, self._now.layers
+        self._now.rows, self._now.layers = vectors, layers
+        try:
+            yield
+        finally:
+            self._now.rows, self._now.layers = before
+
+    @contextlib.contextmanager
+    def part(self, start: int, stop: int) -> Iterator[None]:
+        """The rows `start` to `stop` - 1 of this thread's, for passes over that part of a batch."""
+        now = self._now
+        before = now.rows, now.layers
+        now.rows, now.layers = (None if said is None else said[start:stop] for said in before)  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            now.rows, now.layers = before
+
+    def _begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._now.plan, self._now.inside = None, False
+        if self._now.rows is not None and any(name.startswith("cu_seq_lens") for name in kwargs):
+            raise ConfigError(
+                "this pass packs several texts into a row, as continuous batching does, and no row's places can be "
+                "told; use `generate` without it"
+            )
+        self._now.plan = self._plan(args[0] if args else kwargs.get("input_ids"), kwargs.get("past_key_values"))
+        self._now.inside = True
+        return (args, _positioned(args, kwargs)) if hasattr(module, LEARNT_POSITIONS) else None
+
+    def _end(self, *_: Any) -> None:
+        self._now.plan, self._now.inside = None, False
+
+    def _inject(self, module: Any, _args: Any, output: Any) -> Any:
+        now = self._now
+        if not now.inside:
+            raise RuntimeError(
+                f"{type(module).__name__} was called outside of its model's pass, where it isn't known whose rows it "
+                "has: a recomputation that runs hooks (transformers before 5.23); update transformers, or train "
+                "without gradient checkpointing"
+            )
+        if now.plan is None:
+            return output
+        hidden = output[0] if isinstance(output, tuple) else output  # (B, T, d)
+        rows, columns, vectors = (one.to(hidden.device) for one in now.plan)
+        changed = hidden.index_put((rows, columns), injected(hidden[rows, columns], vectors))  # a copy
+        return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+    def _plan(self, ids: Tensor | None, cache: Any) -> _Plan | None:
+        rows = self._now.rows
+        if _LOOKING.off or (cache is not None and int(cache.get_seq_length()) > 0):
+            return None  # in a continued text the places have been passed
+        if ids is None:
+            if rows is None:
+                return None
+            raise RuntimeError("a pass on embeddings: without token ids no places are found; call the model with ids")
+        found = self._found(ids)
+        if rows is None:
+            if any(places is not None for places in found):
+                raise RuntimeError(
+                    "a pass has places for activations, and no rows are known for it: run it under "
+                    "`injection.rows(...)`, or give the dataset's rows the column `activation`"
+                )
+            return None
+        if not rows or len(found) % len(rows):
+            raise RuntimeError(f"a pass of {len(found)} rows, and vectors for {len(rows)}; run each part under its own")
+        return self._matched(rows, found, len(found) // len(rows), ids.device)
+
+    def _found(self, ids: Tensor) -> list[Places | None]:
+        any_in = (ids == self._placeholders.token_id).any(dim=1).tolist()
+        if not any(any_in):
+            return [None] * len(any_in)
+        return [self._placeholders.find(row) if has else None for row, has in zip(ids.tolist(), any_in, strict=True)]
+
+    def _matched(
+        self, rows: Sequence[Row], found: list[Places | None], times: int, device: torch.device
+    ) -> _Plan | None:
+        taken: list[int] = []
+        columns: list[int] = []
+        vectors = []
+        for index, places in enumerate(found):
+            row = index // times
+            one, layer = rows[row], self._now.layers[row] if self._now.layers is not None else None
+            _agree(row, one, layer, places)
+            if isinstance(one, Tensor) and places is not None:
+                taken += [index] * len(one)
+                columns += range(places.start, places.stop)
+                vectors.append(one)
+        if not vectors:
+            return None
+        return _Plan(torch.tensor(taken, device=device), torch.tensor(columns, device=device), torch.cat(vectors))
+
+
+def _positioned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """With positions that begin at each row's first token, as `generate` has them; TRL's passes give none, and with
+    padding on the left learnt positions would then be others than in generation."""
+    ids, mask = args[0] if args else kwargs.get("input_ids"), kwargs.get("attention_mask")
+    if kwargs.get("position_ids") is not None or ids is None or mask is None or mask.ndim != 2:
+        return kwargs
+    return {**kwargs, "position_ids": (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, -ids.shape[1] :]}
+
+
+def _agree(row: int, one: Row, layer: int | None, places: Places | None) -> None:
+    """Raises RuntimeError unless a row's prompt has the places that its vectors need."""
+    count = 0 if places is None else places.stop - places.start
+    if one is None and count:
+        raise RuntimeError(
+            f"row {row} has {count} places after `Layer: n`, and no vectors; give it {Control.UNCHANGED}"
+        )
+    if one is Control.UNCHANGED and not count:
+        raise RuntimeError(f"row {row} has no places after `Layer: n` to leave unchanged; give it None")
+    if isinstance(one, Tensor) and len(one) != count:
+        raise RuntimeError(
+            f"row {row} has {count} places after `Layer: n`, and {len(one)} vectors; make its prompt with "
+            "oracle_prompt(layer, len(vectors), question)"
+        )
+    if layer is not None and places is not None and places.layer != layer:
+        raise RuntimeError(f"row {row} says `Layer: {places.layer}`, and its vectors are of layer {layer}")
+
+
+def check(vectors: Tensor, size: int, where: str) -> None:
+    """Raises ConfigError unless these are (K, `size`), K at least 1, finite, and none of them zero."""
+    if vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != size:
+        raise ConfigError(
+            f"{where}: activations of shape {tuple(vectors.shape)} for hidden states of {size} elements; capture them "
+            "from the model that they are shown to, or one of its size"
+        )
+    norms = vectors.float().norm(dim=1)
+    if not bool(torch.isfinite(norms).all()):
+        raise ConfigError(f"{where}: an activation is NaN or infinite; capture in bfloat16 or float32 again")
+    if not bool((norms > 0).all()):
+        raise ConfigError(f"{where}: an activation is zero, and has no direction; capture again, or give a control")

@@ -1,0 +1,103 @@
+"""The oracle's prompt, and which of its tokens are places for activations.
+
+The wording is that of Activation Oracles (Karvonen et al. 2025, github.com/adamkarvonen/activation_oracles), so that
+their adapters can be loaded: `Layer: <n>`, a line of placeholders, and the question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from oven_core.errors import ConfigError
+
+PLACEHOLDER = " ?"
+"""Stands for one activation. With its space it is one token in the vocabularies of GPT-2, Llama 3, Qwen and Gemma."""
+HEADER_TOKENS = 16
+"""How far before a run of placeholders its header is looked for: no tokenizer makes more of `Layer: 1000` and a
+newline than one token a character."""
+HEADER = re.compile(r"Layer\s*:\s*(\d(?:\s*\d)*)\s*\n\s*\Z")
+"""The header before a run, as decoded: tokenizers without a decoder put spaces between tokens."""
+
+
+class Places(NamedTuple):
+    """Where a row's activations go: positions `start` to `stop` - 1 of the row, and the layer that its header names."""
+
+    layer: int
+    start: int
+    stop: int
+
+
+def oracle_prompt(layer: int, count: int, question: str, tokenizer: Any = None) -> str:
+    """The oracle's prompt for `count` activations of block `layer`; as one turn of a chat where `tokenizer` has chats.
+
+    Raises ConfigError for an empty question, a negative layer, and fewer than one activation.
+    """
+    if not question.strip():
+        raise ConfigError("an oracle's question is empty; ask something about the activations")
+    if layer < 0:
+        raise ConfigError(f"layer {layer}: blocks are counted from 0; see layer_at(model, percent)")
+    if count < 1:
+        raise ConfigError(f"{count} activations: an oracle is shown at least 1")
+    return chat_text(tokenizer, f"Layer: {layer}\n{PLACEHOLDER * count} \n{question}")
+
+
+def chat_text(tokenizer: Any, message: str) -> str:
+    """What a user's message looks like to the model: in its chat template, up to where the answer begins.
+
+    Without a chat template, or a tokenizer, it is the message. A first token that the tokenizer adds is left out.
+    """
+    if getattr(tokenizer, "chat_template", None) is None:
+        return message
+    turn = [{"role": "user", "content": message}]
+    text: str = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    first = tokenizer.bos_token
+    return text.removeprefix(first) if first and tokenizer("").input_ids[:1] == [tokenizer.bos_token_id] else text
+
+
+class Placeholders:
+    """Finds places in rows of token ids.
+
+    Raises ConfigError for a tokenizer in which a placeholder is not one token of its own.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        ids = tokenizer(PLACEHOLDER, add_special_tokens=False)["input_ids"]
+        if len(ids) != 1 or ids[0] in (tokenizer.unk_token_id, tokenizer.pad_token_id):
+            raise ConfigError(
+                f"{PLACEHOLDER!r} must be one token of its own, and this tokenizer makes {len(ids)} of it: {ids}; add "
+                "it to the vocabulary (tokenizer.add_tokens, model.resize_token_embeddings), or take a model whose "
+                "vocabulary has it"
+            )
+        self.token_id: int = ids[0]
+        self._tokenizer = tokenizer
+        self._header = lru_cache(maxsize=4096)(self._decoded_header)
+        for count in (1, 3):
+            text = oracle_prompt(count, count, "Is it so ? ?", tokenizer)
+            found = self.find(tokenizer(text)["input_ids"])
+            if found is None or (found.layer, found.stop - found.start) != (count, count):
+                raise ConfigError(
+                    f"in a prompt with {count} placeholders this tokenizer leaves {found} to find; it must keep "
+                    f"`Layer: {count}`, the newlines and each {PLACEHOLDER!r} as tokens of their own"
+                )
+
+    def find(self, ids: Sequence[int]) -> Places | None:
+        """The first run of placeholders that follows `Layer: n`; None where there is none.
+
+        Later ones are in the question or in the completion, and are text.
+        """
+        stop = 0
+        while self.token_id in ids[stop:]:
+            start = stop = ids.index(self.token_id, stop)
+            while stop < len(ids) and ids[stop] == self.token_id:
+                stop += 1
+            if (layer := self._header(tuple(ids[max(0, start - HEADER_TOKENS) : start]))) is not None:
+                return Places(layer, start, stop)
+        return None
+
+    def _decoded_header(self, ids: tuple[int, ...]) -> int | None:
+        """The layer that these tokens name at their end."""
+        found = HEADER.search(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+        return None if found is None else int("".join(found[1].split()))

@@ -1,0 +1,112 @@
+"""Activations on disk: safetensors files, mapped into memory, by model, text and layer.
+
+A file has what one call added. Its tensors' names are keys, which have the text's digest and not the text; its header
+has the model's name and the hidden size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from oven_core.errors import ConfigError
+from oven_recipes.activations.capture import Activation
+from oven_recipes.activations.injection import check
+
+PATTERN = "activations-*.safetensors"
+
+
+def activation_key(model: str, text: str, layer: int) -> str:
+    """The name of an activation: a digest of the model's name and the text, and the layer after a dot."""
+    digest = hashlib.sha256(f"{len(model)}:{model}{text}".encode()).hexdigest()[:32]
+    return f"{digest}.{layer}"
+
+
+def layer_of(key: str) -> int:
+    """The layer that a key names. Raises ConfigError for anything else."""
+    layer = key.rpartition(".")[2]
+    if not layer.isdecimal():
+        raise ConfigError(f"{key!r} is not the key of an activation; make it with activation_key(model, text, layer)")
+    return int(layer)
+
+
+class ActivationStore:
+    """The activations in `folder`, which is made where there is none.
+
+    Raises ConfigError for files that cannot be read, and for such of different hidden sizes.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.width: int | None = None
+        """The hidden size; None while there is nothing in it."""
+        self._open: dict[str, Any] = {}
+        """Key → the open file that it is in."""
+        for path in sorted(self.folder.glob(PATTERN)):
+            self._read(path)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._open
+
+    def get(self, key: str) -> Tensor:
+        """The vectors (K, d). Raises ConfigError for a key that it has not, and as `check` does."""
+        if key not in self._open:
+            raise ConfigError(
+                f"no activation {key!r} among {len(self)} in {self.folder}; capture it first, and with the same model, "
+                "text and layer"
+            )
+        vectors: Tensor = self._open[key].get_tensor(key)
+        assert self.width is not None
+        check(vectors, self.width, f"{self.folder}, {key}")
+        return vectors
+
+    def add(self, model: str, activations: Iterable[Activation]) -> list[str]:
+        """Writes what it has not yet, in one file, and returns the keys of all. Raises ConfigError as `get` does."""
+        keys, new = [], {}
+        for text, layer, vectors in activations:
+            key = activation_key(model, text, layer)
+            keys.append(key)
+            check(vectors, self.width or vectors.shape[-1], f"layer {layer}")
+            if key not in self._open:
+                new[key] = vectors.contiguous()
+        if new:
+            self._write(model, new)
+        return keys
+
+    def _write(self, model: str, new: dict[str, Tensor]) -> None:
+        width = next(iter(new.values())).shape[1]
+        path = self.folder / f"activations-{uuid.uuid4().hex}.safetensors"
+        unfinished = path.with_suffix(".unfinished")
+        save_file(new, unfinished, metadata={"model": model, "width": str(width)})
+        os.replace(unfinished, path)  # whole, or not there
+        self._read(path)
+
+    def _read(self, path: Path) -> None:
+        try:
+            file: Any = safe_open(path, framework="pt")
+            keys = list(file.keys())
+            width = int((file.metadata() or {})["width"])
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise ConfigError(
+                f"{path}: not a whole file of activations ({type(error).__name__}: {error}); delete it and capture "
+                "again"
+            ) from None
+        if self.width not in (None, width):
+            raise ConfigError(
+                f"{path}: activations of {width} elements beside others of {self.width} in {self.folder}; keep each "
+                "model's in its own folder"
+            )
+        self.width = width
+        self._open |= dict.fromkeys(keys, file)

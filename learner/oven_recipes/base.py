@@ -1,0 +1,45 @@
+"""A recipe: an entry point of the group `oven.recipes`. Importing one needs no torch; training with it does."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from oven_runs.settings import resolution
+
+
+@dataclass(frozen=True)
+class Order:
+    """What `up` asks of a recipe."""
+
+    start: str
+    seed: int
+    steps: int | None
+    """Optimizer steps; None: the recipe's own number."""
+    seconds: float | None
+    options: dict[str, Any]
+    folder: Path
+    """The run's folder; checkpoints go to `checkpoints/` in it."""
+    cache: Path
+    """Shared between runs."""
+    resume: bool = False
+
+
+class Recipe(resolution.Recipe, Protocol):
+    """Names, settings and starts, which the stack asks for, and the training."""
+
+    @property
+    def name(self) -> str:
+        """The recipe's name in the log, and among the entry points."""
+
+    def train(self, order: Order) -> None:
+        """Train to the end, attached to the controller that the environment names."""
+
+
+def no_such_start(text: str, starts: Sequence[str]) -> ValueError:
+    """The error for a start that there is not; it names the nearest of `starts`."""
+    near = difflib.get_close_matches(text, starts, n=3, cutoff=0.4) or starts
+    return ValueError(f"no start is called {text!r}; nearest: {', '.join(near)}")

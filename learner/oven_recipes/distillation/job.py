@@ -1,0 +1,70 @@
+"""Puts the recipe together: warm policy, prompts, teachers, TRL's trainer, and the held-out evaluation."""
+
+import os
+
+# Before trl is imported: it reports use at construction and asks a model hub for names unless told not to.
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from pathlib import Path
+
+from datasets import Dataset
+from trl.trainer.distillation_config import DistillationConfig
+from trl.trainer.distillation_trainer import DistillationTrainer
+
+from oven_core.protocol.messages import MetricSpec
+from oven_recipes.distillation.settings import DistillationSettings, Start
+from oven_recipes.grpo.evaluation import accuracy_of
+from oven_recipes.grpo.model import build_tokenizer
+from oven_recipes.grpo.supervised_warmup import warm_policy
+from oven_recipes.grpo.task import training_pools
+from oven_recipes.grpo.teachers import build_teachers
+from oven_recipes.quiet_libraries import quiet_libraries
+from oven_recipes.runner import TRAINER_ARGUMENTS, Job
+from oven_recipes.sorting_settings import LR_BOUNDS, accuracies
+
+
+def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
+    """The job for one start: `workdir` gets the trainer's files, `cache` keeps warm policies between runs."""
+    quiet_libraries()
+    tokenizer = build_tokenizer()
+    pools = training_pools(settings.lengths, settings.train_prompts, seed)
+    trainer = DistillationTrainer(
+        model=warm_policy(settings, tokenizer, seed, cache),
+        processing_class=tokenizer,
+        args=DistillationConfig(
+            output_dir=str(workdir),
+            seed=seed,
+            learning_rate=start.learning_rate,
+            lr_scheduler_type="constant",
+            max_steps=settings.max_steps,
+            per_device_train_batch_size=settings.prompts_per_step,
+            max_completion_length=settings.max_completion_length,
+            beta=settings.divergence,
+            temperature=settings.temperature,
+            max_grad_norm=settings.max_grad_norm,
+            bf16=False,
+            gradient_checkpointing=False,
+            use_cpu=True,
+            **TRAINER_ARGUMENTS,
+        ),
+        train_dataset=Dataset.from_list([vars(row) for rows in pools for row in rows]),
+    )
+    teachers = build_teachers(trainer, start.teachers, settings, tokenizer, seed, cache, start.teacher)
+    return Job(
+        trainer=trainer,
+        evaluate=accuracy_of(trainer, tokenizer, settings),
+        evaluate_every=settings.eval_every,
+        metrics=gauges(settings),
+        lr_bounds=LR_BOUNDS,
+        teachers=teachers,
+    )
+
+
+def gauges(settings: DistillationSettings) -> tuple[MetricSpec, ...]:
+    """What this recipe adds to the gauges that `attach` finds."""
+    return (
+        MetricSpec(name="entropy", unit="nats per token"),
+        MetricSpec(name="completions/mean_length", unit="tokens"),
+        *accuracies(settings.levels),
+    )

@@ -1,0 +1,112 @@
+"""Repair tasks in SWE-bench's instance fields, from a file or from a generator. No torch."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from oven_core.errors import ConfigError, reason
+from oven_recipes.environments.patches import patched_paths
+from oven_runs.traces import jsonl
+
+REPO: Final = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def _listed(value: Any) -> Any:
+    """A list of names, which SWE-bench's files have as JSON in a string."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+
+
+class Instance(BaseModel):
+    """One repair task: its repository at a commit, what is wrong, and the tests that say when it is right.
+
+    `files` is ours: a repository that is small enough to be in the instance. Without it, the repository is a checkout.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")  # the published sets have further columns
+
+    instance_id: str
+    repo: str
+    base_commit: str
+    problem_statement: str
+    patch: str = ""
+    test_patch: str = ""
+    hints_text: str = ""
+    created_at: str = ""
+    version: str = ""
+    environment_setup_commit: str = ""
+    FAIL_TO_PASS: Names
+    """Tests that fail before a right repair and pass after it."""
+    PASS_TO_PASS: Names = ()
+    """Tests that pass before it, and have to pass after it."""
+    files: dict[str, str] = {}
+    """Path → text of the repository, tests included."""
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """All that count, as `path::name`."""
+        return (*self.FAIL_TO_PASS, *self.PASS_TO_PASS)
+
+    @property
+    def test_paths(self) -> frozenset[str]:
+        """The files that tests are in, and those that the patch of tests brings to a checkout, as their data and
+        helpers: a repair may not change them."""
+        brought = frozenset() if self.files else patched_paths(self.test_patch)
+        return brought | {test.partition("::")[0] for test in self.tests}
+
+
+def instance_of(row: Mapping[str, Any], where: str) -> Instance:
+    """Raises ConfigError, with `where` in front, for a row that is not an instance."""
+    try:
+        found = Instance.model_validate(row)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{where}: {field}: {first['msg']}; a SWE-bench instance has this field") from None
+    except ValueError as error:  # a string that should hold a list
+        raise ConfigError(f"{where}: FAIL_TO_PASS or PASS_TO_PASS is not a list, nor JSON of one: {error}") from None
+    if not found.FAIL_TO_PASS:
+        raise ConfigError(f"{where}: {found.instance_id} has no FAIL_TO_PASS, so nothing says that it is solved")
+    if not REPO.fullmatch(found.repo):
+        raise ConfigError(f"{where}: repo is {found.repo[:100]!r}; SWE-bench writes owner/name")
+    return found
+
+
+def read_instances(path: Path) -> Iterator[Instance]:
+    """From a .json file with a list, or a .jsonl file. Raises ConfigError for a file that cannot be read, or that has
+    no instance, something else in it, or two different instances of one id."""
+    seen: dict[str, Instance] = {}
+    for where, row in _rows(path):
+        if not isinstance(row, dict):
+            raise ConfigError(f"{where}: {type(row).__name__} where an instance's object should be")
+        made = instance_of(row, where)
+        if seen.setdefault(made.instance_id, made) != made:
+            raise ConfigError(f"{where}: another instance is called {made.instance_id!r}, too; give each its own id")
+        yield made
+    if not seen:
+        raise ConfigError(f"{path} has no instance in it")
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+    if path.suffix != ".json":
+        for number, row in jsonl.rows(path):
+            if isinstance(row, jsonl.BadLine):
+                raise ConfigError(jsonl.refusal(path, row))
+            yield f"{path}:{number}", row
+        return
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {reason(error)}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not JSON, or was cut: {error}") from None
+    for at, row in enumerate(found if isinstance(found, list) else [found]):
+        yield f"{path}[{at}]", row

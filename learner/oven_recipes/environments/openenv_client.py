@@ -1,0 +1,90 @@
+"""The environment `repair` as TRL takes it, whose calls are carried out behind OpenEnv."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from oven_core.errors import ConfigError, ProcessError
+from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.repair import RepairTools
+from oven_recipes.environments.session import ToolResult
+
+EXTRA: Final = "openenv"
+MESSAGE_S: Final = 120.0
+"""For one call: a run of tests may take its whole time, on a busy machine."""
+
+
+class OpenEnvRepair(RepairTools):
+    """One connection, one attempt at a time."""
+
+    def __init__(self, client: Any) -> None:
+        """`client`: OpenEnv's, synchronous. It has no `close` of its own: TRL would take that for a tool."""
+        self._client = client
+        self._solved = False
+        self._feedback: str | None = None
+
+    def reset(self, **row: Any) -> None:
+        self._solved, self._feedback = False, self._client.reset(instance_id=row["instance_id"]).observation["feedback"]
+        self.newest_call = self._fault = None
+
+    @property
+    def solved(self) -> bool:
+        return self._solved
+
+    @property
+    def feedback(self) -> str | None:
+        return self._feedback
+
+    def _call(self, tool: str, **arguments: str) -> ToolResult:
+        result = self._client.step({"tool": tool, "arguments": arguments})
+        seen = result.observation
+        self._solved, self._feedback = seen["solved"], seen["feedback"]
+        return ToolResult(seen["text"], float(result.reward or 0), seen["failed"], seen["digest"])
+
+
+@contextlib.contextmanager
+def served(instances: Sequence[Instance], repositories: Path | None = None) -> Iterator[Callable[[], RepairTools]]:
+    """A server process with these instances; it gives a factory of environments that use it, and ends
+    with the block. Raises ConfigError where the extra is missing, ProcessError where it does not start."""
+    if find_spec("openenv") is None:
+        raise ConfigError(f'OpenEnv is not installed: pip install "oven-controller[{EXTRA}]"')
+    from openenv.core.generic_client import GenericEnvClient
+
+    clients: list[Any] = []
+    with tempfile.TemporaryDirectory(prefix="oven-openenv-") as folder:
+        file = Path(folder, "instances.jsonl")
+        file.write_text("".join(f"{one.model_dump_json()}\n" for one in instances))
+        command = [sys.executable, "-m", "oven_recipes.environments.openenv_server", str(file)]
+        process = subprocess.Popen(
+            command + ([str(repositories)] if repositories else []),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            port = process.stdout.readline().strip()
+            if not port:
+                raise ProcessError(f"the OpenEnv server did not start: it ended with code {process.wait()}")
+
+            def connected() -> RepairTools:
+                address = f"http://127.0.0.1:{port}"
+                clients.append(GenericEnvClient(base_url=address, message_timeout_s=MESSAGE_S).sync())
+                return OpenEnvRepair(clients[-1])
+
+            yield connected
+        finally:
+            for client in clients:
+                client.close()
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()

@@ -1,0 +1,120 @@
+"""The environment `repair` behind OpenEnv: its own server on the loopback address (extra `openenv`).
+
+`python -m oven_recipes.environments.openenv_server INSTANCES.jsonl` prints its port, and ends when its input is closed.
+Any user of this machine may connect: it has no keys, and runs code in the sandbox alone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+from openenv.core.env_server.http_server import create_fastapi_app
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import Action, Observation, State
+from pydantic import Field
+
+from oven_recipes.environments.instance import Instance, read_instances
+from oven_recipes.environments.repositories import Repositories
+from oven_recipes.environments.sandboxed_tests import SandboxedTests
+from oven_recipes.environments.session import RepairSession
+
+SESSIONS: Final = 1024
+"""Attempts at a time: each rollout of a trainer's batch has its own."""
+
+
+class RepairAction(Action):  # type: ignore[misc]
+    """A call of a tool."""
+
+    tool: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class RepairObservation(Observation):  # type: ignore[misc]
+    """What it led to. `reward` is the call's own, by the tests that it turned; `solved` is the attempt's worth."""
+
+    text: str = ""
+    failed: bool = False
+    digest: str = ""
+    solved: bool = False
+    feedback: str | None = None
+
+
+class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State]):  # type: ignore[misc]
+    """One attempt at a time, for one connection."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self, instances: Mapping[str, Instance], repositories: Repositories, tests: SandboxedTests) -> None:
+        super().__init__()
+        self._instances, self._repositories, self._tests = instances, repositories, tests
+        self._session: RepairSession | None = None
+        self._state = State()
+
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, instance_id: str = "", **_: Any
+    ) -> RepairObservation:
+        """Raises KeyError for an instance that the server does not have."""
+        instance = self._instances[instance_id]
+        self._session = RepairSession(instance, self._repositories.files(instance), self._tests)
+        self._state = State(episode_id=episode_id or instance_id, step_count=0)
+        return RepairObservation(
+            text=instance.problem_statement, digest=self._session.digest, feedback=self._session.feedback
+        )
+
+    def step(self, action: RepairAction, timeout_s: float | None = None, **_: Any) -> RepairObservation:
+        """Raises RuntimeError before the first `reset`."""
+        if self._session is None:
+            raise RuntimeError("there is no attempt yet: reset first")
+        result = self._session.call(action.tool, action.arguments)
+        self._state.step_count += 1
+        return RepairObservation(
+            text=result.text,
+            failed=result.failed,
+            digest=result.digest,
+            solved=self._session.solved,
+            feedback=self._session.feedback,
+            reward=result.reward,
+            done=self._session.submitted,
+        )
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+
+def main(arguments: list[str]) -> None:
+    """Raises ConfigError for instances that cannot be used."""
+    repositories = Repositories(Path(arguments[1]) if len(arguments) > 1 else None)
+    instances = {one.instance_id: one for one in read_instances(Path(arguments[0]))}
+    for one in instances.values():
+        repositories.check(one)
+    tests = SandboxedTests()
+    app = create_fastapi_app(
+        lambda: RepairServerEnvironment(instances, repositories, tests),
+        RepairAction,
+        RepairObservation,
+        max_concurrent_envs=SESSIONS,
+    )
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    print(listening.getsockname()[1], flush=True)
+    server.run(sockets=[listening])
+
+
+def _end_with_input() -> None:
+    """The parent holds the other end: when it is gone, so is this process."""
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,130 @@
+"""The environment `repair` as TRL takes it: `reset`, public methods as tools, `get_reward`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from oven_core.errors import ProcessError, UnknownNameError, reason
+from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.session import RepairSession, Tests, ToolResult
+
+
+class RepairTools(ABC):
+    """What a policy may call. Where the calls are carried out is decided below it: here, or behind OpenEnv."""
+
+    _fault: str | None = None
+    newest_call: ToolResult | None = None
+    """Of the last call: what the recorder takes a step's reward and digest from."""
+
+    @abstractmethod
+    def reset(self, **row: Any) -> None:
+        """Begins an attempt at the instance that the row's `instance_id` names. Raises UnknownNameError."""
+
+    @property
+    @abstractmethod
+    def solved(self) -> bool:
+        """Whether it is submitted, and all tests that count pass."""
+
+    @property
+    @abstractmethod
+    def feedback(self) -> str | None:
+        """As `RepairSession.feedback`."""
+
+    def get_reward(self) -> float:
+        """1 where it is solved, else 0. Raises ProcessError where a call was not carried out, since the sandbox or the
+        server failed: the trainer tells that to the policy, and a reward of 0 would be made up."""
+        if self._fault is not None:
+            raise ProcessError(f"the environment failed during an attempt, which has no reward: {self._fault}")
+        return float(self.solved)
+
+    @abstractmethod
+    def _call(self, tool: str, **arguments: str) -> ToolResult:
+        """Carries a call out."""
+
+    def list_files(self, folder: str) -> str:
+        """List the files under a folder.
+
+        Args:
+            folder: Path of the folder; "." is the repository.
+        """
+        return self._text("list_files", folder=folder)
+
+    def read(self, path: str) -> str:
+        """Read a file.
+
+        Args:
+            path: Path of the file.
+        """
+        return self._text("read", path=path)
+
+    def search(self, text: str) -> str:
+        """Find the lines that contain a text.
+
+        Args:
+            text: The text to look for.
+        """
+        return self._text("search", text=text)
+
+    def edit(self, path: str, old: str, new: str) -> str:
+        """Replace a text in a file by another one.
+
+        Args:
+            path: Path of the file.
+            old: The text to replace; it has to occur once.
+            new: The text to put in its place.
+        """
+        return self._text("edit", path=path, old=old, new=new)
+
+    def run_tests(self) -> str:
+        """Run the tests, and name those that fail."""
+        return self._text("run_tests")
+
+    def submit(self) -> str:
+        """Hand the repair in. Nothing can be changed after it."""
+        return self._text("submit")
+
+    def _text(self, tool: str, **arguments: str) -> str:
+        try:
+            self.newest_call = self._call(tool, **arguments)
+        except Exception as error:
+            self._fault = reason(error)
+            raise
+        return self.newest_call.text
+
+
+class RepairEnvironment(RepairTools):
+    """Repairs in this process; the tests run in the sandbox. `files` gives an instance's repository."""
+
+    def __init__(
+        self, instances: Mapping[str, Instance], files: Callable[[Instance], Mapping[str, str]], tests: Tests
+    ) -> None:
+        self._instances, self._files, self._tests = instances, files, tests
+        self._session: RepairSession | None = None
+
+    def reset(self, **row: Any) -> None:
+        name = row["instance_id"]
+        if name not in self._instances:
+            raise UnknownNameError("instance", name, self._instances)
+        instance = self._instances[name]
+        self._session = RepairSession(instance, self._files(instance), self._tests)
+        self.newest_call = self._fault = None
+
+    @property
+    def session(self) -> RepairSession:
+        """The attempt. Raises RuntimeError before the first `reset`."""
+        if self._session is None:
+            raise RuntimeError("the environment has no attempt yet: call reset first")
+        return self._session
+
+    @property
+    def solved(self) -> bool:
+        return self.session.solved
+
+    @property
+    def feedback(self) -> str | None:
+        return self.session.feedback
+
+    def _call(self, tool: str, **arguments: str) -> ToolResult:
+        return self.session.call(tool, arguments)

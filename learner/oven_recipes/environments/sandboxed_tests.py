@@ -1,0 +1,173 @@
+"""Named tests run in the sandbox's profile `tests`, a process for each run, and the outcome of each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from oven_core.errors import ConfigError, ProcessError, reason
+from oven_llm.sandbox.limits import MB, Limits
+from oven_llm.sandbox.profiles import Profile
+from oven_llm.sandbox.session import open_sandbox
+
+Outcome: TypeAlias = Literal["passed", "failed", "missing", "timeout", "died"]
+"""Of one test. `failed`: it raised, or its module did. `missing`: there is no such test. The last two are of a run that
+did not come to its end: its time was up, or its process ended."""
+OUTCOMES: Final = ("passed", "failed", "missing")
+
+Framework: TypeAlias = Literal["functions", "pytest"]
+"""How tests are found and called: plain functions by name, or by pytest's ids, which has to be installed."""
+LIMITS: Final[Mapping[Framework, Limits]] = {
+    "functions": Limits(block_s=10, memory_bytes=1024 * MB, output_bytes=20_000, file_bytes=10 * MB),
+    "pytest": Limits(block_s=300, memory_bytes=4096 * MB, output_bytes=20_000),
+}
+"""Of one run. Tests of small functions take milliseconds; those of a repository, minutes."""
+REMEMBERED: Final = 20_000
+"""Outcomes that are kept, of some 200 bytes each. A group's rollouts make the same edits again and again."""
+
+FUNCTIONS: Final = """
+def _run(wanted, root, FINAL):
+    import importlib.util, sys
+    sys.path.insert(0, root)
+    found = {}
+    for path, names in wanted.items():
+        try:
+            spec = importlib.util.spec_from_file_location(path[:-3].replace("/", "."), root + "/" + path)
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        except Exception:
+            found.update({path + "::" + name: "failed" for name in names})
+            continue
+        for name in names:
+            test = getattr(module, name, None)
+            outcome = "missing"
+            if callable(test):
+                try:
+                    test()
+                    outcome = "passed"
+                except Exception:
+                    outcome = "failed"
+            found[path + "::" + name] = outcome
+    FINAL(found)
+"""
+PYTEST: Final = """
+def _run(wanted, root, FINAL):
+    import os, sys
+    import pytest
+    ids = {path + "::" + name for path, names in wanted.items() for name in names}
+    found, broken = {}, set()
+    class Seen:
+        def pytest_collectreport(self, report):
+            if report.failed:
+                broken.add(report.nodeid)
+        def pytest_collection_modifyitems(self, items):
+            items[:] = [one for one in items if one.nodeid in ids]
+        def pytest_runtest_logreport(self, report):
+            if report.outcome == "failed":
+                found[report.nodeid] = "failed"
+            elif report.when == "call":
+                found.setdefault(report.nodeid, report.outcome)
+    os.chdir(root)
+    sys.path[:0] = [root, root + "/src"]
+    files = [path for path in wanted if os.path.exists(path)]
+    options = ["-q", "-p", "no:cacheprovider", "--rootdir", root, "-o", "addopts=", "--continue-on-collection-errors"]
+    if files:
+        pytest.main([*options, *files], plugins=[Seen()])
+    for one in ids:
+        found.setdefault(one, "failed" if one.partition("::")[0] in broken else "missing")
+    FINAL({one: found[one] for one in ids})
+"""
+"""Files are given and tests picked from them: of ids, pytest runs none where it does not find one."""
+CALLED: Final = """
+_given = FINAL
+del FINAL
+_run(wanted, root, globals().pop("_given"))
+"""
+"""FINAL is out of the namespace before anybody's module is imported."""
+RUNNERS: Final[Mapping[Framework, str]] = {"functions": FUNCTIONS + CALLED, "pytest": PYTEST + CALLED}
+
+
+class SandboxedTests:
+    """Runs tests on files, and remembers their outcomes: those of the same tests on the same files are computed once.
+
+    That holds for tests without chance and clocks; with `remember=0` each run is made. Raises ConfigError where this
+    machine has no sandbox for tests.
+    """
+
+    def __init__(self, limits: Mapping[Framework, Limits] = LIMITS, *, remember: int = REMEMBERED) -> None:
+        self._limits, self._remember = limits, remember
+        self._seen: OrderedDict[str, dict[str, Outcome]] = OrderedDict()
+        self._lock = threading.Lock()  # behind a server each connection has its thread
+        self.runs: Counter[str] = Counter()
+        """How each run that was made ended, by the sandbox's word for it, and `remembered` ones."""
+
+    def outcomes(
+        self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"
+    ) -> dict[str, Outcome]:
+        """Test → its outcome. Never raises for anything that code does. Raises ConfigError and ProcessError where
+        the sandbox does not start, or pytest cannot be imported in it."""
+        key = hashlib.sha256(json.dumps([framework, sorted(files.items()), list(tests)]).encode()).hexdigest()
+        with self._lock:
+            if (known := self._seen.get(key)) is not None:
+                self.runs["remembered"] += 1
+                self._seen.move_to_end(key)
+                return dict(known)
+        found, ended = self._run(files, tests, framework)
+        with self._lock:
+            self.runs[ended] += 1
+            if self._remember:
+                self._seen[key] = found
+            if len(self._seen) > self._remember:
+                self._seen.popitem(last=False)
+        return dict(found)
+
+    def _run(
+        self, files: Mapping[str, str], tests: Sequence[str], framework: Framework
+    ) -> tuple[dict[str, Outcome], str]:
+        wanted: dict[str, list[str]] = {}
+        for test in tests:
+            path, _, name = test.partition("::")
+            wanted.setdefault(path, []).append(name)
+        with tempfile.TemporaryDirectory(prefix="oven-tests-") as folder:
+            root, scratch = Path(folder, "repository"), Path(folder, "scratch")
+            scratch.mkdir()
+            root.mkdir()
+            write_files(root, files)
+            profile = Profile("tests", modules=(), read=root, write=scratch)
+            with open_sandbox(profile, limits=self._limits[framework]) as sandbox:
+                if framework == "pytest" and (loaded := sandbox.run("import pytest")).ended != "completed":
+                    raise ProcessError(
+                        f"pytest cannot be imported in the sandbox, so no test is run ({loaded.error}); it has to be "
+                        "installed where this Python's own packages are, not behind a link"
+                    )
+                sandbox.assign("wanted", wanted)
+                sandbox.assign("root", str(root.resolve()))
+                block = sandbox.run(RUNNERS[framework])
+        given: Any = block.answer.value if block.answer is not None else None
+        if block.ended == "completed" and isinstance(given, dict):
+            return {test: _outcome(given.get(test)) for test in tests}, block.ended
+        ended: Outcome = "timeout" if block.ended == "timeout" else "died"
+        return dict.fromkeys(tests, ended), block.ended
+
+
+def _outcome(value: object) -> Outcome:
+    return value if value in OUTCOMES else "died"
+
+
+def write_files(root: Path, files: Mapping[str, str]) -> None:
+    """Writes them under `root`. Raises ConfigError for a path that leads out of it, and where it cannot be written."""
+    for path, text in files.items():
+        target = (root / path).resolve()
+        if not target.is_relative_to(root.resolve()) or target == root.resolve():
+            raise ConfigError(f"the instance's file {path[:200]!r} is not inside its repository")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8", errors="surrogatepass", newline="")
+        except OSError as error:
+            raise ConfigError(f"{target} cannot be written: {reason(error)}") from None

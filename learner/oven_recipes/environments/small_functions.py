@@ -1,0 +1,286 @@
+"""Generated repair tasks: a module with a small function that has an injected bug or lacks a feature.
+
+The statement says in words what the function does, so that a repair can be told from the text and the code alone. Which
+side of the split a task is on is decided by a hash of the right code: every process and seed agrees on it.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.patches import make_patch
+from oven_recipes.environments.sandboxed_tests import Framework, Outcome
+
+REPO: Final = "oven/small-functions"
+COMMIT: Final = "0" * 40
+"""A generated repository has no history."""
+HELD_OUT_SHARE: Final = 5
+"""One function in five is never trained on."""
+TRIES: Final = 200
+"""Draws of a bug, or of a side of the split, before giving up: each succeeds with a chance above a tenth."""
+
+FUNCTIONS: Final = ("total", "score", "charge", "level", "limit", "offset", "rate", "weight", "share", "width")
+NUMBERS: Final = ("price", "count", "size", "depth", "speed", "mass")
+LISTS: Final = ("items", "parts", "rows", "marks")
+MODULES: Final = ("shop", "units", "stock", "rules")
+CASES: Final = 4
+"""Tests of the function that is broken; a neighbour has two."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A kind of function. Its texts name parameters as a, b and xs, and a constant as k."""
+
+    name: str
+    says: str
+    body: tuple[str, ...]
+    parameters: tuple[str, ...]
+    guard: int = 0
+    """Lines at the top of the body that are a separate feature, and can be deleted."""
+
+
+SHAPES: Final = (
+    Shape("linear", "returns {a} times {k} plus {b}", ("return {a} * {k} + {b}",), ("a", "b")),
+    Shape("difference", "returns {a} minus {b} times {k}", ("return {a} - {b} * {k}",), ("a", "b")),
+    Shape("at_least", "returns {a} but at least {k}", ("if {a} < {k}:", "    return {k}", "return {a}"), ("a",), 2),
+    Shape("at_most", "returns {a} but at most {k}", ("if {a} > {k}:", "    return {k}", "return {a}"), ("a",), 2),
+    Shape("largest", "returns the largest of {xs} plus {k}", ("return max({xs}) + {k}",), ("xs",)),
+    Shape("smallest", "returns the smallest of {xs} minus {k}", ("return min({xs}) - {k}",), ("xs",)),
+    Shape("first", "returns the first {k} of {xs}", ("return {xs}[:{k}]",), ("xs",)),
+    Shape("after", "returns {xs} after the first {k}", ("return {xs}[{k}:]",), ("xs",)),
+    Shape("scaled", "returns all {xs} times {k}", ("return [x * {k} for x in {xs}]",), ("xs",)),
+    Shape("above", "returns the {xs} above {k}", ("return [x for x in {xs} if x > {k}]",), ("xs",)),
+    Shape("default", "returns {k} for no {xs} and else the first", ("if not {xs}:", "    return {k}", "return {xs}[0]"),
+          ("xs",), 2),
+    Shape("sum", "returns the sum of {xs} and {k}", ("result = {k}", "for x in {xs}:", "    result += x",
+          "return result"), ("xs",)),
+)  # fmt: skip
+
+SWAPS: Final = (
+    (" + ", " - "), (" - ", " + "), (" * ", " + "), (" < ", " > "), (" > ", " < "), ("max(", "min("), ("min(", "max("),
+    ("+= ", "-= "), ("not ", ""),
+)  # fmt: skip
+"""What a bug puts in the place of what is right."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A shape with its own names and constant."""
+
+    shape: Shape
+    name: str
+    names: dict[str, str]
+    k: int
+
+    def fill(self, text: str) -> str:
+        """A text of the shape, with these names."""
+        return text.format(**self.names, k=self.k)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The right body."""
+        return tuple(self.fill(line) for line in self.shape.body)
+
+    @property
+    def heading(self) -> str:
+        """`name(parameters)`."""
+        return f"{self.name}({', '.join(self.names[one] for one in self.shape.parameters)})"
+
+    @property
+    def says(self) -> str:
+        """What it does, in words."""
+        return self.fill(self.shape.says)
+
+    def code(self, body: Sequence[str] | None = None) -> str:
+        """The function's source, with another body where one is given."""
+        lines = self.lines if body is None else body
+        return "\n".join([f"def {self.heading}:", *(f"    {line}" for line in lines)]) + "\n"
+
+
+def held_out(function: Function) -> bool:
+    """Whether tasks about this function are on the evaluation side."""
+    return zlib.crc32(function.code().encode()) % HELD_OUT_SHARE == 0
+
+
+def tasks(
+    seed: int | str, count: int, *, evaluation: bool = False, shapes: Sequence[str] = (), neighbour: bool = False
+) -> list[Instance]:
+    """`count` tasks of one side of the split, different from each other, the same for the same arguments. `shapes`:
+    names, for tasks about these alone; `neighbour`: the module has a second function, which is right. Raises ValueError
+    for a name that does not exist, and where there are fewer."""
+    rng = random.Random(f"tasks {seed} {evaluation}")
+    drawn = drawing(rng, evaluation=evaluation, shapes=shapes, neighbour=neighbour)
+    found: dict[str, Instance] = {}
+    for _ in range(TRIES * count):
+        if len(found) == count:
+            return list(found.values())
+        one = next(drawn)
+        found.setdefault(one.instance_id, one)
+    if len(found) == count:
+        return list(found.values())
+    raise ValueError(f"{count} tasks are more than these shapes have on one side of the split: {len(found)}")
+
+
+def known_shapes(names: Sequence[str]) -> Sequence[str]:
+    """The names. Raises ValueError for one that no shape has."""
+    known = [shape.name for shape in SHAPES]
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"no shape is called {unknown[0]!r}; there are {', '.join(known)}")
+    return names
+
+
+def drawing(
+    rng: random.Random, *, evaluation: bool = False, shapes: Sequence[str] = (), neighbour: bool = False
+) -> Iterator[Instance]:
+    """Endless tasks of one side of the split. Raises ValueError for a shape that there is not."""
+    known = {shape.name: shape for shape in SHAPES}
+    known_shapes(shapes)
+    allowed = [known[name] for name in shapes] or list(SHAPES)
+    while True:
+        broken = _function(rng, allowed, "")
+        if held_out(broken) is evaluation and (found := _broken(broken, rng)) is not None:
+            yield _instance(broken, [_function(rng, list(SHAPES), broken.name)] * neighbour, found, rng)
+
+
+def _function(rng: random.Random, shapes: Sequence[Shape], taken: str) -> Function:
+    a, b = rng.sample(NUMBERS, 2)
+    name = rng.choice([one for one in FUNCTIONS if one != taken])
+    return Function(rng.choice(shapes), name, {"a": a, "b": b, "xs": rng.choice(LISTS)}, rng.randrange(2, 9))
+
+
+def bugs(function: Function) -> list[tuple[str, tuple[str, ...]]]:
+    """(kind, body) of every bug that can be injected, whether or not a test sees it."""
+    lines = function.lines
+    found: list[tuple[str, tuple[str, ...]]] = []
+
+    def at(index: int, line: str, kind: str) -> None:
+        found.append((kind, (*lines[:index], line, *lines[index + 1 :])))
+
+    for index, line in enumerate(lines):
+        for old, new in SWAPS:
+            if old in line:
+                at(index, line.replace(old, new, 1), "operator")
+        for other in (function.k - 1, function.k + 1):
+            for match in re.finditer(rf"\b{function.k}\b", line):
+                at(index, line[: match.start()] + str(other) + line[match.end() :], "constant")
+        if "[:" in line:
+            at(index, line.replace(f"[:{function.k}]", f"[{function.k}:]"), "slice")
+        elif f"[{function.k}:]" in line:
+            at(index, line.replace(f"[{function.k}:]", f"[:{function.k}]"), "slice")
+        if function.shape.parameters == ("a", "b"):
+            a, b = function.names["a"], function.names["b"]
+            at(index, "".join({a: b, b: a}.get(word, word) for word in re.split(r"\b", line)), "names")
+    if function.shape.guard:
+        found.append(("feature", lines[function.shape.guard :]))
+    found.append(("feature", ("pass",)))
+    return found
+
+
+Case = tuple[Any, ...]
+
+
+def _broken(function: Function, rng: random.Random) -> tuple[str, tuple[str, ...], list[Case]] | None:
+    """A bug that some of the cases see, with these; None where no draw finds one."""
+    options = bugs(function)
+    for _ in range(TRIES):
+        kind = rng.choice(sorted({kind for kind, _ in options}))
+        body = rng.choice([body for one, body in options if one == kind])
+        cases = [_case(function, rng) for _ in range(CASES)]
+        right, wrong = _compiled(function.code(), function.name), _compiled(function.code(body), function.name)
+        if len({repr(case) for case in cases}) == CASES and any(
+            _gives(right, case) != _gives(wrong, case) for case in cases
+        ):
+            return kind, body, cases
+    return None
+
+
+def _case(function: Function, rng: random.Random) -> Case:
+    def number() -> int:
+        return rng.randrange(0, 12)
+
+    lists = [number() for _ in range(rng.randrange(0 if function.shape.name == "default" else 3, 6))]
+    return tuple(lists if one == "xs" else number() for one in function.shape.parameters)
+
+
+def _compiled(code: str, name: str) -> Callable[..., Any]:
+    space: dict[str, Any] = {}
+    exec(code, space)  # from the shapes above, and nobody else's
+    found: Callable[..., Any] = space[name]
+    return found
+
+
+def _gives(function: Callable[..., Any], case: Case) -> str:
+    try:
+        return repr(function(*case))
+    except (ArithmeticError, LookupError, NameError, TypeError) as error:
+        return type(error).__name__
+
+
+def _instance(
+    broken: Function, others: list[Function], bug: tuple[str, tuple[str, ...], list[Case]], rng: random.Random
+) -> Instance:
+    kind, body, cases = bug
+    module = rng.choice(MODULES)
+    first = rng.random() < 0.5
+
+    def joined(code: str) -> str:
+        rest = [other.code() for other in others]
+        return "\n\n".join([code, *rest] if first else [*rest, code])
+
+    before, after = joined(broken.code(body)), joined(broken.code())
+    path, tests = f"{module}.py", f"test_{module}.py"
+    right, wrong = _compiled(broken.code(), broken.name), _compiled(broken.code(body), broken.name)
+    names = [f"{tests}::test_{broken.name}_{number}" for number in range(1, CASES + 1)]
+    failing = [name for name, case in zip(names, cases, strict=True) if _gives(right, case) != _gives(wrong, case)]
+    kept = [f"{tests}::test_{other.name}_{number}" for other in others for number in (1, 2)]
+    test_code = "\n\n".join(
+        [f"from {module} import {', '.join(one.name for one in [broken, *others])}\n"]
+        + [_test(broken, number, case) for number, case in enumerate(cases, 1)]
+        + [_test(other, number, _case(other, rng)) for other in others for number in (1, 2)]
+    )
+    digest = zlib.crc32(f"{before}{after}{test_code}".encode())
+    return Instance(
+        instance_id=f"{broken.shape.name}-{kind}-{digest:08x}",
+        repo=REPO,
+        base_commit=COMMIT,
+        problem_statement=f"{path}: {broken.heading} {broken.says}",
+        patch=make_patch({path: before}, {path: after}),
+        test_patch=make_patch({}, {tests: test_code}),
+        FAIL_TO_PASS=tuple(failing),
+        PASS_TO_PASS=tuple([name for name in names if name not in failing] + kept),
+        files={path: before, tests: test_code},
+    )
+
+
+def _test(function: Function, number: int, case: Case) -> str:
+    right = _compiled(function.code(), function.name)(*case)
+    given = ", ".join(repr(one) for one in case)
+    return f"def test_{function.name}_{number}():\n    assert {function.name}({given}) == {right!r}\n"
+
+
+class TrustedTests:
+    """Outcomes of generated tests, in this process and at once: for code of this module alone, never a policy's."""
+
+    def outcomes(
+        self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"
+    ) -> dict[str, Outcome]:
+        """Test → "passed" or "failed"."""
+        path = tests[0].partition("::")[0]
+        space: dict[str, Any] = {}
+        exec(files[path.removeprefix("test_")], space)
+        exec(files[path].partition("\n")[2], space)  # without its import
+        return {test: _passed(space[test.partition("::")[2]]) for test in tests}
+
+
+def _passed(test: Callable[[], None]) -> Outcome:
+    try:
+        test()
+    except (ArithmeticError, AssertionError, LookupError, NameError, TypeError):
+        return "failed"
+    return "passed"

@@ -1,0 +1,81 @@
+"""What teachers' actions would have led to: each is tried at the student's state, in the environment `repair`.
+
+Only the files and the answer are looked at, so no test runs and nothing of the actions is executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oven_recipes.environments.instance import read_instances
+from oven_recipes.environments.repositories import Repositories
+from oven_recipes.environments.sandboxed_tests import Framework, Outcome
+from oven_recipes.environments.session import RepairSession
+from oven_runs.traces.records import Message, Reply, Trace
+
+Replies = Mapping[int, Sequence[Reply]]
+"""By step."""
+Tried = Callable[[Trace, Replies], tuple[Trace, dict[int, list[Reply]]] | None]
+"""(a trace, its replies) → both with the outcome of each action; None: its task is not known."""
+
+
+def tried_actions(tasks: Path, repositories: Path | None = None) -> Tried:
+    """Entry point of oven.commands. `tasks`: the traces' instances; `repositories`: checkouts of those that do not hold
+    their files. Outcomes are digests of the files and the answer, so that only actions with the same of both are
+    equivalent. Raises ConfigError for a file without instances, and later for one whose repository is missing."""
+    known = {instance.instance_id: instance for instance in read_instances(tasks)}
+    checkouts = Repositories(repositories)
+
+    def tried(trace: Trace, replies: Replies) -> tuple[Trace, dict[int, list[Reply]]] | None:
+        instance = known.get(trace.task.id)
+        if instance is None:
+            return None
+        session = RepairSession(instance, checkouts.files(instance), Untested())
+        steps, found = [], {}
+        for at, step in enumerate(trace.steps):
+            if session.submitted:  # what comes after it changes nothing
+                steps.append(step)
+                found[at] = list(replies.get(at, ()))
+                continue
+            files = dict(session.files)
+            found[at] = [
+                reply
+                if reply.action is None
+                else reply.model_copy(
+                    update={"outcome": _outcome(RepairSession(instance, files, Untested()), reply.action)}
+                )
+                for reply in replies.get(at, ())
+            ]
+            steps.append(step.model_copy(update={"outcome": _outcome(session, step.action)}))
+        return trace.model_copy(update={"steps": tuple(steps)}), found
+
+    return tried
+
+
+class Untested:
+    """Runs no test: all fail, before an action and after it."""
+
+    def outcomes(self, files: Mapping[str, str], tests: Sequence[str], framework: Framework) -> dict[str, Outcome]:
+        """As in `session.Tests`."""
+        return dict.fromkeys(tests, "failed")
+
+
+def _outcome(session: RepairSession, action: Message) -> str:
+    """A digest of the files and the answers, 16 hexadecimal digits; empty for an action without a call."""
+    if not action.calls:
+        return ""
+    answers = [session.call(call.name, _arguments(call.arguments)).text for call in action.calls]
+    return hashlib.sha256(json.dumps([session.digest, answers]).encode()).hexdigest()[:16]
+
+
+def _arguments(written: str) -> dict[str, Any]:
+    """Nothing, for what is not a JSON object: the environment says so to the policy, too."""
+    try:
+        given = json.loads(written or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return given if isinstance(given, dict) else {}

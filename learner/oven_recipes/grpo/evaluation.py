@@ -1,0 +1,65 @@
+"""Greedy accuracy on held-out prompts, without a trace in the run that it measures."""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from oven_recipes.grpo.task import Example, pool
+from oven_recipes.sorting_settings import SortingSettings
+
+
+def held_out_examples(settings: SortingSettings) -> list[Example]:
+    """The same held-out prompts for every seed, so that accuracies of different runs compare."""
+    rng = random.Random("held out")
+    return [e for length in sorted(settings.lengths) for e in pool(length, settings.eval_prompts, rng, evaluation=True)]
+
+
+def greedy_accuracy(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, examples: list[Example], max_new_tokens: int
+) -> dict[str, float | list[float]]:
+    """Accuracy per level (`eval/accuracy/<level>`), 0..1, and what each example adds to its mean over levels
+    (`eval/accuracy`): a list whose mean that is.
+
+    One batch, greedy. The generator's state and the model's mode are put back, and no gradient is made.
+    """
+    batch = tokenizer([e.prompt for e in examples], return_tensors="pt", padding=True).to(model.device)  # (N, P)
+    was_training = model.training
+    model.train(False)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            out = model.generate(  # type: ignore[misc]
+                input_ids=batch["input_ids"],
+                attention_mask=batch["attention_mask"],
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+                pad_token_id=tokenizer.pad_token_id,
+                eos_token_id=tokenizer.eos_token_id,
+            )  # (N, P + C)
+    finally:
+        model.train(was_training)
+    answers = tokenizer.batch_decode(out[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+    hits = [float(given == asked.answer) for given, asked in zip(answers, examples, strict=True)]
+    right: defaultdict[str, list[float]] = defaultdict(list)
+    for hit, asked in zip(hits, examples, strict=True):
+        right[asked.level].append(hit)
+    weight = {level: len(examples) / (len(right) * len(of)) for level, of in right.items()}
+    by_level = {f"eval/accuracy/{level}": sum(of) / len(of) for level, of in right.items()}
+    each = [hit * weight[asked.level] for hit, asked in zip(hits, examples, strict=True)]
+    return {"eval/accuracy": each, **by_level}
+
+
+def accuracy_of(
+    trainer: Any, tokenizer: PreTrainedTokenizerFast, settings: SortingSettings
+) -> Callable[[], dict[str, float | list[float]]]:
+    """Measures the greedy accuracy of the policy that `trainer` trains, on the held-out prompts."""
+    examples = held_out_examples(settings)
+
+    def evaluate() -> dict[str, float | list[float]]:
+        policy = trainer.accelerator.unwrap_model(trainer.model)
+        return greedy_accuracy(policy, tokenizer, examples, settings.max_completion_length)
+
+    return evaluate

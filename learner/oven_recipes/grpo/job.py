@@ -1,0 +1,118 @@
+"""Puts the recipe together: warm policy, prompts, mixture, reward, TRL's trainer, and the held-out evaluation."""
+
+import os
+
+# Before trl is imported: it reports use at construction and asks a model hub for names unless told not to.
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from pathlib import Path
+
+from datasets import Dataset
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from oven_core.protocol.messages import MetricSpec
+from oven_learner.hf.knobs.mixture import Mixture, plug_in
+from oven_learner.rewards import Committee, ModelDescription, convene
+from oven_recipes.grpo.evaluation import accuracy_of
+from oven_recipes.grpo.model import build_tokenizer
+from oven_recipes.grpo.rewards import RULES, WEIGHTS
+from oven_recipes.grpo.settings import GrpoSettings, Start
+from oven_recipes.grpo.supervised_warmup import warm_policy
+from oven_recipes.grpo.task import training_pools
+from oven_recipes.grpo.teachers import build_teachers
+from oven_recipes.quiet_libraries import quiet_libraries
+from oven_recipes.runner import TRAINER_ARGUMENTS, Job
+from oven_recipes.sorting_settings import LR_BOUNDS, accuracies
+
+BETA_BOUNDS = (0.01, 10.0)
+
+
+def build(
+    settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache: Path, committee: Committee | None = None
+) -> Job:
+    """The job for one start: `workdir` gets the trainer's files, `cache` keeps warm policies between runs. Without a
+    `committee` the recipe's rules judge alone."""
+    committee = committee or Committee(RULES, weights=WEIGHTS, seed=seed)
+    committee.group_size = settings.group_size
+    quiet_libraries()
+    tokenizer = build_tokenizer()
+    model = warm_policy(settings, tokenizer, seed, cache)
+    committee.description = describe(model, tokenizer)
+    rows = training_pools(settings.lengths, settings.train_prompts, seed)
+    levels = [Dataset.from_list([vars(row) for row in of_level]) for of_level in rows]
+    mixture = Mixture(dict(zip(settings.levels, levels, strict=True)), start.mixture, seed=seed)
+    args = _arguments(settings, start.learning_rate, seed, workdir)
+    trainer = GRPOTrainer(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=[committee],
+        args=args,
+        train_dataset=mixture.dataset,
+    )
+    plug_in(trainer, mixture)
+    beta = settings.beta if start.beta is None else start.beta
+    teachers = None
+    if beta > 0:
+        # Only now: a trainer that is made with a beta loads its reference from the policy's path, and there is none.
+        trainer.beta = args.beta = beta
+        teachers = build_teachers(trainer, (start.teacher, "strong"), settings, tokenizer, seed, cache)
+    return Job(
+        trainer=trainer,
+        evaluate=accuracy_of(trainer, tokenizer, settings),
+        evaluate_every=settings.eval_every,
+        metrics=gauges(settings),
+        lr_bounds=LR_BOUNDS,
+        beta_bounds=BETA_BOUNDS,
+        mixture=mixture,
+        teachers=teachers,
+        committee=committee,
+    )
+
+
+def build_judged(settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
+    """As `build`, with the remote judges that the environment names beside the recipe's rules."""
+    return build(settings, start, seed, workdir, cache, convene(RULES, weights=WEIGHTS, seed=seed, reference="exact"))
+
+
+def gauges(settings: GrpoSettings) -> tuple[MetricSpec, ...]:
+    """What this recipe adds to the gauges that `attach` finds."""
+    rewards = (MetricSpec(name=f"reward/{name}", better="up", ceiling=1.0) for name in settings.levels)
+    return (*accuracies(settings.levels), *rewards)
+
+
+def describe(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> ModelDescription:
+    """What remote judges are told. The rule is in it: they judge answers, and need not guess the task."""
+    return ModelDescription.from_model(
+        model,
+        tokenizer,
+        description="Sort the digits between S and = in ascending order; repeated digits stay repeated.",
+        domain="sorting",
+        output_format="the sorted digits, and nothing else",
+        scoring_guidance="A good answer is exactly the sorted digits; anything before or after them is wrong.",
+        use_verifier=True,
+        example_input="S5203=",
+        example_output="0235",
+    )
+
+
+def _arguments(settings: GrpoSettings, learning_rate: float, seed: int, workdir: Path) -> GRPOConfig:
+    return GRPOConfig(
+        output_dir=str(workdir),
+        seed=seed,
+        learning_rate=learning_rate,
+        # Plain "constant" ignores warmup_steps without a word.
+        lr_scheduler_type="constant_with_warmup" if settings.schedule == "constant" else settings.schedule,
+        warmup_steps=settings.lr_warmup_steps,
+        max_steps=settings.max_steps,
+        per_device_train_batch_size=settings.prompts_per_step * settings.group_size,
+        num_generations=settings.group_size,
+        max_completion_length=settings.max_completion_length,
+        max_grad_norm=settings.max_grad_norm,
+        bf16=False,
+        gradient_checkpointing=False,  # recomputing costs 28 % and saves memory that this model doesn't need
+        use_cpu=True,
+        **TRAINER_ARGUMENTS,
+    )

@@ -1,0 +1,100 @@
+"""Every knob of the recipe in one frozen model, and its named starting points.
+
+Importing this needs no torch: a launcher lists and checks starts before any learner is started.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from oven_recipes.base import no_such_start
+from oven_recipes.sorting_settings import SortingSettings
+
+TUNED_LEARNING_RATE = 2e-4
+"""Adam's step size at which this policy ended best of those tried over 120 steps."""
+
+
+class GrpoSettings(SortingSettings):
+    """Sizes and optimiser knobs; the learning rate and the mixture come from a `Start` instead."""
+
+    max_steps: int = Field(default=120, ge=1, le=10**9)
+    prompts_per_step: int = Field(default=32, ge=1)
+    group_size: int = Field(default=8, ge=2, description="completions per prompt; 2 is the least with an advantage")
+    beta: float = Field(default=0.0, ge=0, description="weight of the KL term; the warm-up policy is the first teacher")
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    lr_warmup_steps: int = Field(default=0, ge=0, description="steps over which the learning rate rises from 0")
+    eval_every: int = Field(default=20, ge=1, description="steps between held-out evaluations")
+
+
+LEARNING_RATE_RANGE = (1 / 30, 10.0)
+"""Factors of the tuned learning rate between which `drawn` draws log-uniformly."""
+
+CONCENTRATION = 0.5
+"""Dirichlet concentration of the drawn mixture: below 1, so that most draws neglect some level."""
+
+NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:easy-only", "drill:weak-teacher")
+
+TeacherName = Literal["initial", "small", "strong"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins: a learning rate, weights by level that sum to 1, and the anchor.
+
+    `label` is empty unless the start is a drill: then it says what was done wrong on purpose. A `beta` overrides the
+    settings'; `teacher` is the one to begin with wherever there is a beta.
+    """
+
+    name: str
+    learning_rate: float
+    mixture: dict[str, float]
+    label: str = ""
+    beta: float | None = None
+    teacher: TeacherName = "initial"
+
+    def describe(self) -> str:
+        """One line for people. It is shown to them, and to no agent."""
+        shares = " ".join(f"{level} {weight:.0%}" for level, weight in self.mixture.items())
+        anchor = f", beta {self.beta:g} to the {self.teacher} teacher" if self.beta else ""
+        return f"learning rate {self.learning_rate:.3g}, mixture {shares}{anchor}"
+
+
+def parse_start(text: str, seed: int, levels: Sequence[str] = GrpoSettings().levels) -> Start:
+    """The start called `text` (one of `NAMES`); only `drawn` uses the seed.
+
+    Raises ValueError, naming the nearest names, for any other text.
+    """
+    even = {level: 1 / len(levels) for level in levels}
+    match text:
+        case "tuned":
+            return Start(text, TUNED_LEARNING_RATE, even)
+        case "drawn":
+            return _drawn(seed, levels)
+        case "drill:lr-low":
+            return Start(text, TUNED_LEARNING_RATE / 10, even, "the learning rate is set to 1/10 of the tuned one")
+        case "drill:lr-high":
+            return Start(text, TUNED_LEARNING_RATE * 10, even, "the learning rate is set to 10 times the tuned one")
+        case "drill:easy-only":
+            easy = {level: float(level == levels[0]) for level in levels}
+            return Start(text, TUNED_LEARNING_RATE, easy, f"only the easiest level, {levels[0]}, is in the data")
+        case "drill:weak-teacher":
+            label = "the KL term, at beta 1, holds the policy to a teacher of an eighth of its size"
+            return Start(text, TUNED_LEARNING_RATE, even, label, beta=1.0, teacher="small")
+    raise no_such_start(text, NAMES)
+
+
+def _drawn(seed: int, levels: Sequence[str]) -> Start:
+    rng = random.Random(f"start {seed}")
+    low, high = LEARNING_RATE_RANGE
+    factor = math.exp(rng.uniform(math.log(low), math.log(high)))
+    # A Dirichlet draw is gamma draws over their sum; the floor keeps the sum positive where all underflow.
+    gammas = {level: max(rng.gammavariate(CONCENTRATION, 1.0), 1e-12) for level in levels}
+    mixture = {level: gamma / sum(gammas.values()) for level, gamma in gammas.items()}
+    return Start("drawn", TUNED_LEARNING_RATE * factor, mixture)

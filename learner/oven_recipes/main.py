@@ -1,0 +1,41 @@
+"""The learner's process under `oven-controller up`: a recipe, as the run folder's config.json asks for it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from oven_core.errors import ConfigError, UnknownNameError, reason
+from oven_learner.rollback.checkpoint_record import in_folder, problem
+from oven_recipes.base import Order, Recipe
+
+
+def main(args: list[str]) -> int:
+    """Entry point of the learner's process. Ends with RunEnded in the log, or with an error that says why not."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    folder = Path(os.environ["OVEN_RUN_DIR"])
+    try:
+        settings = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{folder / 'config.json'} cannot be read: {reason(error)}") from error
+    recipes = {point.name: point for point in entry_points(group="oven.recipes")}
+    if settings["recipe"] not in recipes:
+        raise UnknownNameError("recipe", settings["recipe"], recipes)
+    recipe: Recipe = recipes[settings["recipe"]].load()
+    recipe.train(
+        Order(
+            start=settings["start"],
+            seed=settings["seed"],
+            steps=settings["steps"],
+            seconds=60 * settings["minutes"] if settings["minutes"] else None,
+            options=settings["recipe_options"],
+            folder=folder,
+            cache=folder.parent.parent / "cache",
+            resume=any(not problem(path) for path in in_folder(folder / "checkpoints")),
+        )
+    )
+    return 0

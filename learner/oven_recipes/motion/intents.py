@@ -1,0 +1,61 @@
+"""What the policy is asked to do: sentences, and where the hand should be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from oven_recipes.motion.skeleton import ARM_M, DIMS, PLACE, positions
+
+SIDES = {"left": 1.0, "right": -1.0}
+HEIGHTS = {"high": 1.2, "up": 0.5, "straight": 0.0, "down": -0.5, "low": -1.2}
+WAYS = {"forward": (0.0, 1.0), "outward": (0.6, 0.8), "sideways": (0.95, 0.3), "across": (-0.5, 0.85)}
+"""Sideways, away from the body, and forward."""
+HELD_OUT = (
+    ("left", "up", "forward"),
+    ("left", "straight", "across"),
+    ("left", "low", "outward"),
+    ("left", "high", "sideways"),
+    ("right", "high", "forward"),
+    ("right", "down", "outward"),
+    ("right", "up", "across"),
+    ("right", "straight", "sideways"),
+)
+"""Each of their words is trained on in others."""
+
+
+@dataclass(frozen=True)
+class Intent:
+    """One sentence and what it means."""
+
+    text: str
+    side: str
+    direction: tuple[float, float, float]
+    """Of the arm, of length 1."""
+
+    def target(self) -> Tensor:
+        """(3,): where the hand should be, in metres."""
+        return _rest()[PLACE[f"{self.side}_shoulder"]] + 0.95 * ARM_M * torch.tensor(self.direction)
+
+
+@lru_cache
+def _rest() -> Tensor:
+    """(24, 3): the joints of a body at rest."""
+    return positions(torch.zeros(DIMS))
+
+
+def _intent(side: str, height: str, way: str) -> Intent:
+    sideways, forward = WAYS[way]
+    x, y, z = SIDES[side] * sideways, HEIGHTS[height], forward
+    length = math.sqrt(x * x + y * y + z * z)
+    return Intent(f"reach {height} {way} with the {side} hand", side, (x / length, y / length, z / length))
+
+
+INTENTS = {_intent(*words).text: _intent(*words) for words in product(SIDES, HEIGHTS, WAYS)}
+EVALUATED = tuple(_intent(*words).text for words in HELD_OUT)
+TRAINED = tuple(text for text in INTENTS if text not in EVALUATED)

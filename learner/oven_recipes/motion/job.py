@@ -1,0 +1,123 @@
+"""Puts the recipe together: warm policy, teachers, committee, trainer, held-out evaluation, and the pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from oven_core.protocol.messages import MetricSpec
+from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.policies import (
+    DiffusionPolicy,
+    GaussianTrajectory,
+    Policy,
+    PolicyTrainer,
+    PolicyTrainerConfig,
+    TemporalUNet,
+    TextEncoder,
+    TrajectoryNetwork,
+    checkpoint,
+)
+from oven_learner.policies.diffusion import diffusers
+from oven_learner.rewards import Committee
+from oven_recipes.base import Order
+from oven_recipes.motion import pictures
+from oven_recipes.motion.intents import EVALUATED, TRAINED
+from oven_recipes.motion.rewards import EACH, RULES, WEIGHTS, worth
+from oven_recipes.motion.settings import MotionSettings, Start, parse_start
+from oven_recipes.motion.skeleton import DIMS
+from oven_recipes.motion.warmup import warm
+from oven_recipes.runner import end_on_sigterm
+
+LR_BOUNDS = (0.01, 100.0)
+BETA_BOUNDS = (0.01, 10.0)
+HELD_OUT = MetricSpec(name="eval/reward", better="up", held_out=True, ceiling=1.0, unit="0 to 1, held-out intents")
+
+
+def build(settings: MotionSettings, start: Start, seed: int, output: Path | None = None) -> PolicyTrainer:
+    """The trainer for one start, with a warm policy and warm teachers."""
+    habit = settings.habit
+    policy = warm(new_policy(settings, seed), settings, habit, seed)
+    narrow = settings.model_copy(update={"hidden": settings.hidden // 2})
+    teachers = {
+        "small": warm(new_policy(narrow, seed + 1), settings, habit, seed + 1),
+        "strong": warm(new_policy(settings, seed + 2), settings, (1.0, 1.0), seed + 2),
+    }
+    return PolicyTrainer(
+        policy,
+        Committee(RULES, weights=WEIGHTS, quorum=1, seed=seed),
+        TRAINED,
+        PolicyTrainerConfig(
+            max_steps=settings.steps,
+            group_size=settings.group_size,
+            conditions_per_step=settings.intents_per_step,
+            learning_rate=start.learning_rate,
+            beta=settings.beta if start.beta is None else start.beta,
+            updates_per_batch=settings.updates_per_batch,
+            max_grad_norm=settings.max_grad_norm,
+            seed=seed,
+            lr_bounds=LR_BOUNDS,
+            beta_bounds=BETA_BOUNDS,
+            save_steps=settings.save_every,
+        ),
+        teachers=teachers,
+        teacher=start.teacher,
+        evaluate=held_out(policy, seed),
+        evaluate_every=settings.eval_every,
+        metrics=(MetricSpec(name="reward", better="up", ceiling=1.0), HELD_OUT),
+        output_dir=output,
+    )
+
+
+def new_policy(settings: MotionSettings, seed: int) -> Policy:
+    """Freshly initialised; torch's global generator is left as it was."""
+    encode = TextEncoder(TRAINED, settings.embedding)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if settings.policy == "gaussian":
+            return GaussianTrajectory(
+                TrajectoryNetwork(encode.dim, settings.frames, DIMS, hidden=settings.hidden), encode
+            )
+        scheduler = diffusers().DDIMScheduler(
+            num_train_timesteps=100, beta_schedule="squaredcos_cap_v2", prediction_type="sample", clip_sample=False
+        )
+        width = max(8, settings.hidden // 4)
+        return DiffusionPolicy(
+            TemporalUNet(encode.dim, settings.frames, DIMS, channels=(width, 2 * width)),
+            scheduler,
+            frames=settings.frames,
+            dims=DIMS,
+            steps=settings.denoising_steps,
+            encode=encode,
+        )
+
+
+def held_out(policy: Policy, seed: int) -> Callable[[], Measured]:
+    """Measures the worth of clips for intents that are not trained on, each clip's, always with the same noise."""
+
+    def evaluate() -> Measured:
+        torch.manual_seed(seed)  # `connect` puts the generators back
+        made = policy.sample(EVALUATED, EACH).outputs
+        return {HELD_OUT.name: worth([text for text in EVALUATED for _ in range(EACH)], made).tolist()}
+
+    return evaluate
+
+
+def train(order: Order) -> None:
+    """Train to the end; SIGTERM ends it cleanly. Leaves `motion.png` and `motion.npz` in the run's folder."""
+    torch.set_num_threads(1)  # a step is too small for more to help
+    options = {**order.options, **({"max_steps": order.steps} if order.steps else {})}
+    settings = MotionSettings.model_validate(options)
+    checkpoints = order.folder / "checkpoints"
+    checkpoints.mkdir(exist_ok=True)
+    trainer: PolicyTrainer | None = None
+    end_on_sigterm(lambda: trainer.client if trainer is not None else None)
+    trainer = build(settings, parse_start(order.start), order.seed, checkpoints)
+    record = pictures.Record(trainer, EVALUATED[0], order.seed)
+    resumed = checkpoint.newest(checkpoints) if order.resume else None
+    if resumed is not None:
+        checkpoint.load(trainer, resumed)
+    trainer.train(seconds=order.seconds, recipe="motion")
+    record.write(order.folder)

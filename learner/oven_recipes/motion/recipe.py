@@ -1,0 +1,25 @@
+"""The recipe as `up` sees it: names and settings without torch, and `train`, which imports it."""
+
+from __future__ import annotations
+
+from oven_recipes.base import Order
+from oven_recipes.motion.settings import MotionSettings, Start, parse_start
+
+
+class MotionRecipe:
+    """GRPO on clips of a skeleton (see the package's docstring)."""
+
+    name = "motion"
+    default_start = "tuned"
+    settings_model = MotionSettings
+
+    def parse_start(self, text: str, seed: int, options: MotionSettings) -> Start:
+        return parse_start(text)
+
+    def train(self, order: Order) -> None:
+        from oven_recipes.motion.job import train
+
+        train(order)
+
+
+RECIPE = MotionRecipe()

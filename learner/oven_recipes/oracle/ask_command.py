@@ -1,0 +1,100 @@
+"""`oven-controller oracle ask`: one text, one question or all of the benchmarks', at each depth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from oven_core.errors import ConfigError
+from oven_core.terminal_text import say
+from oven_learner.rewards.stated_confidence import parse_oracle_output
+from oven_recipes.activations.blocks import layer_at
+from oven_recipes.activations.capture import capture
+from oven_recipes.activations.injection import ActivationInjection
+from oven_recipes.oracle.benchmarks import BENCHMARKS
+from oven_recipes.oracle.benchmarks.benchmark import FALSE
+from oven_recipes.oracle.evaluation import check_text
+from oven_recipes.oracle.generated_answers import generated_answers
+from oven_recipes.quiet_libraries import quiet_libraries
+
+ABOUT_PAIRS = "snli"
+"""Its question is about two sentences, and is not asked of a text alone."""
+
+
+def main(
+    place: Path,
+    text: str,
+    question: str | None,
+    *,
+    percents: Sequence[float] | None,
+    temperature: float,
+    as_json: bool,
+) -> int:
+    """Entry point of oven.commands. Raises ConfigError for what is wrong with the oracle, the text or the question."""
+    if not text.strip():
+        raise ConfigError("the text is empty: there are no activations to ask about")
+    if question is not None and not question.strip():
+        raise ConfigError("the question is empty; ask something, or leave it out for the benchmarks' questions")
+    quiet_libraries()
+    from oven_recipes.oracle.saved_oracle import load_oracle
+
+    oracle = load_oracle(place)
+    check_text(oracle.model, oracle.tokenizer, text.strip(), "the text")
+    depths = tuple(percents or oracle.trained.layer_percents)
+    questions = [question] if question is not None else standard_questions()
+    layers = {percent: layer_at(oracle.model, percent) for percent in depths}
+    captured = capture(
+        oracle.model,
+        oracle.tokenizer,
+        [text.strip()],
+        list(dict.fromkeys(layers.values())),
+        oracle.trained.most_activations,
+    )
+    by_layer = {one.layer: one for one in captured}
+    asked = [(one, percent) for one in questions for percent in depths]
+    outputs = generated_answers(
+        oracle.model,
+        oracle.tokenizer,
+        ActivationInjection(oracle.model, oracle.tokenizer),
+        [by_layer[layers[percent]] for _, percent in asked],
+        [one for one, _ in asked],
+        max_new_tokens=oracle.trained.max_completion_length,
+        temperature=temperature,
+    )
+    answers = [_answer(one, percent, output) for (one, percent), output in zip(asked, outputs, strict=True)]
+    if as_json:
+        print(json.dumps({"oracle": str(oracle.path), "answers": answers}))
+        return 0
+    for one in questions:
+        say(one)
+        say(*(_line(answer) for answer in answers if answer["question"] == one))
+    return 0
+
+
+def standard_questions() -> list[str]:
+    """The benchmarks' questions that can be asked of any text."""
+    return [
+        question
+        for name, benchmark in BENCHMARKS.items()
+        if name != ABOUT_PAIRS
+        for question, _ in benchmark.questions(FALSE)
+    ]
+
+
+def _answer(question: str, percent: float, output: str) -> dict[str, str | float | None]:
+    parsed = parse_oracle_output(output)
+    return {
+        "question": question,
+        "depth": percent,
+        "confidence": None if parsed is None else parsed.confidence,
+        "answer": None if parsed is None else parsed.text,
+        "output": output,
+    }
+
+
+def _line(answer: dict[str, str | float | None]) -> str:
+    depth, confidence = answer["depth"], answer["confidence"]
+    if confidence is None:
+        return f"  at {depth:g} %: not in its format: {answer['output']}"
+    return f"  at {depth:g} %: {answer['answer']}  (confidence {confidence:.0%})"

@@ -1,0 +1,111 @@
+"""Items of the benchmarks: template texts, training and held out apart, and the published files' texts.
+
+A hash of the text decides whether a template text is held out: training may use `items(...,
+held_out=False)` alone, evaluation the others alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+
+from oven_core.errors import ConfigError
+from oven_recipes.oracle.benchmarks import BENCHMARKS
+from oven_recipes.oracle.benchmarks.benchmark import FALSE, NO, YES, Benchmark, Item, Labelled
+
+HELD_OUT_SHARE = 4
+"""One text in so many is held out: a quarter of each benchmark is above 250 texts, with enough of both answers."""
+ITEMS = 250
+"""Of each benchmark: then a proportion's standard error is at most .032."""
+
+
+def is_held_out(text: str) -> bool:
+    """True where the hash of `text` keeps it for evaluation."""
+    return _digest(text) % HELD_OUT_SHARE == 0
+
+
+@cache
+def items(benchmark: str, *, held_out: bool) -> tuple[Item, ...]:
+    """Every template item of a benchmark's held-out or training part, each text with all its questions.
+
+    Raises:
+        KeyError: `benchmark` is not one of the nine.
+    """
+    one = BENCHMARKS[benchmark]
+    labelled = {text.text: text for text in one.templates()}  # a text that two frames make is one text
+    return tuple(
+        Item(text.text, question, answer)
+        for text in labelled.values()
+        if is_held_out(text.text) is held_out
+        for question, answer in one.questions(text.labels)
+    )
+
+
+def words() -> frozenset[str]:
+    """Every word of the nine benchmarks' texts, questions and answers, split at spaces, `:` and `?` apart."""
+    found: set[str] = {YES, NO, ":", "?"}
+    for benchmark in BENCHMARKS:
+        for part in (True, False):
+            for item in items(benchmark, held_out=part):
+                found.update(f"{item.text} {item.question}".replace("?", " ").replace(":", " ").split())
+    return frozenset(found)
+
+
+def template_items(benchmark: Benchmark, count: int = ITEMS) -> list[Item]:
+    """`count` held-out template items; the same ones each time."""
+    texts = {text.text: text for text in benchmark.templates()}
+    held_out = [text for text in texts.values() if is_held_out(text.text)]
+    return drawn(benchmark, held_out, count, f"templates of {benchmark.name}")
+
+
+def published_items(benchmark: Benchmark, folder: Path, count: int = ITEMS) -> list[Item]:
+    """`count` items from the published files in `folder`; the same ones each time.
+
+    Raises:
+        ConfigError: no such file, a file that is not in its published layout, or too few rows.
+    """
+    found = (sorted(path for path in folder.glob(pattern) if path.is_file()) for pattern in benchmark.files)
+    paths = next(filter(None, found), [])
+    if not paths:
+        raise ConfigError(
+            f"{folder}: there is no {' or '.join(benchmark.files)} in it; put {benchmark.name}'s published files there "
+            f"({benchmark.layout}), or remove the folder to have templates in their place"
+        )
+    texts = {text.text: text for path in paths for text in benchmark.read(path) if text.text.strip()}
+    return drawn(benchmark, list(texts.values()), count, str(paths[0]) if len(paths) == 1 else str(folder))
+
+
+def drawn(benchmark: Benchmark, texts: Iterable[Labelled], count: int, source: str) -> list[Item]:
+    """`count` items, each of another text; which ones depends on the texts alone.
+
+    Each question is asked as often as the others, half of the times with the answer yes: who knows the question alone
+    is right half of the time. Raises ConfigError where `source` has too few texts, or too few with one of the answers.
+    """
+    shuffled = sorted(texts, key=lambda text: _digest(f"{benchmark.name}:{text.text}"))
+    if len(shuffled) < count:
+        raise ConfigError(
+            f"{source}: {len(shuffled)} rows can be asked about, and {count} are needed; add rows, or ask for fewer "
+            "(--items)"
+        )
+    pairs = [(question, answer) for question, _ in benchmark.questions(FALSE) for answer in (YES, NO)]
+    wanted = {pair: (count + at) // len(pairs) for at, pair in enumerate(pairs)}
+    found: list[Item] = []
+    for text in shuffled:
+        pair = max(benchmark.questions(text.labels), key=lambda one: wanted[one])
+        if wanted[pair] > 0:
+            wanted[pair] -= 1
+            found.append(Item(text.text, *pair, text.where))
+    if len(found) < count:
+        (question, answer), short = max(wanted.items(), key=lambda one: one[1])
+        raise ConfigError(
+            f"{source}: {short} more of its {len(shuffled)} rows should answer {question!r} with {answer}, so that "
+            f"{count} items ask each question as often as the others; add rows with other labels, or ask for fewer "
+            "(--items)"
+        )
+    return found
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -1,0 +1,252 @@
+"""The nine benchmarks at several depths: an oracle is asked about texts that it was not trained on.
+
+Twice: with the text's own activations, and with those of another text of the benchmark (shuffled). What it is right
+about with these it knew without reading activations.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from oven_core.errors import ConfigError
+from oven_core.protocol.messages import MetricSpec
+from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.rewards.stated_confidence import parse_oracle_output
+from oven_recipes.activations.blocks import layer_at
+from oven_recipes.activations.capture import MOST_TOKENS, Activation, capture
+from oven_recipes.activations.injection import ActivationInjection
+from oven_recipes.oracle.benchmark_items import ITEMS, published_items, template_items
+from oven_recipes.oracle.benchmarks import BENCHMARKS
+from oven_recipes.oracle.benchmarks.benchmark import Item
+from oven_recipes.oracle.evaluation_scores import Scored, Scores, scores
+from oven_recipes.oracle.generated_answers import ROWS, context_of, generated_answers
+
+PERCENTS = (25.0, 50.0, 75.0)
+"""Of the depth, as Activation Oracles were evaluated."""
+
+Source = Literal["published files", "templates"]
+
+
+class BenchmarkItems(NamedTuple):
+    """A benchmark's items, and whether they are the published ones."""
+
+    name: str
+    source: Source
+    items: list[Item]
+
+
+class Answered(NamedTuple):
+    """One output: the item's number in its benchmark, the depth in percent, and what was read in it."""
+
+    benchmark: str
+    number: int
+    percent: float
+    output: str
+    confidence: float | None
+    """From 0 to 1; None where the output does not parse."""
+    right: bool
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """All answers, with the texts' own activations and with shuffled ones."""
+
+    answers: list[Answered]
+    shuffled: list[Answered]
+
+    @cached_property
+    def overall(self) -> Scores:
+        return scores(scored(self.answers))
+
+    @cached_property
+    def shuffled_overall(self) -> Scores:
+        return scores(scored(self.shuffled))
+
+    def measured(self) -> Measured:
+        """What is published: `eval/accuracy` answer by answer, the rest as means. Calibration is left out where no
+        answer parses."""
+        found: dict[str, float | Sequence[float]] = {"eval/accuracy": [float(one.right) for one in self.answers]}
+        for name in dict.fromkeys(one.benchmark for one in self.answers):
+            of_it = [one.right for one in self.answers if one.benchmark == name]
+            found[f"eval/accuracy/{name}"] = sum(of_it) / len(of_it)
+        found["eval/accuracy_shuffled"] = self.shuffled_overall.accuracy.value
+        overall = self.overall
+        for name, estimate in (("brier", overall.brier), ("ece", overall.ece), ("mce", overall.mce)):
+            if estimate is not None:
+                found[f"eval/{name}"] = estimate.value
+        if overall.ece_null is not None:
+            found["eval/ece_null"] = overall.ece_null
+        return found
+
+
+def metric_specs() -> tuple[MetricSpec, ...]:
+    """Of what `Evaluated.measured` publishes, for the recipe's `metrics`."""
+    up = ("eval/accuracy", *(f"eval/accuracy/{name}" for name in BENCHMARKS))
+    return (
+        *(MetricSpec(name=name, better="up", held_out=True, ceiling=1.0) for name in up),
+        MetricSpec(name="eval/accuracy_shuffled", better="neither", held_out=True, unit="0.5 is chance"),
+        *(MetricSpec(name=f"eval/{name}", better="down", held_out=True) for name in ("brier", "ece", "mce")),
+        MetricSpec(name="eval/ece_null", better="neither", held_out=True, unit="a perfect forecaster's"),
+    )
+
+
+def benchmark_items(folder: Path | None = None, count: int = ITEMS) -> list[BenchmarkItems]:
+    """`count` items of each benchmark: published ones where `folder` has a folder of its name, else templates.
+
+    Raises ConfigError for a folder with none of the nine, and what `published_items` raises.
+    """
+    if folder is None:
+        return [BenchmarkItems(name, "templates", template_items(one, count)) for name, one in BENCHMARKS.items()]
+    if not folder.is_dir():
+        raise ConfigError(f"--benchmarks {folder}: there is no such folder; make it, or leave the option out")
+    if not any((folder / name).is_dir() for name in BENCHMARKS):
+        raise ConfigError(
+            f"--benchmarks {folder}: there is no benchmark in it; it needs folders of their names with the published "
+            f"files ({', '.join(BENCHMARKS)}), or leave the option out to evaluate on templates"
+        )
+    return [
+        BenchmarkItems(name, "published files", published_items(one, folder / name, count))
+        if (folder / name).is_dir()
+        else BenchmarkItems(name, "templates", template_items(one, count))
+        for name, one in BENCHMARKS.items()
+    ]
+
+
+class OracleEvaluation:
+    """Asks one oracle about one set of items; the texts' activations are captured once, since adapters don't change
+    them.
+
+    Raises ConfigError for a text that is longer than the model's context or has no second token, and what `capture`
+    raises.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        injection: ActivationInjection,
+        benchmarks: Sequence[BenchmarkItems],
+        *,
+        percents: Sequence[float] = PERCENTS,
+        max_new_tokens: int,
+        tokens: int = MOST_TOKENS,
+        temperature: float = 0.0,
+        rows: int = ROWS,
+    ) -> None:
+        """`tokens`: activations of a text at most; `temperature` 0 is greedy; `rows`: prompts in a batch."""
+        self.benchmarks = list(benchmarks)
+        self.percents = tuple(percents)
+        self._model, self._tokenizer, self._injection = model, tokenizer, injection
+        self._generation: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "rows": rows}
+        self.layers = {percent: layer_at(model, percent) for percent in self.percents}
+        self._tokens = tokens
+        self.unknown_share = {one.name: self._checked(one.items) for one in self.benchmarks}
+        """Benchmark → the share of its texts' tokens that the tokenizer does not know."""
+
+    @cached_property
+    def _activations(self) -> dict[tuple[str, int, float], Activation]:
+        places = [(one.name, number) for one in self.benchmarks for number in range(len(one.items))]
+        texts = [item.text for one in self.benchmarks for item in one.items]
+        layers = list(dict.fromkeys(self.layers.values()))
+        captured = capture(self._model, self._tokenizer, texts, layers, self._tokens)
+        by_layer = {
+            (*places[at // len(layers)], activation.layer): activation for at, activation in enumerate(captured)
+        }
+        return {
+            (*place, percent): by_layer[(*place, layer)] for place in places for percent, layer in self.layers.items()
+        }
+
+    def run(self) -> Evaluated:
+        """Both passes over all items at all depths."""
+        return Evaluated(self._answered(lambda _, number: number), self._answered(self._other()))
+
+    def without_activations(self) -> Scores:
+        """One pass in which the places of each prompt stay as they are: what the questions alone tell."""
+        return scores(scored(self._answered(lambda _, number: number, unchanged=True)))
+
+    def _other(self) -> Callable[[str, int], int]:
+        """Item → the one whose activations it gets: one cycle through each benchmark, so never its own."""
+        cycles = {one.name: cycle(len(one.items), one.name) for one in self.benchmarks}
+        return lambda name, number: cycles[name][number]
+
+    def _answered(self, whose: Callable[[str, int], int], *, unchanged: bool = False) -> list[Answered]:
+        asked = [
+            (one.name, number, percent, item)
+            for one in self.benchmarks
+            for percent in self.percents
+            for number, item in enumerate(one.items)
+        ]
+        outputs = generated_answers(
+            self._model,
+            self._tokenizer,
+            self._injection,
+            [self._activations[name, whose(name, number), percent] for name, number, percent, _ in asked],
+            [item.question for _, _, _, item in asked],
+            unchanged=unchanged,
+            **self._generation,
+        )
+        return [
+            Answered(name, number, percent, output, *read(output, item.answer))
+            for (name, number, percent, item), output in zip(asked, outputs, strict=True)
+        ]
+
+    def _checked(self, items: Sequence[Item]) -> float:
+        """The share of unknown tokens. Raises ConfigError for a text that cannot be captured."""
+        unknown = total = 0
+        for item in items:
+            ids = check_text(self._model, self._tokenizer, item.text, item.where or repr(item.text[:60]))
+            total += len(ids)
+            if self._tokenizer.unk_token_id is not None:
+                unknown += ids.count(self._tokenizer.unk_token_id)
+        return unknown / total
+
+
+def check_text(model: Any, tokenizer: Any, text: str, where: str) -> list[int]:
+    """The text's token ids. Raises ConfigError, naming `where`, for a text without a second token, and for one that is
+    longer than the model's context."""
+    ids: list[int] = tokenizer(text)["input_ids"]
+    context = context_of(model)
+    if len(ids) < 2:
+        raise ConfigError(
+            f"{where}: {len(ids)} token: there is nothing to ask about; leave it out, or give a longer one"
+        )
+    if context is not None and len(ids) > context:
+        raise ConfigError(
+            f"{where}: {len(ids)} tokens, and the model's context is {context}; leave it out, shorten it, or take a "
+            "model with a longer context"
+        )
+    return ids
+
+
+def read(output: str, answer: str) -> tuple[float | None, bool]:
+    """The confidence that an output states, 0 to 1, and whether its first word is the right answer; (None, False) for
+    one that does not parse."""
+    parsed = parse_oracle_output(output)
+    if parsed is None:
+        return None, False
+    word = re.match(r"\W*(\w+)", parsed.text.lower())
+    return parsed.confidence, word is not None and word[1] == answer
+
+
+def cycle(count: int, name: str) -> list[int]:
+    """A permutation of `count` numbers that is one cycle (Sattolo 1986); the same for the same name."""
+    numbers, generator = list(range(count)), random.Random(f"shuffled {name}")
+    for at in range(count - 1, 0, -1):
+        other = generator.randrange(at)
+        numbers[at], numbers[other] = numbers[other], numbers[at]
+    return numbers
+
+
+def scored(answers: Sequence[Answered]) -> list[Scored]:
+    """Answers as the scores take them; those about one text, at several depths, have one number."""
+    numbers: dict[tuple[str, int], int] = {}
+    return [
+        Scored(numbers.setdefault((one.benchmark, one.number), len(numbers)), one.confidence, one.right)
+        for one in answers
+    ]

@@ -1,0 +1,111 @@
+"""An evaluation as JSON and as a table: every figure with its interval, and where the texts are from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from oven_recipes.oracle.evaluation import Answered, BenchmarkItems, Evaluated, scored
+from oven_recipes.oracle.evaluation_scores import Estimate, Scores, scores
+
+NOTE = (
+    "an answer that does not parse is wrong, and left out of calibration; intervals: 95 %, bootstrap over texts; null: "
+    "the mean ECE of a perfect forecaster with the stated confidences; shuffled: asked with another text's activations"
+)
+MANY_UNKNOWN = 0.2
+"""A share of unknown tokens from which on a benchmark's texts are hardly in the model's vocabulary."""
+
+
+@dataclass(frozen=True)
+class EvaluationReport:
+    """What `evaluate` prints and writes."""
+
+    oracle: str
+    benchmarks: Sequence[BenchmarkItems]
+    percents: Sequence[float]
+    unknown_share: dict[str, float]
+    evaluated: Evaluated
+    seconds: float
+    cpu_seconds: float
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "oracle": self.oracle,
+            "layer_percents": list(self.percents),
+            "seconds": round(self.seconds, 2),
+            "cpu_seconds": round(self.cpu_seconds, 2),
+            "note": NOTE,
+            "overall": _plain(self.evaluated.overall),
+            "shuffled": _plain(self.evaluated.shuffled_overall),
+            "benchmarks": {one.name: self._benchmark(one) for one in self.benchmarks},
+            "depths": {
+                f"{percent:g}": _plain(_of(self.evaluated.answers, percent=percent)) for percent in self.percents
+            },
+        }
+
+    def lines(self) -> list[str]:
+        """For people: a table of the benchmarks, and what is to be said about it."""
+        header = (
+            f"{'benchmark':18} {'texts':15} {'accuracy':19} {'shuffled':9} {'ECE':19} {'null':6} {'Brier':19} unparsed"
+        )
+        rows = [header]
+        for one in self.benchmarks:
+            own = _of(self.evaluated.answers, one.name)
+            other = _of(self.evaluated.shuffled, one.name)
+            rows.append(_row(one.name, one.source, own, other))
+        sources = {one.source for one in self.benchmarks}
+        source = next(iter(sources)) if len(sources) == 1 else "both"
+        rows.append(_row("all", source, self.evaluated.overall, self.evaluated.shuffled_overall))
+        items = len(self.benchmarks[0].items)
+        depths = ", ".join(f"{percent:g}" for percent in self.percents)
+        rows.append(f"{items} items of each at depths of {depths} %; {self.seconds:.1f} s; {self.oracle}")
+        rows.append(NOTE)
+        templates = [one.name for one in self.benchmarks if one.source == "templates"]
+        if templates:
+            rows.append(f"from templates, and so not comparable with published figures: {', '.join(templates)}")
+        rows += [
+            f"{name}: the tokenizer does not know {share:.0%} of its tokens; its figures say little of the oracle"
+            for name, share in self.unknown_share.items()
+            if share > MANY_UNKNOWN
+        ]
+        return rows
+
+    def _benchmark(self, one: BenchmarkItems) -> dict[str, Any]:
+        own = _of(self.evaluated.answers, one.name)
+        other = _of(self.evaluated.shuffled, one.name)
+        return {
+            "source": one.source,
+            "items": len(one.items),
+            "unknown_tokens": round(self.unknown_share[one.name], 4),
+            **_plain(own),
+            "accuracy_shuffled": asdict(other.accuracy),
+            "accuracy_by_depth": {
+                f"{percent:g}": _of(self.evaluated.answers, one.name, percent).accuracy.value
+                for percent in self.percents
+            },
+        }
+
+
+def _of(answers: Sequence[Answered], benchmark: str | None = None, percent: float | None = None) -> Scores:
+    """Of the answers on one benchmark, at one depth, or both."""
+    return scores(
+        scored([one for one in answers if benchmark in (None, one.benchmark) and percent in (None, one.percent)])
+    )
+
+
+def _plain(of: Scores) -> dict[str, Any]:
+    return asdict(of)
+
+
+def _row(name: str, source: str, own: Scores, shuffled: Scores) -> str:
+    null = "" if own.ece_null is None else f"{own.ece_null:.3f}"
+    return (
+        f"{name:18} {source:15} {_shown(own.accuracy):19} {shuffled.accuracy.value:<9.3f} {_shown(own.ece):19} "
+        f"{null:6} {_shown(own.brier):19} {own.unparsed}"
+    )
+
+
+def _shown(estimate: Estimate | None) -> str:
+    return "" if estimate is None else f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"

@@ -1,0 +1,110 @@
+"""What an oracle says about activations: generation in batches, with the vectors in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from oven_core.errors import ConfigError
+from oven_recipes.activations.blocks import bare
+from oven_recipes.activations.capture import Activation
+from oven_recipes.activations.injection import ActivationInjection, Control
+from oven_recipes.activations.placeholders import oracle_prompt
+
+ROWS = 128
+"""Prompts in a batch: on a CPU the small model is fastest with 64 to 256."""
+
+
+def context_of(model: Any) -> int | None:
+    """Positions that the model has; None where its configuration does not say."""
+    return getattr(bare(model).config.get_text_config(), "max_position_embeddings", None)
+
+
+@torch.no_grad()
+def generated_answers(
+    model: Any,
+    tokenizer: Any,
+    injection: ActivationInjection,
+    activations: Sequence[Activation],
+    questions: Sequence[str],
+    *,
+    max_new_tokens: int,
+    temperature: float = 0.0,
+    seed: int = 0,
+    unchanged: bool = False,
+    rows: int = ROWS,
+) -> list[str]:
+    """The oracle's output for each activation and the question beside it, without special tokens.
+
+    `unchanged` leaves the places as they are. `temperature` 0 is greedy; else answers are drawn, by `seed`. Prompts of
+    like length share a batch, so there is little padding, and their keys and values are cached. The model's mode and
+    the generators' states are put back.
+
+    Raises ConfigError where a prompt and its answer exceed the model's positions.
+    """
+    prompts = [
+        oracle_prompt(one.layer, len(one.vectors), question, tokenizer)
+        for one, question in zip(activations, questions, strict=True)
+    ]
+    ids: list[list[int]] = tokenizer(prompts)["input_ids"] if prompts else []
+    _fits(model, ids, questions, max_new_tokens)
+    order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
+    answers = [""] * len(ids)
+    config = _config(tokenizer, max_new_tokens, temperature)
+    device = bare(model).device
+    training = model.training
+    model.eval()
+    devices = [device] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            for start in range(0, len(order), rows):
+                numbers = order[start : start + rows]
+                batch, mask = _padded([ids[number] for number in numbers], tokenizer.pad_token_id)
+                layers = [activations[number].layer for number in numbers]
+                vectors = [Control.UNCHANGED if unchanged else activations[number].vectors for number in numbers]
+                with injection.rows(vectors, None if unchanged else layers):
+                    out = model.generate(
+                        input_ids=batch.to(device), attention_mask=mask.to(device), generation_config=config
+                    )  # (B, P + C)
+                said = tokenizer.batch_decode(out[:, batch.shape[1] :], skip_special_tokens=True)
+                for number, answer in zip(numbers, said, strict=True):
+                    answers[number] = answer
+    finally:
+        model.train(training)
+    return answers
+
+
+def _config(tokenizer: Any, max_new_tokens: int, temperature: float) -> GenerationConfig:
+    """Of its own: a model's stored one may sample, cut to its best tokens, or penalise repetition."""
+    drawn: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {}
+    return GenerationConfig(  # type: ignore[no-untyped-call]
+        max_new_tokens=max_new_tokens,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        **(drawn or {"do_sample": False}),
+    )
+
+
+def _padded(ids: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and mask, (B, P), padded on the left, where generation continues from the last position."""
+    longest = max(map(len, ids))
+    batch = torch.full((len(ids), longest), pad)
+    mask = torch.zeros_like(batch)
+    for row, one in enumerate(ids):
+        batch[row, longest - len(one) :] = torch.tensor(one)
+        mask[row, longest - len(one) :] = 1
+    return batch, mask
+
+
+def _fits(model: Any, ids: Sequence[Sequence[int]], questions: Sequence[str], max_new_tokens: int) -> None:
+    context = context_of(model)
+    for one, question in zip(ids, questions, strict=True):
+        if context is not None and len(one) + max_new_tokens > context:
+            raise ConfigError(
+                f"the prompt of question {question[:60]!r} has {len(one)} tokens, which with an answer of "
+                f"{max_new_tokens} exceeds the model's {context} positions; ask a shorter question"
+            )

@@ -1,0 +1,109 @@
+"""A model and an oracle's adapter that the user names: folders, or ids on the Hugging Face hub.
+
+What cannot be loaded is told as one line with a remedy, before anything is trained.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.utils import load_peft_weights
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from oven_core.errors import ConfigError
+
+ALPHA = 2
+"""LoRA's α in ranks: 128 for 64, as Activation Oracles were trained."""
+FAILURES = (OSError, ValueError, KeyError, RuntimeError, SafetensorError, ImportError)
+"""What transformers, peft and safetensors raise for a model that is not there, or torn, or of another kind."""
+
+
+def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, Any]:
+    """The model and its tokenizer, padded on the left. `name` is a folder or a hub id; `dtype` "auto" is the stored
+    one. Raises ConfigError."""
+    try:
+        config = AutoConfig.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        model: Any = AutoModelForCausalLM.from_pretrained(name, config=config, dtype=dtype)
+    except FAILURES as error:
+        raise ConfigError(_not_loaded("model", name, error)) from error
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "left"
+    if torch.cuda.is_available():
+        model = model.cuda()
+    return model, tokenizer
+
+
+def fresh_adapter(model: PreTrainedModel, rank: int) -> Any:
+    """`model` with a new adapter, `default`, on all its linear layers but the head; it changes nothing until it is
+    trained (Hu et al. 2021, arXiv 2106.09685)."""
+    config = LoraConfig(
+        r=rank, lora_alpha=ALPHA * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    return _with_adapter(model, config)
+
+
+def load_adapter(model: PreTrainedModel, model_name: str, path: str) -> Any:
+    """`model` with the adapter at `path`, to be trained on. Raises ConfigError for one that is not there or torn, and
+    for the adapter of another model: by its name where both are hub ids, and by its weights' names and shapes."""
+    try:
+        config = PeftConfig.from_pretrained(path)
+        weights = load_peft_weights(path, device="cpu")
+    except FAILURES as error:
+        raise ConfigError(_not_loaded("adapter", path, error)) from error
+    made_for = str(config.base_model_name_or_path or "a model that it does not name")
+    remedy = f"it was made for {made_for}: give that with --model, or an adapter of {model_name}"
+    if _is_hub_id(made_for) and _is_hub_id(model_name) and made_for.lower() != model_name.lower():
+        raise ConfigError(f"adapter {path} is of another model than {model_name}; {remedy}")
+    config.inference_mode, config.base_model_name_or_path = False, None  # peft puts in the name of the one it is given
+    try:
+        policy = _with_adapter(model, config)
+    except FAILURES as error:
+        raise ConfigError(f"adapter {path} does not fit {model_name} ({_first_line(error)}); {remedy}") from error
+    expected = {name: tuple(weight.shape) for name, weight in get_peft_model_state_dict(policy).items()}
+    found = {name: tuple(weight.shape) for name, weight in weights.items()}
+    if found != expected:
+        name = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))[0]
+        raise ConfigError(
+            f"adapter {path} does not fit {model_name}: {name} is {found.get(name, 'not in it')}, and the model's is "
+            f"{expected.get(name, 'not there')}; {remedy}"
+        )
+    if broken := [name for name, weight in weights.items() if not bool(torch.isfinite(weight).all())]:
+        raise ConfigError(f"adapter {path}: {broken[0]} has NaN or infinite weights; give another checkpoint")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        set_peft_model_state_dict(policy, weights)
+    return policy
+
+
+def _with_adapter(model: PreTrainedModel, config: PeftConfig) -> Any:
+    with warnings.catch_warnings():
+        # GPT-2 keeps its matrices the other way round; peft sees that, says so of each layer, and does right.
+        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False", category=UserWarning)
+        return get_peft_model(model, config)
+
+
+def _is_hub_id(name: str) -> bool:
+    return name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).is_dir()
+
+
+def _not_loaded(what: str, name: str, error: BaseException) -> str:
+    why = _first_line(error)
+    if _is_hub_id(name):
+        return (
+            f"{what} {name} is neither a folder nor in the hub's cache, and could not be fetched ({why}); run "
+            f"`hf download {name}` where there is a connection, and give the folder that it prints"
+        )
+    return f"{what} {name} cannot be loaded ({why}); give a folder that save_pretrained made, or a hub id"
+
+
+def _first_line(error: BaseException) -> str:
+    """Enough of the error to search for."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__

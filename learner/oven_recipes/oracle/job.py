@@ -1,0 +1,243 @@
+"""Puts the recipe together: model, activations, supervised adapter, TRL's trainer with the activations in place, the
+committee's reward, and the evaluations."""
+
+import os
+
+# Before trl is imported: it reports use at construction and asks a model hub for names unless told not to.
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # recipe.py says otherwise first where a hub id is named
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from oven_core.errors import ConfigError
+from oven_learner.rewards import Committee, ModelDescription, convene
+from oven_learner.rewards.calibrated import CalibratedReward
+from oven_learner.rewards.informativeness import informativeness
+from oven_recipes.activations.blocks import layer_at
+from oven_recipes.activations.grpo_trainer import ActivationGRPOTrainer
+from oven_recipes.activations.store import ActivationStore
+from oven_recipes.oracle.activation_rows import captured, training_rows
+from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
+from oven_recipes.oracle.evaluation_files import EvaluationFiles
+from oven_recipes.oracle.given_model import fresh_adapter, load_adapter, load_model
+from oven_recipes.oracle.grpo_arguments import grpo_arguments
+from oven_recipes.oracle.model import SIZES, Sizes, build_tokenizer
+from oven_recipes.oracle.pretraining import SCHEDULE, own_model
+from oven_recipes.oracle.questions import QuestionedPrompt
+from oven_recipes.oracle.questions_file import read_questions
+from oven_recipes.oracle.saved_oracle import Trained, save_oracle
+from oven_recipes.oracle.settings import OracleSettings, Start
+from oven_recipes.oracle.supervised import benchmark_prompts, lessons, supervised
+from oven_recipes.oracle.supervised_trainer import LessonData, SupervisedTrainer
+from oven_recipes.oracle.template_questions import template_dataset
+from oven_recipes.quiet_libraries import quiet_libraries
+from oven_recipes.runner import Job
+from oven_recipes.sorting_settings import LR_BOUNDS
+
+RULES = {"informativeness": informativeness}
+"""Known answers, where the data has them."""
+PRETRAIN_SEED = 1
+"""The model made on the spot is one model, as a given one is: a run's seed decides its data, adapter and answers."""
+BETA_BOUNDS = (0.01, 100.0)
+"""Multiples of the user's β: a KL that runs away may need an anchor that holds."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model whose activations are read, and which reads them under an adapter."""
+
+    model: Any
+    tokenizer: Any
+    name: str
+    """In the keys of activations."""
+    layers: tuple[int, ...]
+    store: ActivationStore
+
+
+def build(
+    settings: OracleSettings, start: Start, seed: int, workdir: Path, cache: Path, committee: Committee | None = None
+) -> Job:
+    """The job for one start: `workdir` gets the trainer's files, the folder that it is in the oracle and the
+    evaluations, and `cache` keeps the models made on the spot, supervised adapters and activations between runs.
+    Without a `committee` the known answers judge alone.
+
+    Raises ConfigError for models, adapters and data that cannot be used.
+    """
+    quiet_libraries()
+    subject = load_subject(settings, seed, cache)
+    if settings.stage == "sft":
+        return _supervised_job(settings, start, seed, workdir, subject)
+    committee = committee or Committee(RULES, seed=seed, shape=CalibratedReward(settings.calibration_lambda))
+    asked = _asked(settings, seed, subject, judged=committee.remote is not None and bool(committee.remote.members))
+    policy = _policy(settings, start, seed, subject, cache)
+    _capture(settings, subject, asked)
+    committee.group_size = settings.num_generations
+    committee.description = _describe(subject)
+    args = grpo_arguments(settings, start.learning_rate, seed, workdir)
+    trainer = ActivationGRPOTrainer(
+        model=policy,
+        processing_class=subject.tokenizer,
+        reward_funcs=[committee],
+        args=args,
+        train_dataset=Dataset.from_list(
+            training_rows(subject.tokenizer, subject.name, asked, subject.layers, subject.store, seed)
+        ),
+        store=subject.store,
+    )
+    trainer.beta = args.beta = settings.kl_penalty
+    return Job(
+        trainer=trainer,
+        **_measured(settings, trainer, subject, workdir),
+        beta_bounds=BETA_BOUNDS,
+        committee=committee,
+    )
+
+
+def build_judged(settings: OracleSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
+    """As `build`, with the remote judges that the environment names beside the known answers."""
+    shape = CalibratedReward(settings.calibration_lambda)
+    committee = convene(RULES, seed=seed, shape=shape) if settings.stage == "grpo" else None
+    return build(settings, start, seed, workdir, cache, committee)
+
+
+def load_subject(settings: OracleSettings, seed: int, cache: Path) -> Subject:
+    """The given model, or the one that is made on the spot and kept in the cache, and the store of its activations."""
+    model: Any
+    if settings.model is None:
+        tokenizer = build_tokenizer()
+        sizes = _sizes(settings.hidden)
+        steps = SCHEDULE.steps if settings.pretrain_steps is None else settings.pretrain_steps
+        schedule = SCHEDULE._replace(steps=steps)
+        model, name = own_model(tokenizer, PRETRAIN_SEED, cache, sizes, schedule)
+    else:
+        model, tokenizer = load_model(settings.model, settings.dtype)
+        name = settings.model
+    layers = tuple(dict.fromkeys(layer_at(model, percent) for percent in settings.layer_percents))
+    # A folder per model, and per number of tokens: a store has one hidden size, and a key does not say how many.
+    digest = hashlib.sha256(f"{name}\0{settings.most_activations}".encode()).hexdigest()[:16]
+    return Subject(model, tokenizer, name, layers, ActivationStore(cache / f"oracle-activations-{digest}"))
+
+
+def _sizes(hidden: int) -> Sizes:
+    """Of another width, in the same proportions."""
+    return SIZES._replace(hidden=hidden, ffn=hidden * SIZES.ffn // SIZES.hidden)
+
+
+def _asked(settings: OracleSettings, seed: int, subject: Subject, *, judged: bool) -> list[QuestionedPrompt]:
+    """What GRPO asks about. Raises ConfigError where no one would know a right answer."""
+    if settings.questions is None:
+        return _taught(settings, seed)
+    if not judged:
+        raise ConfigError(
+            f"{settings.questions} has questions without answers, and no judge is configured to score them: give one "
+            "of the role informativeness (docs/judging.md), or leave --questions out"
+        )
+    return read_questions(settings.questions, subject.tokenizer, settings.train_texts)
+
+
+def _taught(settings: OracleSettings, seed: int) -> list[QuestionedPrompt]:
+    """Prompts with known answers: templates, and the training parts of the benchmarks' templates."""
+    return [
+        *template_dataset(seed, settings.train_texts),
+        *benchmark_prompts(settings.train_texts, random.Random(f"benchmark prompts {seed}")),
+    ]
+
+
+def _policy(settings: OracleSettings, start: Start, seed: int, subject: Subject, cache: Path) -> Any:
+    """The given oracle, or the one that the supervised stage makes."""
+    if settings.oracle_lora_path is not None:
+        return load_adapter(subject.model, subject.name, settings.oracle_lora_path)
+    taught = _taught(settings, seed)
+    _capture(settings, subject, taught)
+    policy = fresh_adapter(subject.model, settings.lora_rank)
+    supervised(
+        policy, subject.tokenizer, subject.name, taught, subject.layers, subject.store, settings, start.confidence,
+        seed, cache,
+    )  # fmt: skip
+    return policy
+
+
+def _describe(subject: Subject) -> ModelDescription:
+    """What remote judges are told."""
+    return ModelDescription.from_model(
+        subject.model,
+        subject.tokenizer,
+        description="Answer questions about a text of which the model sees activations and not a word.",
+        domain="reading activations",
+        output_format="a short answer; the confidence that the model states with it is not shown",
+    )
+
+
+def _capture(settings: OracleSettings, subject: Subject, of: Sequence[QuestionedPrompt]) -> None:
+    texts = [one.prompt for one in of]
+    captured(
+        subject.model, subject.tokenizer, subject.name, texts, subject.layers, settings.most_activations, subject.store
+    )
+
+
+def _supervised_job(settings: OracleSettings, start: Start, seed: int, workdir: Path, subject: Subject) -> Job:
+    """The supervised stage as the run: its adapter begins at zero, or where the given one is."""
+    taught = _taught(settings, seed)
+    _capture(settings, subject, taught)
+    if settings.oracle_lora_path is None:
+        policy = fresh_adapter(subject.model, settings.lora_rank)
+    else:
+        policy = load_adapter(subject.model, subject.name, settings.oracle_lora_path)
+    data = LessonData(lessons(taught, subject.name, subject.layers), settings.max_steps * settings.sft_batch, seed)
+    trainer = SupervisedTrainer(
+        policy, subject.tokenizer, data, subject.store, settings, start.confidence, seed, workdir
+    )
+    return Job(trainer=trainer, **_measured(settings, trainer, subject, workdir))
+
+
+def _measured(settings: OracleSettings, trainer: Any, subject: Subject, workdir: Path) -> dict[str, Any]:
+    """What both stages' jobs have: the held-out measurement between steps, on a part of the items, the whole one at
+    the start and at the end, and the oracle that is saved before training and after it."""
+    policy, run = trainer.accelerator.unwrap_model(trainer.model), workdir.parent
+    evaluation = partial(
+        OracleEvaluation,
+        policy,
+        subject.tokenizer,
+        trainer.injection,
+        percents=settings.layer_percents,
+        max_new_tokens=settings.max_completion_length,
+        tokens=settings.most_activations,
+    )
+    quick = evaluation(benchmark_items(settings.benchmarks, settings.quick_items))
+    whole = evaluation(benchmark_items(settings.benchmarks, settings.eval_items))
+    files = EvaluationFiles(whole, policy, run, at_start=settings.initial_eval)
+    trainer.add_callback(files)
+    if not any(workdir.glob("checkpoint-*")):  # else the run is resumed, and its checkpoint has the newer adapter
+        save_oracle(policy, subject.tokenizer, run, _trained(settings))
+
+    def finished() -> None:
+        step = int(trainer.state.global_step)
+        if trainer.accelerator.is_main_process:
+            save_oracle(policy, subject.tokenizer, run, _trained(settings, step))
+            files.write("end", step)
+
+    return {
+        "evaluate": lambda: quick.run().measured(),
+        "evaluate_every": settings.eval_every,
+        "metrics": metric_specs(),
+        "lr_bounds": LR_BOUNDS,
+        "finished": finished,
+    }
+
+
+def _trained(settings: OracleSettings, step: int = 0) -> Trained:
+    return Trained(
+        model=settings.model or "",
+        layer_percents=settings.layer_percents,
+        most_activations=settings.most_activations,
+        max_completion_length=settings.max_completion_length,
+        step=step,
+    )

@@ -1,0 +1,92 @@
+"""The model that is made on the spot: a Llama of eight blocks and a million parameters, and its tokenizer of words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from itertools import chain
+from typing import NamedTuple
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from oven_recipes.activations.placeholders import PLACEHOLDER
+from oven_recipes.oracle.attributes import ABSENT, ATTRIBUTES, FEELINGS, GREETINGS, MANNERS, TIMES, TOPICS
+from oven_recipes.oracle.benchmark_items import words as benchmark_words
+
+PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
+LAYER, STATUS = "Layer:", "[epistemic status:"
+"""What opens an oracle's prompt and its answer: a token each, as they stand."""
+MARKS = ("\n", "?", ".", ":", ",", "!", "]", PLACEHOLDER)
+CONTEXT = 160
+"""Positions: twice the longest row of the pre-training."""
+
+
+class Sizes(NamedTuple):
+    """Of the model. With the vocabulary of about 700 words the default has 0.95 million parameters."""
+
+    hidden: int = 96
+    ffn: int = 256
+    layers: int = 8
+    heads: int = 4
+
+
+SIZES = Sizes()
+
+
+@cache
+def vocabulary() -> tuple[str, ...]:
+    """The words of the offline prompts and questions and of the benchmarks' templates, and the numbers to 100."""
+    texts: Iterable[str] = chain(
+        *((*of.values, *of.values.values(), *of.open, *of.closed) for of in ATTRIBUTES.values()),
+        *(words for _, words in (*TOPICS.values(), *FEELINGS.values(), *GREETINGS.values())),
+        *MANNERS.values(),
+        *TIMES.values(),
+        (ABSENT, "is about the feels because of the"),
+        benchmark_words(),
+    )
+    found = {word for text in texts for word in text.replace("?", "").replace("{}", "").split()}
+    return tuple(sorted(word for word in found if word.isalpha())) + tuple(str(n) for n in range(101))
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a word, in lower case and with the space before it; marks and line ends are tokens of their own."""
+    tokens = (PAD, EOS, UNKNOWN, *MARKS, *(f" {word}" for word in vocabulary()))
+    core = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))
+    core.normalizer = normalizers.Sequence(
+        [
+            normalizers.Lowercase(),
+            normalizers.Replace(Regex(r" +\n"), "\n"),
+            normalizers.Replace(Regex(r"\n *(?=\w)"), "\n "),
+            normalizers.Replace(Regex(r"\A *(?=\w)"), " "),
+        ]
+    )
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?[\p{L}']+| ?\p{N}+| \?|\n|[^\s\p{L}\p{N}]|\s"), "isolated")
+    core.decoder = decoders.Sequence([decoders.Fuse(), decoders.Replace(Regex(r"(?<=\n) (?=\w)"), "")])
+    core.add_tokens([AddedToken(LAYER, normalized=False), AddedToken(STATUS, normalized=False)])
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=core,
+        pad_token=PAD,
+        eos_token=EOS,
+        unk_token=UNKNOWN,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def build_model(sizes: Sizes, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """Freshly initialised in float32; torch's global generator decides its weights."""
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=sizes.hidden,
+        intermediate_size=sizes.ffn,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        num_key_value_heads=sizes.heads,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return LlamaForCausalLM(config)

@@ -1,0 +1,239 @@
+"""Pre-training of the model that is made on the spot: texts, each followed by questions about it and their answers.
+
+What it learns to answer of a text that it reads, its activations of that text have to carry. A large model makes
+something of activations in its own stream without being taught; one of a million weights does not, so the last steps
+also ask it about activations that it has of texts as it is then. Texts that are held out, of the prompts and of the
+benchmarks' templates, are never among them.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import LlamaForCausalLM, PreTrainedModel
+
+from oven_learner.optim.float32_muon import Float32Muon
+from oven_recipes.activations.capture import MOST_TOKENS, capture
+from oven_recipes.activations.injection import ActivationInjection
+from oven_recipes.oracle import supervised
+from oven_recipes.oracle.attributes import ABSENT, ATTRIBUTES
+from oven_recipes.oracle.benchmark_items import items
+from oven_recipes.oracle.benchmark_templates import QUESTIONS
+from oven_recipes.oracle.model import EOS, SIZES, Sizes, build_model
+from oven_recipes.oracle.questions import QuestionedPrompt
+from oven_recipes.oracle.supervised import Lesson, benchmark_prompts, lesson_loss
+from oven_recipes.oracle.supervised import lessons as lessons_of
+from oven_recipes.oracle.template_prompts import TemplatePrompt, prompts
+from oven_recipes.oracle.template_questions import YES, questions
+from oven_recipes.weights_cache import key_of, load_weights, store_weights
+
+log = logging.getLogger("oven.learner")
+
+NOTES_FIRST = 0.5
+"""The share of rows whose list of what the text says comes before the questions: there it is found word for word, which
+is the easier way to learn to compare what is asked with what is said."""
+ORACLE_FORM = 0.3
+"""The share of rows that look like an oracle's, with the text in the activations' place: an adapter cannot teach words
+that its model has never written, and its confidences are drawn, so that they say nothing yet."""
+SHORTER = 2
+"""Rows of benchmarks for one of a prompt, which is about twice as long."""
+READING = 0.6
+"""The share of the steps, the last, in which rows about activations are passed as well."""
+READING_ROWS = 2
+"""Of those for one of a prompt; half are about the benchmarks' texts."""
+ASKED = 4
+"""Questions that follow a prompt."""
+BENCHMARK_TEXTS = 1000
+"""Of the benchmarks' training parts that rows about activations are drawn from."""
+TEXT_WEIGHT = 0.1
+"""Of a token that is not an answer's: most of a drawn text cannot be foretold, and answers are what is wanted."""
+RAMP = 20
+"""Steps over which the learning rate rises."""
+
+
+class Schedule(NamedTuple):
+    """Of a training: how many steps, of how many rows, at which highest learning rate."""
+
+    steps: int
+    rows: int
+    learning_rate: float
+
+
+SCHEDULE = Schedule(steps=350, rows=12, learning_rate=0.04)
+"""Of the model made on the spot."""
+ADAM = 0.25
+"""AdamW's learning rate in Muon's."""
+SAID = 50
+"""Steps between two lines in the learner's log: 20 seconds or so."""
+VERSION = 3
+"""Raise it when the code changes what the pre-training makes."""
+
+Piece = tuple[str, bool]
+"""Text, and whether it is an answer."""
+
+
+def own_model(
+    tokenizer: Any, seed: int, cache: Path, sizes: Sizes = SIZES, schedule: Schedule = SCHEDULE
+) -> tuple[PreTrainedModel, str]:
+    """The model made on the spot, and its name in the keys of activations: from the cache where it is there and sound,
+    else pre-trained now. torch's global generator is left as it was."""
+    decides = {"version": VERSION, "seed": seed, "words": tokenizer.get_vocab(), "sizes": sizes, "schedule": schedule}
+    name = f"own-{key_of(decides)}"
+    folder = cache / f"oracle-{name}"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = build_model(sizes, tokenizer)
+        if (weights := load_weights(folder)) is not None:
+            model.load_state_dict(weights)
+        else:
+            pretrain(model, tokenizer, schedule, seed)
+            store_weights(_untied(model), folder)
+    model.train(False)
+    return model, name
+
+
+def _untied(model: LlamaForCausalLM) -> dict[str, Tensor]:
+    """The weights, each with its own memory, as safetensors wants them."""
+    return {name: weight.clone() for name, weight in model.state_dict().items()}
+
+
+def template_rows(rng: random.Random) -> Iterator[list[Piece]]:
+    """A prompt, questions with answers, and a list of its attributes' values with the broader terms; endless."""
+    while True:
+        yield _template_row(prompts(1, rng)[0], rng)
+
+
+def _template_row(prompt: TemplatePrompt, rng: random.Random) -> list[Piece]:
+    asked: list[Piece] = []
+    for question in questions(prompt, rng, count=ASKED):
+        assert question.answer is not None
+        asked += [("\n" + question.text, False), (question.answer.says_what[0], True)]
+    notes = []
+    for name, attribute in ATTRIBUTES.items():
+        value = prompt.values.get(name, ABSENT)
+        broad = attribute.values.get(value, ABSENT)
+        notes += [value, broad] if broad != value else [value]
+    return _row(prompt.text, asked, notes, rng)
+
+
+def _row(text: str, asked: list[Piece], notes: Sequence[str], rng: random.Random) -> list[Piece]:
+    row: list[Piece] = [(text, False)]
+    if rng.random() < ORACLE_FORM:
+        row.insert(0, (f"Layer: {rng.randrange(SIZES.layers)}\n", False))
+        asked = [piece for one in asked for piece in (((_status(rng), False), one) if one[1] else (one,))]
+    listed: list[Piece] = [("\n", False), *((note, True) for note in notes)] if notes else []
+    return [*row, *(listed + asked if rng.random() < NOTES_FIRST else asked + listed), (EOS, True)]
+
+
+def _status(rng: random.Random) -> str:
+    return f"[epistemic status: {rng.randrange(101)}]"
+
+
+def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
+    """A text of a benchmark's training part with all its questions and answers, and a list of the labels that it
+    carries, where the benchmark has labels; each benchmark as often; endless."""
+    kinds = []
+    for benchmark, question in QUESTIONS.items():
+        of_text = groupby(items(benchmark, held_out=False), key=lambda item: item.text)
+        label_of = {question.wording.format(label): label for label in question.labels}
+        kinds.append((label_of, [(text, [(item.question, item.answer) for item in asked]) for text, asked in of_text]))
+    while True:
+        label_of, texts = rng.choice(kinds)
+        text, asked = rng.choice(texts)
+        rng.shuffle(asked)
+        pieces: list[Piece] = []
+        for question_text, answer in asked:
+            pieces += [("\n" + question_text, False), (answer, True)]
+        carried = [label for wording, label in label_of.items() if (wording, YES) in asked]
+        yield _row(text, pieces, (carried or [ABSENT]) if label_of else [], rng)
+
+
+def reading_rows(
+    model: Any, tokenizer: Any, count: int, benchmarks: Sequence[QuestionedPrompt], rng: random.Random
+) -> tuple[list[Lesson], list[Tensor]]:
+    """`count` questions, each about the activations that the model, as it is now, has of another text at a layer that
+    is drawn, and those activations: data, with no gradient to where they come from."""
+    made = [QuestionedPrompt(one.text, "english", questions(one, rng)) for one in prompts(count - count // 2, rng)]
+    asked = [*made, *rng.sample(benchmarks, count // 2)]
+    counts = [rng.randint(1, MOST_TOKENS) for _ in asked]
+    layers = range(model.config.num_hidden_layers)
+    read = capture(model, tokenizer, [prompt.prompt for prompt in asked], layers, counts)
+    lessons, vectors = [], []
+    for place, prompt in enumerate(asked):
+        one = read[place * len(layers) + rng.choice(layers)]
+        [lesson] = rng.sample(lessons_of([prompt], "", [one.layer]), 1)
+        lessons.append(lesson)
+        vectors.append(one.vectors)
+    return lessons, vectors
+
+
+def collate(rows: Sequence[list[Piece]], tokenizer: Any) -> tuple[Tensor, Tensor]:
+    """Token ids (B, T), padded on the right, and the weight of each as a target (B, T)."""
+    encoded = []
+    for row in rows:
+        ids: list[int] = []
+        weights: list[float] = []
+        for (_, answer), piece in zip(row, tokenizer([text for text, _ in row])["input_ids"], strict=True):
+            ids += piece
+            weights += [1.0 if answer else TEXT_WEIGHT] * len(piece)
+        encoded.append((ids, weights))
+    width = max(len(ids) for ids, _ in encoded)
+    ids_of, weights_of = torch.full((len(rows), width), tokenizer.pad_token_id), torch.zeros(len(rows), width)
+    for row_number, (ids, weights) in enumerate(encoded):
+        ids_of[row_number, : len(ids)] = torch.tensor(ids)
+        weights_of[row_number, : len(ids)] = torch.tensor(weights)
+    return ids_of, weights_of
+
+
+def loss_of(model: Any, ids: Tensor, weights: Tensor) -> Tensor:
+    """The weighted mean of the next tokens' cross-entropies, in nats."""
+    logits = model(input_ids=ids, use_cache=False).logits  # (B, T, V); padding is on the right, and attended by none
+    targets, of = ids[:, 1:].flatten(), weights[:, 1:].flatten()
+    losses = cross_entropy(logits[:, :-1].flatten(0, 1), targets, reduction="none")
+    return (losses * of).sum() / of.sum()
+
+
+def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
+    """Trains all weights: matrices by Muon, which at these sizes takes half of AdamW's steps, the rest
+    by AdamW. Rows of prompts and of benchmarks are passed apart, since they differ in length."""
+    rng = random.Random(f"pre-training {seed}")
+    ours, theirs = template_rows(rng), benchmark_rows(rng)
+    matrices = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]
+    rest = [w for name, w in model.named_parameters() if w.ndim != 2 or "embed" in name]
+    optimizers: list[torch.optim.Optimizer] = [
+        Float32Muon(matrices, lr=schedule.learning_rate),
+        torch.optim.AdamW(rest, lr=schedule.learning_rate * ADAM, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+    schedulers = [
+        torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda t: min(1.0, (t + 1) / RAMP) * (1 - 0.95 * t / max(1, schedule.steps))
+        )
+        for optimizer in optimizers
+    ]
+    benchmarks = benchmark_prompts(BENCHMARK_TEXTS, rng)
+    model.train()
+    for step in range(schedule.steps):
+        if step % SAID == 0:
+            log.info("the model is made here, once: step %d of %d", step, schedule.steps)
+        for source, count in ((ours, schedule.rows), (theirs, schedule.rows * SHORTER)):
+            rows = [next(source) for _ in range(count)]
+            loss_of(model, *collate(rows, tokenizer)).backward()  # type: ignore[no-untyped-call]
+        if step >= (1 - READING) * schedule.steps:
+            about, vectors = reading_rows(model, tokenizer, schedule.rows * READING_ROWS, benchmarks, rng)
+            taught = supervised.collate(about, vectors, tokenizer, "spread", rng, clean=True)
+            with ActivationInjection(model, tokenizer) as injection:
+                lesson_loss(model, injection, about, vectors, taught).backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+    model.eval()

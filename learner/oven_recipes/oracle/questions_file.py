@@ -1,0 +1,87 @@
+"""Real prompts and their questions from a file of JSON lines, as `ceselder/wildchat-oracle-questions` is published.
+
+    {"wildchat_question": "Hey there! …", "language": "english", "oracle_questions": ["Is the user frustrated?", …]}
+
+The truth is not in it: judges decide. A fault is told with its line, and never with the prompt's text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, StringConstraints, ValidationError
+
+from oven_core.errors import ConfigError
+from oven_recipes.oracle.questions import Question, QuestionedPrompt
+
+LAYOUT = "one JSON object a line, with wildchat_question (text), language (text) and oracle_questions (a list of texts)"
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class _Line(BaseModel):
+    """A line of the file. Fields that are not named here are left alone."""
+
+    wildchat_question: Text
+    language: Text
+    oracle_questions: Annotated[list[Text], Field(min_length=1)]
+
+
+def read_questions(path: Path, tokenizer: Any, most: int | None = None) -> list[QuestionedPrompt]:
+    """The file's prompts in its order, at most `most` of them. A prompt that comes twice is kept once, with the
+    questions of both.
+
+    Raises ConfigError, naming file, line and remedy, for a file that is missing, empty, cut or not UTF-8, for lines of
+    another layout, for empty questions, and for prompts in which `tokenizer` finds fewer than two tokens.
+    """
+    found: dict[str, QuestionedPrompt] = {}
+    for number, line in _lines(path):
+        row = _parsed(path, number, line)
+        if (known := found.get(row.wildchat_question)) is None and most is not None and len(found) >= most:
+            break
+        asked = (*(known.questions if known else ()), *(Question(text) for text in row.oracle_questions))
+        if known is None and len(tokenizer(row.wildchat_question)["input_ids"]) < 2:
+            raise ConfigError(
+                f"{path}, line {number}: the prompt is one token, whose activation says nothing; take the line out"
+            )
+        found[row.wildchat_question] = QuestionedPrompt(
+            row.wildchat_question, row.language, tuple(dict.fromkeys(asked))
+        )
+    if not found:
+        raise ConfigError(f"{path} has no lines; give {LAYOUT}")
+    return list(found.values())
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines that are not blank, counted from 1."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise ConfigError(
+                        f"{path}, line {number}: byte {error.start + 1} is not UTF-8; save the file as UTF-8"
+                    ) from None
+                if text.strip():
+                    yield number, text
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}; give a file of {LAYOUT}") from None
+
+
+def _parsed(path: Path, number: int, line: str) -> _Line:
+    try:
+        values = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        cut = "" if line.endswith("\n") else ", and the file ends in it: it may be cut, so fetch it again"
+        what = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+        raise ConfigError(f"{path}, line {number} is not JSON ({what}){cut}; give {LAYOUT}") from None
+    try:
+        return _Line.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the line"
+        raise ConfigError(f"{path}, line {number}: {where}: {first['msg']}; give {LAYOUT}") from None

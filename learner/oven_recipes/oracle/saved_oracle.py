@@ -1,0 +1,139 @@
+"""An oracle on disk: its adapter as peft saves it, `oracle.json` with what it was trained on, and its model.
+
+oracle/oracle.json   oracle/adapter_config.json, adapter_model.safetensors
+oracle/model/        the model and its tokenizer, where no hub id or folder of the user's names them
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from peft import PeftConfig
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from oven_core.errors import ConfigError, reason
+from oven_core.files import write_atomic
+from oven_learner.rollback.checkpoint_record import in_folder, problem
+from oven_recipes.activations.capture import MOST_TOKENS
+from oven_recipes.oracle.evaluation import PERCENTS
+from oven_recipes.oracle.given_model import load_adapter, load_model
+
+FOLDER, RECORD, MODEL = "oracle", "oracle.json", "model"
+ADAPTER = "adapter_config.json"
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+
+
+class Trained(BaseModel):
+    """oracle.json: what an oracle was trained on, and is therefore asked with."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    model: str = Field(default="", description="hub id or folder of its model; empty: the folder `model` beside it")
+    layer_percents: tuple[float, ...] = Field(default=PERCENTS, min_length=1)
+    most_activations: int = Field(default=MOST_TOKENS, ge=1, le=MOST_TOKENS)
+    max_completion_length: int = Field(default=64, ge=1)
+    step: int = Field(default=0, ge=0, description="optimizer steps of GRPO behind it")
+
+
+class SavedOracle(NamedTuple):
+    """An oracle that was loaded from `path`."""
+
+    model: Any
+    tokenizer: Any
+    trained: Trained
+    path: Path
+
+
+def save_oracle(policy: Any, tokenizer: Any, run: Path, trained: Trained) -> Path:
+    """Writes the folder `oracle` of a run's folder, and returns it; what was in it is replaced.
+
+    `policy` is a PeftModel with the adapter `default`. Its own model is saved with it where `trained` names none.
+    """
+    folder = run / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    if not trained.model and not (folder / MODEL).is_dir():
+        with policy.disable_adapter():
+            _save_base(policy, tokenizer, folder / MODEL)
+    policy.save_pretrained(folder, selected_adapters=["default"])
+    write_atomic(folder / RECORD, trained.model_dump_json())
+    return folder
+
+
+def load_oracle(path: Path) -> SavedOracle:
+    """The newest oracle at `path`: a run's folder, a checkpoint of one, a folder of `save_oracle`, an adapter of peft's
+    or a model that `save_pretrained` wrote.
+
+    Raises ConfigError where there is none, and for one that cannot be loaded.
+    """
+    if not path.is_dir():
+        raise ConfigError(f"{path}: there is no such folder; name a run, or a folder with an oracle's adapter")
+    if (path / FOLDER / RECORD).is_file():
+        return _of_run(path)
+    run = path.parent.parent
+    if (path / ADAPTER).is_file() and (run / FOLDER / RECORD).is_file():
+        return _loaded(path, _record(run / FOLDER), run / FOLDER)
+    if (path / RECORD).is_file():
+        return _loaded(path, _record(path), path)
+    if (path / ADAPTER).is_file():
+        return _loaded(path, Trained(model=_model_of(path)), path)
+    if any((path / name).is_file() for name in WEIGHTS):
+        model, tokenizer = load_model(str(path), "auto")
+        return SavedOracle(model, tokenizer, Trained(model=str(path)), path)
+    raise ConfigError(
+        f"{path}: there is no oracle in it: no {FOLDER}/{RECORD} of a run (a run of the recipe oracle has it from the "
+        f"end of its supervised stage on), no {ADAPTER} and no model; name another run or folder"
+    )
+
+
+def _of_run(run: Path) -> SavedOracle:
+    """Of the oracle saved last and the complete checkpoints the newest."""
+    record, saved = _record(run / FOLDER), (run / FOLDER / RECORD).stat().st_mtime
+    checkpoints = [
+        one
+        for one in in_folder(run / "checkpoints")
+        if not problem(one) and (one / ADAPTER).is_file() and (one / ADAPTER).stat().st_mtime > saved
+    ]
+    return _loaded(checkpoints[-1] if checkpoints else run / FOLDER, record, run / FOLDER)
+
+
+def _loaded(adapter: Path, record: Trained, beside: Path) -> SavedOracle:
+    name = record.model or str(beside / MODEL)
+    if not record.model and not (beside / MODEL).is_dir():
+        raise ConfigError(f"{beside}: {RECORD} names no model, and there is no folder {MODEL}; copy it beside it")
+    model, tokenizer = load_model(name, "auto")
+    policy = load_adapter(model, name, str(adapter))
+    policy.eval()
+    return SavedOracle(policy, tokenizer, record, adapter)
+
+
+def _record(folder: Path) -> Trained:
+    try:
+        return Trained.model_validate_json((folder / RECORD).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ConfigError(f"{folder / RECORD} cannot be read: {reason(error)}; name another run or folder") from error
+
+
+def _model_of(adapter: Path) -> str:
+    try:
+        name = PeftConfig.from_pretrained(str(adapter)).base_model_name_or_path
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"{adapter / ADAPTER} cannot be read: {reason(error)}; give another folder") from error
+    if not name:
+        raise ConfigError(
+            f"{adapter / ADAPTER} does not name its model (base_model_name_or_path); write the model's folder or hub "
+            "id into it"
+        )
+    return str(name)
+
+
+def _save_base(policy: Any, tokenizer: Any, folder: Path) -> None:
+    """The model without adapters: peft's wrapped layers are unwrapped by name."""
+    base = policy.get_base_model()
+    weights = {
+        name.replace(".base_layer.", "."): value
+        for name, value in base.state_dict().items()
+        if ".lora_" not in name and "modules_to_save" not in name
+    }
+    base.save_pretrained(folder, state_dict=weights)
+    tokenizer.save_pretrained(folder)

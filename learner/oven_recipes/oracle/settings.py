@@ -1,0 +1,178 @@
+"""Every knob of the recipe in one frozen model, and its named starting points.
+
+Importing this needs no torch: a launcher lists and checks starts before any learner is started.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from oven_recipes.base import no_such_start
+
+OWN_MODEL: dict[str, Any] = {
+    "lr": 3e-4,
+    "lora_rank": 16,
+    "prompts_per_step": 8,
+    "max_completion_length": 16,
+    "sft_steps": 450,
+    "sft_lr": 3e-3,
+    "sft_batch": 32,
+}
+"""What replaces a default where the model is made on the spot: a rate of 1e-6 would not move an adapter of a hundred
+thousand weights in 60 steps, and its answers are a few words."""
+CONSTANT_SHARE = 0.95
+"""Of the answers that `drill:constant-confidence` is taught, those that state the one confidence. The others state any:
+where nothing else is ever sampled no reward can move it, and the drill would be beyond remedy."""
+CONSTANT, OVERCONFIDENT = 50, (90, 100)
+"""What the drills' answers state, of 100."""
+
+
+def _file(given: Path) -> Path:
+    path = given.expanduser().absolute()
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file; give JSON lines with wildchat_question, language, oracle_questions")
+    return path
+
+
+def _folder(given: Path) -> Path:
+    path = given.expanduser().absolute()
+    if not path.is_dir():
+        raise ValueError(f"{path} is not a folder; give the one with the benchmarks' files")
+    return path
+
+
+def _percents(given: tuple[float, ...]) -> tuple[float, ...]:
+    for percent in given:
+        if not 0 <= percent < 100:
+            raise ValueError(f"a layer at {percent:g} % of the depth: give 0 or more, and less than 100")
+    return given
+
+
+def _checkpoint(given: str) -> str:
+    """A folder's absolute path, or a hub id as it is."""
+    path = Path(given).expanduser()
+    if path.is_dir():
+        return str(path.absolute())
+    if given.startswith((".", "/", "~")) or given.count("/") != 1:
+        raise ValueError(f"{given} is neither a folder nor a hub id; give a model's folder, or an id like owner/name")
+    return given
+
+
+class OracleSettings(BaseModel):
+    """Sizes and optimiser knobs. Defaults are the activation oracle's of 8 B parameters; without a `model` those in
+    OWN_MODEL replace some of them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stage: Literal["sft", "grpo"] = Field(default="grpo", description="sft ends with the supervised adapter's steps")
+
+    # The model and its oracle.
+    model: Annotated[str, AfterValidator(_checkpoint)] | None = Field(
+        default=None, description="a folder or hub id of transformers; none: 8 blocks, about 1M parameters, made here"
+    )
+    hidden: int = Field(default=96, ge=16, multiple_of=8, description="width of the model made here")
+    pretrain_steps: int | None = Field(
+        default=None, ge=0, description="of the model made here, which is cached; none: as many as it needs"
+    )
+    oracle_lora_path: Annotated[str, AfterValidator(_checkpoint)] | None = Field(
+        default=None, description="a folder or hub id of an adapter to begin with; none: the supervised stage makes it"
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(default="auto", description="of a given model's weights")
+    lora_rank: int = Field(default=64, ge=1, description="of the adapter's matrices")
+
+    # The data: questions about prompts, and the prompts' activations.
+    questions: Annotated[Path, AfterValidator(_file)] | None = Field(
+        default=None,
+        description="JSON lines with wildchat_question, language, oracle_questions; none: templates, with answers",
+    )
+    train_texts: int = Field(default=1000, ge=2, description="prompts that questions are asked about")
+    layer_percents: Annotated[tuple[float, ...], Field(min_length=1), AfterValidator(_percents)] = Field(
+        default=(25, 50, 75), description="depths that activations are taken from, in percent"
+    )
+    most_activations: int = Field(default=20, ge=1, le=20, description="of a prompt's last tokens, 1 to this many")
+
+    # The supervised stage.
+    sft_steps: int = Field(default=400, ge=0)
+    sft_batch: int = Field(default=16, ge=1)
+    sft_lr: float = Field(default=1e-5, gt=0)
+
+    # GRPO.
+    max_steps: int = Field(default=60, ge=1, le=10**9)
+    prompts_per_step: int = Field(default=4, ge=1, description="questions in a step, with num_generations answers each")
+    num_generations: int = Field(default=8, ge=2, description="answers per question")
+    max_completion_length: int = Field(default=64, ge=4, description="tokens of an answer")
+    temperature: float = Field(default=0.9, gt=0)
+    lr: float = Field(default=1e-6, gt=0)
+    kl_penalty: float = Field(default=0.05, ge=0, description="weight of the KL term, to the supervised adapter")
+    calibration_lambda: float = Field(
+        default=0.5, ge=0, le=1, description="λ of the reward I − λ(c − I)²; above 1 a wrong answer could beat a doubt"
+    )
+    max_grad_norm: float = Field(default=1.0, gt=0)
+
+    # What is held out.
+    initial_eval: bool = Field(default=True, description="evaluate on the benchmarks before the first step")
+    benchmarks: Annotated[Path, AfterValidator(_folder)] | None = Field(
+        default=None, description="a folder with the benchmarks' published files; none: templates"
+    )
+    eval_items: int = Field(default=250, ge=2, description="of each benchmark, at the start and at the end")
+    eval_every: int = Field(default=20, ge=1, description="steps between held-out evaluations")
+    quick_items: int = Field(default=24, ge=2, description="of each benchmark, at those between")
+
+    @model_validator(mode="after")
+    def _of_own_model(self) -> OracleSettings:
+        """Puts in the defaults of the model made on the spot, which thereby do not count as given."""
+        if self.model is None:
+            for name, value in OWN_MODEL.items():
+                if name not in self.model_fields_set:
+                    self.__dict__[name] = value
+        return self
+
+    @model_validator(mode="after")
+    def _adapter_has_a_model(self) -> OracleSettings:
+        if self.oracle_lora_path is not None and self.model is None:
+            raise ValueError(f"oracle_lora_path {self.oracle_lora_path} is an adapter: name its model with --model")
+        return self
+
+
+NAMES = ("tuned", "drill:constant-confidence", "drill:overconfident", "drill:lr-high")
+
+Confidence = Literal["spread", "constant", "overconfident"]
+"""What the supervised stage teaches to state: any confidence; one; a high one whatever the answer."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A learning rate, and how the supervised stage states confidence. `label` says what a drill does wrong on
+    purpose, and is empty else."""
+
+    name: str
+    learning_rate: float
+    confidence: Confidence = "spread"
+    label: str = ""
+
+    def describe(self) -> str:
+        """One line for people. It is shown to them, and to no agent."""
+        return f"learning rate {self.learning_rate:.3g}, supervised answers of {self.confidence} confidence"
+
+
+def parse_start(text: str, settings: OracleSettings) -> Start:
+    """The start called `text` (one of `NAMES`). Raises ValueError, naming the nearest names, for any other text, and
+    for a drill whose fault would be planted in an adapter that is given."""
+    if text in NAMES and text.startswith("drill:") and settings.oracle_lora_path and text != "drill:lr-high":
+        raise ValueError(f"{text} plants its fault in the supervised stage: leave --oracle-lora-path out")
+    match text:
+        case "tuned":
+            return Start(text, settings.lr)
+        case "drill:constant-confidence":
+            label = f"{CONSTANT_SHARE:.0%} of the supervised answers state a confidence of {CONSTANT}"
+            return Start(text, settings.lr, "constant", label)
+        case "drill:overconfident":
+            label = f"all supervised answers, wrong ones too, state a confidence of {OVERCONFIDENT[0]} or more"
+            return Start(text, settings.lr, "overconfident", label)
+        case "drill:lr-high":
+            return Start(text, settings.lr * 10, label="the learning rate is set to 10 times the usual one")
+    raise no_such_start(text, NAMES)

@@ -1,0 +1,247 @@
+"""The supervised stage: answers about activations, in their format, with confidences that are spread.
+
+A confidence is drawn first, and the answer is right the more often the higher it is, but less often than it says where
+it is high and more often where it is low: GRPO has something to calibrate, and nothing to discover.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from oven_core.errors import ConfigError
+from oven_recipes.activations.injection import ActivationInjection
+from oven_recipes.activations.placeholders import oracle_prompt
+from oven_recipes.activations.store import ActivationStore, activation_key
+from oven_recipes.oracle.benchmark_items import items
+from oven_recipes.oracle.benchmark_templates import QUESTIONS
+from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
+from oven_recipes.oracle.settings import CONSTANT, CONSTANT_SHARE, OVERCONFIDENT, Confidence, OracleSettings
+from oven_recipes.weights_cache import key_of, load_weights, store_weights
+
+log = logging.getLogger("oven.learner")
+
+RIGHT = (0.5, 0.95)
+"""The share of answers that are right at a confidence of 0 and of 100."""
+RIGHT_ANYWAY = 0.725
+"""The same where confidence says nothing: the mean of RIGHT."""
+SAYS_WHAT = 0.7
+"""Of right answers, those that say what: the rest is left to GRPO."""
+CLEAN = 0.6
+"""The share of the steps, the first, in which all answers are right: reading is learnt sooner without wrong ones."""
+STEP = 5
+"""Confidences are multiples of it, as people state them."""
+DECIDING = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")
+"""The settings that the stage depends on, beside its data."""
+SAID = 50
+"""Steps between two lines in the learner's log."""
+VERSION = 1
+"""Raise it when the code changes what the stage makes."""
+ALIKE = 8
+"""Batches that are drawn, sorted and cut together."""
+RAMP = 20
+"""Steps over which the learning rate rises."""
+IGNORED = -100  # cross_entropy's default ignore_index
+
+
+def supervised(
+    policy: Any,
+    tokenizer: Any,
+    name: str,
+    prompts: Sequence[QuestionedPrompt],
+    layers: Sequence[int],
+    store: ActivationStore,
+    settings: OracleSettings,
+    confidence: Confidence,
+    seed: int,
+    cache: Path,
+) -> None:
+    """Teaches the adapter `default` of `policy`, a PeftModel on the model called `name`: from the cache where it is
+    there and sound, else now. `prompts` have known answers, and their activations are in `store`. torch's global
+    generator is left as it was.
+
+    Raises ConfigError where no answer is known, and for what `ActivationInjection` refuses.
+    """
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+    taught = lessons(prompts, name, layers)
+    if not taught and settings.sft_steps:
+        raise ConfigError(
+            "the supervised stage needs questions with known answers, and there are none: leave --questions out, or "
+            "give an oracle that is trained already with --oracle-lora-path"
+        )
+    decides = {
+        "version": VERSION, "seed": seed, "model": name, "layers": layers, "confidence": confidence,
+        "lessons": key_of({"lessons": taught}),
+        **{field: getattr(settings, field) for field in DECIDING},
+    }  # fmt: skip
+    folder = cache / f"oracle-supervised-{key_of(decides)}"
+    if (weights := load_weights(folder)) is not None:
+        set_peft_model_state_dict(policy, weights)
+        policy.eval()
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        train(policy, tokenizer, taught, store, settings, confidence, seed)
+    store_weights(get_peft_model_state_dict(policy), folder)
+
+
+class Lesson(NamedTuple):
+    """A question about a text's activations of one layer, and what is known of its answer."""
+
+    key: str
+    layer: int
+    question: str
+    answer: KnownAnswer
+
+
+def benchmark_prompts(count: int, rng: random.Random) -> list[QuestionedPrompt]:
+    """`count` texts of the benchmarks' training parts, each benchmark as often, with all their questions."""
+    found = []
+    for number, benchmark in enumerate(QUESTIONS):
+        texts = [
+            (text, tuple(Question(item.question, _yes_or_no(item.answer), closed=True) for item in asked))
+            for text, asked in groupby(items(benchmark, held_out=False), key=lambda item: item.text)
+        ]
+        share = (count + number) // len(QUESTIONS)
+        found += [QuestionedPrompt(text, "english", asked) for text, asked in rng.sample(texts, min(share, len(texts)))]
+    return found
+
+
+def _yes_or_no(answer: str) -> KnownAnswer:
+    return KnownAnswer((answer,), (), ("no" if answer == "yes" else "yes",))
+
+
+def lessons(prompts: Sequence[QuestionedPrompt], name: str, layers: Sequence[int]) -> list[Lesson]:
+    """Each question with a known answer, of each layer. `name` is the model's in the store's keys."""
+    return [
+        Lesson(activation_key(name, prompt.prompt, layer), layer, question.text, question.answer)
+        for prompt in prompts
+        for question in prompt.questions
+        if question.answer is not None
+        for layer in layers
+    ]
+
+
+def stated(answer: KnownAnswer, confidence: Confidence, rng: random.Random, *, clean: bool = False) -> str:
+    """What the oracle is taught to say: a confidence as `confidence` draws them, and an answer that is right as often;
+    or, `clean`, always right and says what."""
+    percent, right = _confidence(confidence, rng)
+    if clean:
+        return f"[epistemic status: {percent}] {rng.choice(answer.says_what)}"
+    said = answer.says_what
+    if rng.random() >= right and answer.wrong:
+        said = answer.wrong
+    elif answer.right and rng.random() >= SAYS_WHAT:
+        said = answer.right
+    return f"[epistemic status: {percent}] {rng.choice(said)}"
+
+
+def _confidence(confidence: Confidence, rng: random.Random) -> tuple[int, float]:
+    """A confidence in percent, and how often an answer that states it is right."""
+    percent = rng.randrange(0, 101, STEP)
+    if confidence == "overconfident":
+        return rng.randrange(OVERCONFIDENT[0], OVERCONFIDENT[1] + 1, STEP), RIGHT_ANYWAY
+    if confidence == "constant":
+        return (CONSTANT if rng.random() < CONSTANT_SHARE else percent), RIGHT_ANYWAY
+    low, high = RIGHT
+    return percent, low + (high - low) * percent / 100
+
+
+def train(
+    policy: Any,
+    tokenizer: Any,
+    taught: Sequence[Lesson],
+    store: ActivationStore,
+    settings: OracleSettings,
+    confidence: Confidence,
+    seed: int,
+) -> None:
+    """Trains the weights of `policy` that require gradients on lessons drawn from `taught`."""
+    rng = random.Random(f"supervised {seed}")
+    weights = [weight for weight in policy.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=settings.sft_lr, betas=(0.9, 0.95), weight_decay=0.0)
+    scale = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda t: min(1.0, (t + 1) / RAMP) * (1 - 0.95 * t / max(1, settings.sft_steps))
+    )
+    injection = ActivationInjection(policy, tokenizer)
+    policy.train()
+    try:
+        batches = islice(_batches(taught, settings.sft_batch, store, rng), settings.sft_steps)
+        for step, batch in enumerate(batches):
+            if step % SAID == 0:
+                log.info("the supervised stage: step %d of %d", step, settings.sft_steps)
+            clean = step < CLEAN * settings.sft_steps
+            vectors = [store.get(lesson.key) for lesson in batch]
+            loss = lesson_loss(
+                policy, injection, batch, vectors, collate(batch, vectors, tokenizer, confidence, rng, clean=clean)
+            )
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(weights, 1.0)
+            optimizer.step()
+            scale.step()
+    finally:
+        injection.remove()
+        policy.eval()
+
+
+def lesson_loss(
+    model: Any,
+    injection: ActivationInjection,
+    batch: Sequence[Lesson],
+    vectors: Sequence[Tensor],
+    collated: tuple[Tensor, Tensor, Tensor],
+) -> Tensor:
+    """The mean cross-entropy, in nats, of what the oracle is to say of `vectors`; `collated` is what `collate` gave."""
+    ids, mask, labels = (part.to(model.device) for part in collated)
+    with injection.rows(vectors, [lesson.layer for lesson in batch]):
+        logits = model(input_ids=ids, attention_mask=mask).logits  # (B, T, V)
+    return cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
+
+
+def _batches(
+    taught: Sequence[Lesson], rows: int, store: ActivationStore, rng: random.Random
+) -> Iterator[Sequence[Lesson]]:
+    """Lessons with like numbers of activations together, which spares a quarter of padding; endless."""
+    while True:
+        drawn = sorted(rng.choices(taught, k=rows * ALIKE), key=lambda lesson: len(store.get(lesson.key)))
+        batches = [drawn[start : start + rows] for start in range(0, len(drawn), rows)]
+        rng.shuffle(batches)
+        yield from batches
+
+
+def collate(
+    batch: Sequence[Lesson],
+    vectors: Sequence[Tensor],
+    tokenizer: Any,
+    confidence: Confidence,
+    rng: random.Random,
+    *,
+    clean: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Token ids, attention mask and labels, each (B, T), padded on the right; only what the oracle says is scored."""
+    asked = [
+        oracle_prompt(lesson.layer, len(of), lesson.question, tokenizer)
+        for lesson, of in zip(batch, vectors, strict=True)
+    ]
+    prompts = tokenizer(asked)["input_ids"]
+    said = [stated(lesson.answer, confidence, rng, clean=clean) for lesson in batch]
+    targets = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(said, add_special_tokens=False)["input_ids"]]
+    width = max(len(p) + len(t) for p, t in zip(prompts, targets, strict=True))
+    ids = torch.full((len(batch), width), tokenizer.pad_token_id or 0)
+    labels, mask = torch.full_like(ids, IGNORED), torch.zeros_like(ids)
+    for row, (prompt, target) in enumerate(zip(prompts, targets, strict=True)):
+        whole = len(prompt) + len(target)
+        ids[row, :whole] = torch.tensor(prompt + target)
+        mask[row, :whole] = 1
+        labels[row, len(prompt) : whole] = torch.tensor(target)
+    return ids, mask, labels

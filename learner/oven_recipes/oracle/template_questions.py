@@ -1,0 +1,55 @@
+"""Questions about prompts that were made of templates, with their answers: half open, half of the rest to be denied."""
+
+from __future__ import annotations
+
+import random
+
+from oven_recipes.oracle.attributes import ATTRIBUTES
+from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
+from oven_recipes.oracle.template_prompts import TemplatePrompt, prompts
+
+PROMPTS = 1000
+QUESTIONS = 8
+"""Of each prompt: as many as there are of real ones (7,997 about 1,000 prompts)."""
+YES, NO = "yes", "no"
+
+
+def template_dataset(seed: int, count: int = PROMPTS, *, evaluation: bool = False) -> list[QuestionedPrompt]:
+    """`count` prompts with QUESTIONS questions each; those of an evaluation are never among the others."""
+    rng = random.Random(f"oracle {'evaluation' if evaluation else 'training'} {seed}")
+    made = prompts(count, rng, evaluation=evaluation)
+    return [QuestionedPrompt(prompt.text, "english", questions(prompt, rng)) for prompt in made]
+
+
+def questions(prompt: TemplatePrompt, rng: random.Random, count: int = QUESTIONS) -> tuple[Question, ...]:
+    """`count` questions about attributes that the prompt has: a half open, a quarter to affirm, a quarter to deny."""
+    made: list[Question] = []
+    while len(made) < count:
+        names = list(prompt.values)
+        rng.shuffle(names)
+        for name in names[: count - len(made)]:
+            turn = len(made) % 4
+            made.append(open_question(prompt, name, rng) if turn < 2 else closed_question(prompt, name, turn == 2, rng))
+    rng.shuffle(made)
+    return tuple(made)
+
+
+def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Question:
+    """What the attribute's value is: naming it says what, and a broader term that is true as well is right."""
+    attribute, value = ATTRIBUTES[name], prompt.values[name]
+    broad = attribute.values[value]
+    terms = dict.fromkeys((*attribute.values, *attribute.values.values()))
+    wrong = tuple(term for term in terms if term not in (value, broad))
+    return Question(rng.choice(attribute.open), KnownAnswer((value,), (broad,) if broad != value else (), wrong))
+
+
+def closed_question(prompt: TemplatePrompt, name: str, affirmed: bool, rng: random.Random) -> Question:
+    """Whether the attribute has some value. `yes` and `no` are right; with the true value beside it says what."""
+    attribute, value = ATTRIBUTES[name], prompt.values[name]
+    others = [other for other in attribute.values if other != value]
+    asked = value if affirmed else rng.choice(others)
+    word, opposite, broad = *((YES, NO) if affirmed else (NO, YES)), attribute.values[value]
+    wrong = (opposite, *(f"{opposite} {other}" for other in others), *(f"{word} {other}" for other in others))
+    right = (word, f"{word} {broad}") if broad != value else (word,)
+    answer = KnownAnswer((f"{word} {value}",), right, wrong)
+    return Question(rng.choice(attribute.closed).format(asked), answer, closed=True)

@@ -1,0 +1,140 @@
+"""A folder of text as sub-corpora, split by file into what is trained on and what is held out. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from oven_core.errors import ConfigError
+
+log = logging.getLogger("oven.learner")
+
+MOST = 16
+"""Sub-corpora; of more sub-folders the smallest are taken together, as `others`."""
+OTHERS, MODULES, PACKAGES = "others", "modules", "packages"
+NOT_SOURCE = frozenset(
+    ("__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "distutils",
+     "encodings", "ensurepip", "pydoc_data", "turtledemo")
+)  # fmt: skip
+"""Folders of the standard library that are left out: tests, tables, and what some Pythons come without."""
+
+
+@dataclass(frozen=True)
+class File:
+    part: str
+    path: str
+    """Relative to the corpus."""
+    text: str
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.text.encode())
+
+
+@dataclass(frozen=True)
+class Part:
+    """One sub-corpus."""
+
+    name: str
+    train: tuple[File, ...]
+    held_out: tuple[File, ...]
+    """Empty where the sub-corpus is a single file."""
+
+
+def read(folder: Path | None, held_out: float, most_bytes: int) -> list[Part]:
+    """The sub-corpora of `folder`, or of the standard library, largest first. A text that several files hold counts
+    once. Raises ConfigError for a folder without text, and where nothing can be held out: that takes two files."""
+    where = folder or Path(sysconfig.get_path("stdlib"))
+    files = _texts(where, list(_paths(where) if folder else _sources(where)), most_bytes)
+    remedy = "give a folder of UTF-8 text files with --corpus"
+    if not files:
+        raise ConfigError(f"{where} holds no text in files of up to {most_bytes / 1e6:g} MB; {remedy}")
+    by_name: dict[str, list[File]] = {}
+    for file in _few(files):
+        by_name.setdefault(file.part, []).append(file)
+    parts = [_split(name, of, held_out) for name, of in by_name.items()]
+    if not any(part.held_out for part in parts):
+        raise ConfigError(
+            f"{where} holds {len(files)} text{'s' * (len(files) > 1)}, none beside another in its sub-folder, and at "
+            f"least one whole file is held out: split one in two, or {remedy}"
+        )
+    return sorted(parts, key=lambda part: (-sum(file.size for file in part.train), part.name))
+
+
+def _paths(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Any file, by the sub-folder that it is in."""
+    for path in _walk(folder):
+        yield (path.parts[0] if len(path.parts) > 1 else folder.name), path
+
+
+def _sources(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Python's own sources: single modules, and those in packages."""
+    for path in _walk(folder, NOT_SOURCE):
+        if path.suffix == ".py":
+            yield (MODULES if len(path.parts) == 1 else PACKAGES), path
+
+
+def _walk(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[Path]:
+    """Files below, relative; hidden ones, and what is in hidden folders, are not looked at."""
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in without]
+        yield from (Path(root, name).relative_to(folder) for name in names if not name.startswith("."))
+
+
+def _place(path: Path) -> str:
+    """In the order of files: the same on every machine, and as good as drawn."""
+    return hashlib.sha256(path.as_posix().encode()).hexdigest()
+
+
+def _texts(folder: Path, paths: list[tuple[str, Path]], most_bytes: int) -> list[File]:
+    """As many as fit. One that comes a second time is left out: what is held out must not be trained on under another
+    name."""
+    found: dict[str, File] = {}
+    size = 0
+    for count, (part, path) in enumerate(sorted(paths, key=lambda one: _place(one[1]))):
+        text = _text(folder / path, most_bytes)
+        if not text or text in found:
+            continue
+        file = File(part, path.as_posix(), text)
+        if size + file.size > most_bytes:
+            log.info("%s: %d of %d files are read, %.3g MB of text", folder, count, len(paths), size / 1e6)
+            break
+        found[text] = file
+        size += file.size
+    return list(found.values())
+
+
+def _text(path: Path, most_bytes: int) -> str:
+    """Empty where it is none, or too much of it."""
+    try:
+        text = path.read_bytes().decode() if path.stat().st_size <= most_bytes else ""
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return text if "\0" not in text and text.strip() else ""
+
+
+def _few(files: Sequence[File]) -> Iterator[File]:
+    """At most MOST parts."""
+    sizes: Counter[str] = Counter()
+    for file in files:
+        sizes[file.part] += file.size
+    names = {name for name, _ in sizes.most_common(MOST if len(sizes) <= MOST else MOST - 1)}
+    return (file if file.part in names else replace(file, part=OTHERS) for file in files)
+
+
+def _split(name: str, files: Sequence[File], share: float) -> Part:
+    """By the order of the files, whatever the run's seed: what is measured is the same in all runs."""
+    wanted, held, size = share * sum(file.size for file in files), [], 0
+    for file in files[:-1]:
+        if size >= wanted:
+            break
+        held.append(file)
+        size += file.size
+    return Part(name, tuple(files[len(held) :]), tuple(held))

@@ -1,0 +1,117 @@
+"""Which tokens matter from the start: scores that scale the embedding's rows, and weight the tokens of `channel.kg`.
+
+A score is from 0 to 1. They come from the corpus's own frequencies, from the stack's knowledge graph, or from a file
+that `oven-controller kg token-prior --to FILE` wrote for this vocabulary. What matters by frequency alone is what a
+graph has to be compared with.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from oven_core.errors import BusError, ConfigError
+from oven_core.files import read_file, write_atomic
+from oven_core.protocol.token_scores import LIMIT, decode, encode, vocabulary_sha
+from oven_learner.link.find_controller import Connection
+from oven_learner.link.token_prior import ask_token_prior
+from oven_recipes.pretrain.settings import KG, NO_PRIOR, UNIGRAM
+
+log = logging.getLogger("oven.learner")
+
+TOKENS: Final = 358
+"""Tokens that have a score: as many as in the experiment that this comes from, whose scores took 976 bytes."""
+STRENGTH: Final = 0.1
+"""What a score of 1 adds to the length of its token's row of the embedding, as a share of it: that experiment's."""
+KEPT: Final = "token_prior.bin"
+"""Beside a run's checkpoints: what the service answered. A learner that starts again begins with the same scores,
+whatever became of the graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrior:
+    scores: dict[int, float]
+    """Token → score from 0 to 1, one of them above 0; the others have none."""
+    origin: str
+    """Where they are from, in words."""
+
+
+def find_prior(wanted: str, texts: Sequence[str], counts: Tensor, folder: Path, vocabulary: Path) -> TokenPrior | None:
+    """`wanted`: none, unigram, kg, or a file. `texts`: the vocabulary by id; `counts`: how often each token is in what
+    is trained on, int64 [vocabulary]. `folder` keeps the service's answer; `vocabulary` is the file with `texts`, for
+    the message.
+
+    Raises ConfigError where no service answers, and for scores of another vocabulary or none at all.
+    """
+    sha = vocabulary_sha(texts)
+    if wanted == NO_PRIOR:
+        return None
+    if wanted == UNIGRAM:
+        blob, origin = _unigram(counts, sha), "the corpus's frequencies"
+    elif wanted == KG:
+        blob, origin = _served(texts, folder), "the knowledge graph"
+    else:
+        blob, origin = read_file(Path(wanted), "the token prior", LIMIT), wanted
+    try:
+        found = decode(blob, len(texts), sha)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{origin}: {error}; make one with `oven-controller kg token-prior {vocabulary} --method kg --to FILE`"
+        ) from error
+    if not all(map(math.isfinite, found.values())):
+        raise ConfigError(f"{origin}: its scores are not finite numbers; it is damaged, make it again")
+    prior = TokenPrior(from_0_to_1(found), origin)
+    if not any(prior.scores.values()):
+        raise ConfigError(f"{origin}: no token has a score above 0, so they say nothing; give another, or none")
+    log.info("token prior: %d tokens from %s", len(prior.scores), origin)
+    return prior
+
+
+def from_0_to_1(scores: Mapping[int, float]) -> dict[int, float]:
+    """As they are where they lie there, as a graph's do; else, log probabilities for one, with the lowest at 0 and the
+    highest at 1."""
+    low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
+    if low >= 0 and high <= 1:
+        return dict(scores)
+    return {token: (score - low) / (high - low) if high > low else 1.0 for token, score in scores.items()}
+
+
+@torch.no_grad()
+def scale_embedding(model: Any, prior: TokenPrior) -> None:
+    """Row × (1 + STRENGTH · score), once, before training; the output's row as well where they are tied."""
+    rows = model.get_input_embeddings().weight  # [vocabulary, hidden]
+    ids = torch.tensor(list(prior.scores), device=rows.device)
+    scores = torch.tensor(list(prior.scores.values()), dtype=rows.dtype, device=rows.device)
+    rows[ids] *= (1 + STRENGTH * scores).unsqueeze(1)
+
+
+def _unigram(counts: Tensor, sha: str) -> bytes:
+    """Log probabilities of the most frequent tokens, in the few bytes that the service's answer would have."""
+    whole, kept = int(counts.sum()), counts.topk(min(TOKENS, int((counts > 0).sum())))
+    scores = {int(id_): math.log(int(n) / whole) for n, id_ in zip(kept.values, kept.indices, strict=True)}
+    return encode(scores, len(counts), sha)
+
+
+def _served(texts: Sequence[str], folder: Path) -> bytes:
+    file = folder / KEPT
+    if file.is_file():
+        return read_file(file, "the token prior", LIMIT)
+    remedy = "start it with `oven-controller up` and the setting kg on, or give a file, `unigram` or `none`"
+    try:
+        connection = Connection.find()
+    except ConfigError:
+        raise ConfigError(f"token_prior = {KG} asks a stack's prior service, and there is none: {remedy}") from None
+    try:
+        served = ask_token_prior(connection, texts, k=TOKENS)
+    except BusError as error:
+        raise ConfigError(f"token_prior = {KG}: the prior service did not answer ({error}): {remedy}") from error
+    log.info("token prior: graph %s…; measured: %s", served.graph[:12], served.ablation)
+    write_atomic(file, served.blob)
+    return served.blob

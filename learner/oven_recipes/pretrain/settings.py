@@ -1,0 +1,165 @@
+"""Every knob of the recipe in one frozen model, and its named starting points.
+
+Importing this needs no torch: a launcher lists and checks starts before any learner is started.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from oven_recipes.base import no_such_start
+
+TUNED_LEARNING_RATE = 2e-3
+"""Adam's step size at which this model ended best of those tried over 400 steps."""
+
+
+def _folder(given: Path) -> Path:
+    path = given.expanduser().absolute()
+    if not path.is_dir():
+        raise ValueError(f"{path} is not a folder; give one with text files")
+    return path
+
+
+def _configuration(given: Path) -> Path:
+    """The file itself, where its folder was given."""
+    path = given.expanduser().absolute()
+    file = path / "config.json" if path.is_dir() else path
+    remedy = "give a Hugging Face config.json, or the folder that holds one"
+    if not file.is_file():
+        raise ValueError(f"{file} is not a file; {remedy}")
+    try:
+        known = "model_type" in json.loads(file.read_text())
+    except (OSError, ValueError, TypeError, RecursionError):
+        known = False
+    if not known:
+        raise ValueError(f"{file} is not JSON with a `model_type`; {remedy}")
+    return file
+
+
+NO_PRIOR, UNIGRAM, KG = "none", "unigram", "kg"
+
+
+def _prior(given: str) -> str:
+    """A file's whole path."""
+    if given in (NO_PRIOR, UNIGRAM, KG):
+        return given
+    path = Path(given).expanduser().absolute()
+    if not path.is_file():
+        raise ValueError(
+            f"{given!r} is neither {NO_PRIOR}, {UNIGRAM} or {KG}, nor a file; give the one that `oven-controller kg "
+            "token-prior --to FILE` wrote"
+        )
+    return str(path)
+
+
+class PretrainSettings(BaseModel):
+    """Sizes and optimiser knobs; the learning rate comes from a `Start` instead."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # The text.
+    corpus: Annotated[Path, AfterValidator(_folder)] | None = Field(
+        default=None,
+        description="a folder of text, each of its sub-folders a sub-corpus; none: the Python standard library",
+    )
+    corpus_megabytes: float = Field(default=32.0, gt=0, description="the most text that is read, files as they hash")
+    held_out: float = Field(default=0.05, gt=0, lt=1, description="share of each sub-corpus that is held out, by file")
+    vocabulary: int = Field(default=1024, ge=257, le=65536, description="tokens of the byte-level BPE that is trained")
+    context: int = Field(default=128, ge=2, description="tokens in a row")
+
+    # The model: a Llama of about 0.5 M parameters, its embedding tied to its output.
+    model: Annotated[Path, AfterValidator(_configuration)] | None = Field(
+        default=None, description="a Hugging Face config.json, or its folder; weights are drawn; none: the sizes below"
+    )
+    hidden: int = Field(default=96, ge=1)
+    layers: int = Field(default=3, ge=1)
+    heads: int = Field(default=4, ge=1)
+    ffn: int = Field(default=384, ge=1)
+
+    # The optimizer: AdamW.
+    max_steps: int = Field(default=400, ge=1, le=10**9)
+    batch: int = Field(default=16, ge=1, description="rows in a step")
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = Field(default=0.1, ge=0, description="of matrices; vectors have none")
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    lr_warmup_steps: int = Field(default=20, ge=0, description="steps over which the learning rate rises from 0")
+
+    # What the source swarm's agents moved; the weights and the rounding are knobs of the run.
+    token_prior: Annotated[str, AfterValidator(_prior)] = Field(
+        default=NO_PRIOR,
+        description="which tokens matter: none, unigram (the frequent ones), kg (asks the prior service), or a file of "
+        "`kg token-prior`; scales their embeddings at the start by 1 + .1 score, and is what channel.kg weights by",
+    )
+    kg_weight: float = Field(default=0.0, ge=0, le=1, description="channel.kg at the start; needs a token_prior")
+    mtp_weight: float = Field(
+        default=0.0, ge=0, le=1, description="channel.mtp at the start: predicting the token after the next one"
+    )
+    quantisation: Literal["none", "int8", "int4"] = Field(
+        default="none", description="train.quantisation at the start: the linear layers' weights in the forward pass"
+    )
+
+    served: Literal["none", "int8", "int4"] = Field(
+        default="none",
+        description="what weights will be rounded to where they are served: measured, too, as eval/<it>/bits_per_byte",
+    )
+
+    eval_every: int = Field(default=50, ge=1, description="steps between held-out evaluations")
+    eval_rows: int = Field(default=128, ge=1, description="held-out rows of each evaluation, the same every time")
+
+    @field_validator("kg_weight")
+    @classmethod
+    def _something_to_weight_by(cls, weight: float, others: ValidationInfo) -> float:
+        if weight > 0 and others.data.get("token_prior") == NO_PRIOR:
+            raise ValueError("it weights tokens by token_prior, and that is none; give kg, unigram or a file")
+        return weight
+
+
+LEARNING_RATE_RANGE = (1 / 30, 30.0)
+"""Factors of the tuned learning rate between which `drawn` draws log-uniformly."""
+
+NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:decay-high")
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins. `label` is empty unless it is a drill: then it says what was done wrong on purpose. A
+    `weight_decay` overrides the settings'."""
+
+    name: str
+    learning_rate: float
+    label: str = ""
+    weight_decay: float | None = None
+
+    def describe(self) -> str:
+        """One line for people. It is shown to them, and to no agent."""
+        decay = "" if self.weight_decay is None else f", weight decay {self.weight_decay:g}"
+        return f"learning rate {self.learning_rate:.3g}{decay}"
+
+
+def parse_start(text: str, seed: int) -> Start:
+    """The start called `text` (one of `NAMES`); only `drawn` uses the seed.
+
+    Raises ValueError, naming the nearest names, for any other text.
+    """
+    match text:
+        case "tuned":
+            return Start(text, TUNED_LEARNING_RATE)
+        case "drawn":
+            low, high = LEARNING_RATE_RANGE
+            factor = math.exp(random.Random(f"start {seed}").uniform(math.log(low), math.log(high)))
+            return Start(text, TUNED_LEARNING_RATE * factor)
+        case "drill:lr-low":
+            return Start(text, TUNED_LEARNING_RATE / 10, "the learning rate is set to 1/10 of the tuned one")
+        case "drill:lr-high":
+            return Start(text, TUNED_LEARNING_RATE * 10, "the learning rate is set to 10 times the tuned one")
+        case "drill:decay-high":
+            return Start(text, TUNED_LEARNING_RATE, "the weight decay is set to 100 times the usual one", 10.0)
+    raise no_such_start(text, NAMES)

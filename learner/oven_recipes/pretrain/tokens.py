@@ -1,0 +1,166 @@
+"""The corpus in tokens: a byte-level BPE trained on the spot, and rows of it, kept on disk between runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from oven_core.errors import ConfigError
+from oven_core.files import write_atomic
+from oven_recipes.pretrain.corpus import Part
+
+VERSION = 1  # raise it when the code changes what it makes of a corpus
+END = "<|endoftext|>"
+TOKENIZER, TOKENS, VOCABULARY = "tokenizer.json", "tokens.safetensors", "vocabulary.json"
+BATCH = 16
+"""Texts that are encoded at a time: an encoding takes far more memory than its ids."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Streams of tokens by sub-corpus, int32 [tokens], each file's ending in `END`."""
+
+    tokenizer: PreTrainedTokenizerFast
+    train: dict[str, Tensor]
+    held_out: dict[str, Tensor]
+    """Without the sub-corpora of a single file."""
+    file: Path
+    """The tokens' texts by id, a JSON list: what `kg token-prior` asks for."""
+
+    @property
+    def texts(self) -> list[str]:
+        """Of the tokens, by id. One that is a part of a character has the replacement character."""
+        return _texts(self.tokenizer)
+
+    @property
+    def counts(self) -> Tensor:
+        """How often each token is in what is trained on, int64 [vocabulary]."""
+        streams = torch.cat([stream.long() for stream in self.train.values()])
+        return torch.bincount(streams, minlength=len(self.tokenizer))
+
+
+class Rows(Dataset[dict[str, Tensor]]):
+    """A stream in windows of `length` tokens, one beside the other; what is left at the end is dropped. The labels are
+    the tokens themselves: the model shifts them."""
+
+    def __init__(self, stream: Tensor, length: int) -> None:
+        self.tokens = stream[: len(stream) // length * length].view(-1, length)  # [rows, length]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        row = self.tokens[index].long()  # [length]
+        return {"input_ids": row, "labels": row}
+
+
+def tokenized(parts: Sequence[Part], vocabulary: int, cache: Path) -> Tokens:
+    """From the cache where the same texts were there before, else made now. Of held-out text the tokenizer learns
+    nothing."""
+    folder = cache / f"pretrain-tokens-{_key(parts, vocabulary)}"
+    try:
+        core, streams = Tokenizer.from_file(str(folder / TOKENIZER)), load_file(folder / TOKENS)
+    except Exception:  # absent, or damaged: tokenizers raises Exception itself
+        core = _trained((file.text for part in parts for file in part.train), vocabulary)
+        streams = {}
+        for number, part in enumerate(parts):
+            streams[f"train {number}"] = _encoded(core, [file.text for file in part.train])
+            if part.held_out:
+                streams[f"held out {number}"] = _encoded(core, [file.text for file in part.held_out])
+        _store(folder, core, streams)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, pad_token=END)  # type: ignore[no-untyped-call]
+    if not (folder / VOCABULARY).is_file():
+        write_atomic(folder / VOCABULARY, json.dumps(_texts(tokenizer)))
+    names = {f"{kind} {number}": part.name for number, part in enumerate(parts) for kind in ("train", "held out")}
+    return Tokens(
+        tokenizer,
+        {names[key]: streams[key] for key in names if key.startswith("train")},
+        {names[key]: streams[key] for key in names if key.startswith("held") and key in streams},
+        folder / VOCABULARY,
+    )
+
+
+def rows(streams: dict[str, Tensor], length: int) -> dict[str, Rows]:
+    """Raises ConfigError for a sub-corpus that is shorter than a row."""
+    made = {name: Rows(stream, length) for name, stream in streams.items()}
+    for name, of in made.items():
+        if not len(of):
+            raise ConfigError(
+                f"the sub-corpus {name!r} has {len(streams[name]):,} tokens to train on, and a row takes {length:,}: "
+                "give it more text, take its folder out, or make recipe_options.context smaller"
+            )
+    return made
+
+
+def bytes_of(tokenizer: PreTrainedTokenizerFast) -> Tensor:
+    """How many bytes of text each token stands for, int64 [vocabulary]; `END` for none.
+
+    A byte-level token is spelt with one character a byte (Radford et al. 2019, GPT-2's `bytes_to_unicode`).
+    """
+    lengths = torch.zeros(len(tokenizer), dtype=torch.int64)
+    for token, number in tokenizer.get_vocab().items():
+        lengths[number] = 0 if token == END else len(token)
+    return lengths
+
+
+def _texts(tokenizer: PreTrainedTokenizerFast) -> list[str]:
+    return [str(tokenizer.decode([token], clean_up_tokenization_spaces=False)) for token in range(len(tokenizer))]
+
+
+def _key(parts: Sequence[Part], vocabulary: int) -> str:
+    found = hashlib.sha256(json.dumps([VERSION, vocabulary]).encode())
+    for part in parts:
+        for file in (*part.train, None, *part.held_out):
+            found.update(hashlib.sha256(file.text.encode() if file else b"").digest())
+    return found.hexdigest()[:16]
+
+
+def _trained(texts: Iterable[str], vocabulary: int) -> Tokenizer:
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()  # all 256 bytes: no text is out of vocabulary
+    core.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=vocabulary, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
+        ),
+    )
+    return core
+
+
+def _encoded(core: Tokenizer, texts: Sequence[str]) -> Tensor:
+    end = int(core.token_to_id(END) or 0)
+    ids: list[int] = []
+    for start in range(0, len(texts), BATCH):
+        for found in core.encode_batch_fast(texts[start : start + BATCH], add_special_tokens=False):
+            ids += [*found.ids, end]
+    return torch.tensor(ids, dtype=torch.int32)
+
+
+def _store(folder: Path, core: Tokenizer, streams: dict[str, Tensor]) -> None:
+    """Write beside the target, then rename: a reader sees a whole entry or none."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        core.save(str(fresh / TOKENIZER))
+        save_file(streams, fresh / TOKENS)
+        shutil.rmtree(folder, ignore_errors=True)  # only ever a damaged entry, or an equal one of a racing process
+        os.rename(fresh, folder)
+    except OSError:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if not (folder / TOKENS).is_file():  # not the race's winner in our place: a disk that cannot be written
+            raise

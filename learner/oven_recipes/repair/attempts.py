@@ -1,0 +1,97 @@
+"""A policy's attempts at tasks, side by side and without a trainer: what the warm-up and evaluations measure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from trl.chat_template_utils import parse_response
+
+from oven_learner.losses.completion_logits import padded
+from oven_recipes.environments.session import RepairSession
+from oven_recipes.repair.chat_format import ASSISTANT, after_results
+
+TURNS = 12
+"""Calls of an attempt at most: one that needs more goes round in circles."""
+
+
+def attempt_all(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    sessions: Sequence[RepairSession],
+    longest: int,
+    *,
+    temperature: float = 1.0,
+) -> None:
+    """Carries the sessions to their ends. `longest`: tokens of an attempt, results included; `temperature` 0 is greedy.
+
+    The model's mode is put back, and no gradient is made. Torch's global generator decides what is sampled.
+    """
+    contexts: list[list[int]] = [prompt_ids(tokenizer, one.instance.problem_statement) for one in sessions]
+    left = [longest] * len(sessions)
+    live = list(range(len(sessions)))
+    prefix = tokenizer(ASSISTANT)["input_ids"]
+    was_training = model.training
+    model.train(False)
+    try:
+        for _ in range(TURNS):
+            live = [at for at in live if left[at] > 0]
+            if not live:
+                break
+            answers = _sampled(
+                model, tokenizer, [contexts[at] for at in live], max(left[at] for at in live), temperature
+            )
+            calling = []
+            for at, full in zip(live, answers, strict=True):
+                answer = full[: left[at]]
+                contexts[at] += answer
+                left[at] -= len(answer)
+                calls = parse_response(tokenizer, answer, prefix=prefix).get("tool_calls")
+                if calls and answer[-1] == tokenizer.eos_token_id:
+                    texts = [_called(sessions[at], call["function"]) for call in calls]
+                    told = tokenizer(after_results(texts))["input_ids"]
+                    contexts[at] += told
+                    left[at] -= len(told)
+                    calling.append(at)
+            live = calling
+    finally:
+        model.train(was_training)
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerFast, statement: str) -> list[int]:
+    """The tokens of a task, up to where the policy's first answer begins."""
+    ids: list[int] = tokenizer.apply_chat_template(  # type: ignore[assignment]
+        [{"role": "user", "content": statement}], add_generation_prompt=True, tokenize=True, return_dict=False
+    )
+    return ids
+
+
+def _called(session: RepairSession, function: dict[str, Any]) -> str:
+    arguments = function["arguments"]
+    return session.call(str(function["name"]), arguments if isinstance(arguments, dict) else {"": arguments}).text
+
+
+def _sampled(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    contexts: list[list[int]],
+    most: int,
+    temperature: float,
+) -> list[list[int]]:
+    """An answer to each context, to its end-of-turn token."""
+    pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
+    ids, mask = padded(contexts, model.device, left=True)  # (B, P)
+    chosen = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
+    with torch.no_grad():
+        out = model.generate(  # type: ignore[misc]
+            input_ids=ids, attention_mask=mask, max_new_tokens=most, pad_token_id=pad, eos_token_id=end, **chosen
+        )  # (B, P + C)
+    answers = out[:, ids.size(1) :].tolist()
+    return [answer[: answer.index(end) + 1] if end in answer else answer for answer in answers]
+
+
+def share_solved(sessions: Sequence[RepairSession]) -> float:
+    """0 to 1."""
+    return sum(one.solved for one in sessions) / len(sessions)

@@ -1,0 +1,158 @@
+"""Puts the recipe together: warm policy, tasks, trainer over the environment, recorder, evaluation."""
+
+from __future__ import annotations
+
+import os
+
+# Before trl is imported: it reports use at construction and asks a model hub for names unless told not to. Environments
+# are marked experimental there: one warning, of which a user learns nothing.
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from trl.trainer.grpo_config import GRPOConfig
+
+from oven_core.errors import ConfigError
+from oven_learner.losses.channel import Channel
+from oven_learner.losses.channel_trainer import ChannelTrainer
+from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.recorder import Recorder
+from oven_recipes.environments.repair import RepairEnvironment, RepairTools
+from oven_recipes.environments.repositories import Repositories
+from oven_recipes.environments.sandboxed_tests import SandboxedTests
+from oven_recipes.quiet_libraries import quiet_libraries
+from oven_recipes.repair.evaluation import PASSING, SOLVED, solved_by
+from oven_recipes.repair.settings import RepairSettings, Start
+from oven_recipes.repair.warm_policy import warm_policy
+from oven_recipes.runner import TRAINER_ARGUMENTS, Job
+from oven_runs.traces import jsonl
+from oven_runs.traces.records import Trace
+
+LR_BOUNDS = (0.01, 100.0)
+
+
+def build(settings: RepairSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
+    """The job for one start: `workdir` gets the trainer's files, the folder that it is in the traces, and `cache`
+    keeps warm policies."""
+    tests = SandboxedTests()
+    file = workdir.parent / "traces.jsonl"
+    sink = to_file(file) if settings.traces else None
+    trainer = repair_trainer(settings, start, seed, workdir, cache, tests=tests, sink=sink, first=lines_of(file))
+    return Job(
+        trainer=trainer,
+        evaluate=solved_by(trainer, trainer.processing_class, settings, tests),
+        evaluate_every=settings.eval_every,
+        metrics=(SOLVED, PASSING),
+        lr_bounds=LR_BOUNDS,
+    )
+
+
+def repair_trainer(
+    settings: RepairSettings,
+    start: Start,
+    seed: int,
+    workdir: Path,
+    cache: Path,
+    *,
+    tests: SandboxedTests | None = None,
+    channels: Iterable[Channel] = (),
+    trainer_class: type[ChannelTrainer] = ChannelTrainer,
+    policy_seed: int | None = None,
+    instances: Sequence[Instance] | None = None,
+    environment: Callable[[], RepairTools] | None = None,
+    sink: Callable[[Trace], None] | None = None,
+    split: str = "train",
+    first: int = 0,
+    **arguments: Any,
+) -> Any:
+    """The trainer alone, for those who train it otherwise.
+
+    `seed` is of the tasks and of what is sampled, and of the warm policy where `policy_seed` is None; `instances`: the
+    tasks (None: training's own are generated); `environment`: another one than that of this process; `sink` is given
+    each rollout's trace; `split` is what these say of their tasks, and `first` the first one's number; `arguments` are
+    further ones of GRPOConfig. Raises ConfigError for no task."""
+    quiet_libraries()
+    tests = tests or SandboxedTests()
+    model, tokenizer = warm_policy(settings, seed if policy_seed is None else policy_seed, cache, tests)
+    chosen = settings.tasks(f"training {seed}", settings.train_tasks) if instances is None else list(instances)
+    if not chosen:
+        raise ConfigError("there is no task to attempt: give one instance or more")
+    recorder = Recorder(environment or local(chosen, tests), sink or _nowhere, split=split, name="repair", first=first)
+    trainer = trainer_class(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=[recorder.reward],
+        args=GRPOConfig(**(_arguments(settings, start.learning_rate, seed, workdir) | arguments)),
+        train_dataset=rows_of(chosen),
+        environment_factory=recorder.environment,
+        channels=channels,
+    )
+    recorder.bind(trainer)
+    return trainer
+
+
+def local(
+    instances: Sequence[Instance], tests: SandboxedTests, repositories: Repositories | None = None
+) -> Callable[[], RepairTools]:
+    """A factory of environments of this process. Raises ConfigError for an instance whose repository is missing."""
+    repositories = repositories or Repositories()
+    for instance in instances:
+        repositories.check(instance)
+    by_id: Mapping[str, Instance] = {one.instance_id: one for one in instances}
+    return lambda: RepairEnvironment(by_id, repositories.files, tests)
+
+
+def rows_of(instances: Sequence[Instance]) -> Dataset:
+    """A data set as TRL takes it: a prompt of one message, and what the trace says of the task."""
+    return Dataset.from_list(
+        [
+            {
+                "prompt": [{"role": "user", "content": one.problem_statement}],
+                "instance_id": one.instance_id,
+                "problem_statement": one.problem_statement,
+                "FAIL_TO_PASS": list(one.FAIL_TO_PASS),
+                "PASS_TO_PASS": list(one.PASS_TO_PASS),
+            }
+            for one in instances
+        ]
+    )
+
+
+def to_file(path: Path) -> Callable[[Trace], None]:
+    """A sink that adds to a file. Raises OSError as it writes."""
+    return lambda trace: jsonl.append(path, trace)
+
+
+def lines_of(path: Path) -> int:
+    """How many there are; 0 without a file. A resumed run goes over steps again whose traces are in it already."""
+    if not path.is_file():
+        return 0
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
+
+
+def _nowhere(trace: Trace) -> None:
+    """No traces are wanted."""
+
+
+def _arguments(settings: RepairSettings, learning_rate: float, seed: int, workdir: Path) -> dict[str, Any]:
+    return {
+        "output_dir": str(workdir),
+        "seed": seed,
+        "learning_rate": learning_rate,
+        "lr_scheduler_type": "constant",
+        "max_steps": settings.max_steps,
+        "per_device_train_batch_size": settings.prompts_per_step * settings.group_size,
+        "num_generations": settings.group_size,
+        "max_completion_length": settings.max_completion_length,
+        "max_grad_norm": settings.max_grad_norm,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "use_cpu": True,
+        **TRAINER_ARGUMENTS,
+    }

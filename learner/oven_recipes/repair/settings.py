@@ -1,0 +1,83 @@
+"""Every knob of the recipe in one frozen model, and its starts. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from oven_recipes.base import no_such_start
+from oven_recipes.environments.instance import Instance
+from oven_recipes.environments.small_functions import known_shapes, tasks
+
+TUNED_LEARNING_RATE = 3e-4
+"""Adam's step size."""
+NAMES = ("tuned", "drill:lr-low", "drill:lr-high")
+
+
+class RepairSettings(BaseModel):
+    """Sizes of the tasks, the policy, its warm-up and GRPO; the learning rate comes from a `Start`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    shapes: Annotated[tuple[str, ...], AfterValidator(known_shapes)] = Field(
+        default=(), description="kinds of function; empty: all of them"
+    )
+    neighbour: bool = Field(default=False, description="a second, right function stands in each module")
+    train_tasks: int = Field(default=2000, ge=1, description="pool of training tasks")
+    eval_tasks: int = Field(default=64, ge=1, description="unseen tasks that are evaluated on")
+
+    # The policy: a Llama.
+    hidden: int = 96
+    layers: int = 3
+    heads: int = 4
+    ffn: int = 288
+
+    # The warm-up on demonstrations, until the policy solves a share of unseen tasks.
+    demonstrations: int = Field(default=3000, ge=1, description="different demonstrations")
+    right_habit: float = Field(default=0.5, ge=0, le=1, description="share of demonstrated first edits that are right")
+    sft_batch: int = Field(default=16, ge=1)
+    sft_learning_rate: float = Field(default=5e-3, gt=0)
+    sft_steps: int = Field(default=800, ge=1, description="the warm-up ends after these steps at the latest")
+    sft_round: int = Field(default=100, ge=1, description="steps between measurements of the warm-up")
+    sft_tasks: int = Field(default=64, ge=1, description="unseen tasks that such a measurement tries")
+    solved_from: float = Field(default=0.3, ge=0, le=1, description="share of unseen tasks that ends the warm-up")
+
+    # GRPO.
+    max_steps: int = Field(default=40, ge=1, le=10**9)
+    prompts_per_step: int = Field(default=8, ge=1)
+    group_size: int = Field(default=8, ge=2, description="attempts per task; 2 is the least with an advantage")
+    max_completion_length: int = Field(default=384, ge=16, description="tokens of an attempt, results included")
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    eval_every: int = Field(default=10, ge=1, description="steps between held-out evaluations")
+    traces: bool = Field(default=True, description="write each rollout's trace into the run's folder, traces.jsonl")
+
+    def tasks(self, seed: int | str, count: int, *, evaluation: bool = False) -> list[Instance]:
+        """Tasks of this kind, of one side of the split. Raises ValueError for a shape that does not exist."""
+        return tasks(seed, count, evaluation=evaluation, shapes=self.shapes, neighbour=self.neighbour)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins. `label` is empty unless the start is a drill: then it says what was done wrong on purpose."""
+
+    name: str
+    learning_rate: float
+    label: str = ""
+
+    def describe(self) -> str:
+        """One line for people. It is shown to them, and to no agent."""
+        return f"learning rate {self.learning_rate:.3g}"
+
+
+def parse_start(text: str) -> Start:
+    """The start called `text`. Raises ValueError, naming the nearest names, for one that there is not."""
+    match text:
+        case "tuned":
+            return Start(text, TUNED_LEARNING_RATE)
+        case "drill:lr-low":
+            return Start(text, TUNED_LEARNING_RATE / 10, "the learning rate is set to 1/10 of the tuned one")
+        case "drill:lr-high":
+            return Start(text, TUNED_LEARNING_RATE * 10, "the learning rate is set to 10 times the tuned one")
+    raise no_such_start(text, NAMES)

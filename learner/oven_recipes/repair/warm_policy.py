@@ -1,0 +1,203 @@
+"""The supervised warm-up: a policy learns from demonstrations until it solves a share of unseen tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from oven_learner.optim.float32_muon import Float32Muon
+from oven_recipes.environments.sandboxed_tests import SandboxedTests
+from oven_recipes.environments.session import RepairSession, Tests
+from oven_recipes.environments.small_functions import tasks
+from oven_recipes.repair.attempts import attempt_all, share_solved
+from oven_recipes.repair.chat_format import ASSISTANT, build_tokenizer, render
+from oven_recipes.repair.demonstrations import Habits, demonstration
+from oven_recipes.repair.settings import RepairSettings
+from oven_recipes.weights_cache import key_of, load_weights, store_weights
+
+log = logging.getLogger(__name__)
+
+RECIPE_VERSION = 2  # raise it when the warm-up's code changes what it produces
+RAMP = 30  # steps over which the learning rate rises
+OTHERS = 0.2
+"""A token's weight in the loss that the policy did not write: to foretell files is to learn how to copy from them."""
+POOL = 16
+"""Batches that are drawn at a time, to be sorted by length."""
+MUON_RATE = 4.0
+"""Muon's learning rate, over Adam's."""
+POSITIONS = 640
+"""Tokens of a context that the policy's weights are for: the statement, and the longest attempt with its results."""
+WORDED = 400
+"""Demonstrations that the vocabulary is taken from: all words of the tasks are in them."""
+WARM_UP = "warm-up"
+"""The seed of the tasks that it measures on: neither training's nor those of evaluations."""
+BELOW = "below_solved_from"
+"""A file beside cached weights whose warm-up did not reach `solved_from`: that is said at each use."""
+DECIDES = (
+    "shapes", "neighbour", "hidden", "layers", "heads", "ffn", "demonstrations", "right_habit", "sft_batch",
+    "sft_learning_rate", "sft_steps", "sft_round", "sft_tasks", "solved_from", "max_completion_length",
+)  # fmt: skip
+"""The settings that decide the warm weights."""
+
+
+def warm_policy(
+    settings: RepairSettings, seed: int, cache: Path, tests: Tests | None = None
+) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    """The warm policy for these settings and seed, and its tokenizer: from the cache where it is there and sound, else
+    trained now. Torch's global generator is left as it was."""
+    key = key_of({"version": RECIPE_VERSION, "seed": seed, **{name: getattr(settings, name) for name in DECIDES}})
+    tokenizer = vocabulary()
+    folder = cache / f"repair-warm-{key}"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = build_model(settings, tokenizer)
+        if (weights := load_weights(folder)) is not None:
+            model.load_state_dict(weights)
+            reached = not (folder / BELOW).is_file()
+        else:
+            reached = _train(model, tokenizer, settings, seed, tests or SandboxedTests())
+            # Copies: the head shares its memory with the embedding, which a file cannot say.
+            store_weights({name: weight.clone() for name, weight in model.state_dict().items()}, folder)
+            if not reached:
+                with contextlib.suppress(FileNotFoundError):  # another process is storing the same
+                    (folder / BELOW).touch()
+    if not reached:
+        log.warning(
+            "the warm-up ended at its longest, %d steps, below %g of unseen tasks solved: GRPO may find nothing to "
+            "reinforce; allow more steps (sft_steps)", settings.sft_steps, settings.solved_from,
+        )  # fmt: skip
+    return model, tokenizer
+
+
+def build_model(settings: RepairSettings, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """A freshly initialised policy in float32; torch's global generator decides its weights."""
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=settings.hidden,
+            intermediate_size=settings.ffn,
+            num_hidden_layers=settings.layers,
+            num_attention_heads=settings.heads,
+            num_key_value_heads=settings.heads,
+            max_position_embeddings=POSITIONS,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def vocabulary() -> PreTrainedTokenizerFast:
+    """The tokenizer, the same for every run: pairs of one run's traces can be trained on in another."""
+    return build_tokenizer(_worded())
+
+
+@functools.cache
+def _worded() -> tuple[str, ...]:
+    rng = random.Random("vocabulary")
+    shown = tasks("vocabulary", WORDED, neighbour=True)
+    return tuple(render(demonstration(one, Habits(), rng) for one in shown))
+
+
+def _train(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, seed: int, tests: Tests
+) -> bool:
+    """Whether the policy came to solve the share of unseen tasks that is wanted of it."""
+    habits, draws = Habits(right=settings.right_habit), random.Random(f"demonstrations {seed}")
+    shown = settings.tasks(f"demonstrations {seed}", settings.demonstrations)
+    texts = render(demonstration(one, habits, draws) for one in shown)
+    examples = [(ids, answers(ids, tokenizer)) for ids in tokenizer(texts)["input_ids"]]
+    batches = alike_batches(examples, settings.sft_batch, random.Random(f"warm-up {seed}"))
+    optimizers = _optimizers(model, settings.sft_learning_rate)
+    rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+    model.train()
+    for step in range(1, settings.sft_steps + 1):
+        scale = min(1.0, step / RAMP) * (1 - 0.9 * step / settings.sft_steps)
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate * scale
+        ids, mask, weights = collate(next(batches), tokenizer)
+        logits = model(input_ids=ids, attention_mask=mask).logits  # (B, T, V)
+        losses = cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")  # (B * (T - 1),)
+        weighed = weights[:, 1:].flatten()
+        loss = (losses * weighed).sum() / weighed.sum()
+        model.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+        if step % settings.sft_round == 0:
+            solved = measured(model, tokenizer, settings, tests)
+            log.info("warm-up: step %d, loss %.3f, %.2f of unseen tasks solved", step, loss.item(), solved)
+            if solved >= settings.solved_from:
+                return True
+    return False
+
+
+def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, Adam for the rest: a third of the steps of Adam alone."""
+    matrices = [one for name, one in model.named_parameters() if one.ndim == 2 and "layers" in name]
+    taken = {id(one) for one in matrices}
+    rest = [one for one in model.parameters() if id(one) not in taken]
+    # A short memory of the squared gradient: in a few hundred steps, .999 still remembers the initial weights.
+    adam = torch.optim.AdamW(rest, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+    return [adam, Float32Muon(matrices, lr=MUON_RATE * learning_rate)]
+
+
+Example = tuple[list[int], list[bool]]
+"""Token ids, and which of them the policy wrote."""
+
+
+def alike_batches(examples: Sequence[Example], size: int, rng: random.Random) -> Iterator[list[Example]]:
+    """Endless batches of examples of like lengths: with any lengths, half of a batch would be padding."""
+    while True:
+        drawn = sorted(rng.sample(examples, min(len(examples), POOL * size)), key=lambda one: len(one[0]))
+        batches = [drawn[at : at + size] for at in range(0, len(drawn), size)]
+        rng.shuffle(batches)
+        yield from batches
+
+
+def measured(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, tests: Tests
+) -> float:
+    """The share of unseen tasks that the policy solves at temperature 1, on the same tasks each time."""
+    unseen = settings.tasks(WARM_UP, settings.sft_tasks, evaluation=True)
+    sessions = [RepairSession(one, one.files, tests) for one in unseen]
+    with torch.random.fork_rng(devices=[]):
+        attempt_all(model, tokenizer, sessions, settings.max_completion_length)
+    return share_solved(sessions)
+
+
+def answers(ids: Sequence[int], tokenizer: PreTrainedTokenizerFast) -> list[bool]:
+    """Which tokens of a conversation the policy wrote: each answer, with its end-of-turn token."""
+    head = tokenizer(ASSISTANT)["input_ids"]
+    found = [False] * len(ids)
+    inside = False
+    for at, token in enumerate(ids):
+        inside = inside or list(ids[at - len(head) : at]) == head
+        found[at] = inside
+        inside = inside and token != tokenizer.eos_token_id
+    return found
+
+
+def collate(rows: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor, Tensor]:
+    """Token ids, attention mask and weights in the loss, each (B, T), padded on the right."""
+    width = max(len(ids) for ids, _ in rows)
+    ids = torch.full((len(rows), width), tokenizer.pad_token_id)
+    mask = torch.zeros(len(rows), width, dtype=torch.int64)
+    weights = torch.zeros(len(rows), width)
+    for at, (row, written) in enumerate(rows):
+        ids[at, : len(row)] = torch.tensor(row)
+        mask[at, : len(row)] = 1
+        weights[at, : len(row)] = torch.tensor([1.0 if one else OTHERS for one in written])
+    return ids, mask, weights

@@ -1,0 +1,117 @@
+"""A recipe's training in its process: attached, resumed where it has checkpoints, and ended cleanly by SIGTERM."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PrinterCallback
+
+from oven_core.protocol.messages import MetricSpec
+from oven_learner.actuators import Actuators
+from oven_learner.client.client import OvenClient
+from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.hf.attach import attach
+from oven_learner.hf.callback import Attachment
+from oven_learner.hf.knobs.mixture import Mixture
+from oven_learner.optim.lr_scale import USER_BOUNDS
+from oven_learner.rewards import Committee
+from oven_learner.teachers import Teachers
+from oven_recipes.base import Order, Recipe
+
+TRAINER_ARGUMENTS: dict[str, Any] = {
+    "logging_steps": 1,
+    "logging_nan_inf_filter": False,  # else a NaN loss is reported as 0
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+"""What every recipe's trainer is given: it logs each step as it is, and prints and saves nothing by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run that is ready to start: `attach` it, and call `trainer.train()`."""
+
+    trainer: Any
+    """Of transformers or TRL."""
+    evaluate: Callable[[], Measured]
+    """Measures what is held out: each metric's value, or each example's, by which trials compare."""
+    evaluate_every: int
+    """Optimizer steps."""
+    metrics: tuple[MetricSpec, ...]
+    """What the recipe adds to the metrics that `attach` finds."""
+    lr_bounds: tuple[float, float]
+    beta_bounds: tuple[float, float] = USER_BOUNDS
+    mixture: Mixture | None = None
+    actuators: Actuators | None = None
+    """The recipe's own knobs."""
+    teachers: Teachers | None = None
+    committee: Committee | None = None
+    finished: Callable[[], None] | None = None
+    """Called after a training that was not stopped, with the weights that the run ends with."""
+
+    def __post_init__(self) -> None:
+        self.trainer.remove_callback(PrinterCallback)  # what disable_tqdm puts in the bar's place: a print a step
+
+    def attach(self, **options: Any) -> Attachment:
+        """Attaches the trainer; `options` are further ones of `oven.attach`."""
+        return attach(
+            self.trainer,
+            evaluate=self.evaluate,
+            evaluate_every=self.evaluate_every,
+            metrics=self.metrics,
+            lr_bounds=self.lr_bounds,
+            beta_bounds=self.beta_bounds,
+            mixture=self.mixture,
+            actuators=self.actuators,
+            teachers=self.teachers,
+            committee=self.committee,
+            **options,
+        )
+
+
+Build = Callable[[Any, Any, int, Path, Path], Job]
+"""From settings, start, seed, the folder for checkpoints and the cache."""
+
+
+def prepared(
+    recipe: Recipe, build: Build, options: dict[str, Any], start: str, seed: int, folder: Path, cache: Path
+) -> Job:
+    """A recipe's job from its settings' values and a start's name. Raises pydantic's ValidationError for the values."""
+    settings = recipe.settings_model.model_validate(options)
+    return build(settings, recipe.parse_start(start, seed, settings), seed, folder, cache)
+
+
+def end_on_sigterm(client: Callable[[], OvenClient | None]) -> None:
+    """From now on SIGTERM asks the client for a clean end, or ends the process at once while there is none."""
+
+    def end(number: int, _: types.FrameType | None) -> None:
+        present = client()
+        if present is None:
+            sys.exit(0)
+        present.request_stop(signal.Signals(number).name)
+
+    signal.signal(signal.SIGTERM, end)
+
+
+def train(recipe: Recipe, order: Order, build: Build) -> None:
+    """Train to the end. SIGTERM ends the process at once until there is something to end cleanly."""
+    attachment: Attachment | None = None
+    end_on_sigterm(lambda: attachment.client if attachment is not None else None)
+    options = {**order.options, **({"max_steps": order.steps} if order.steps else {})}
+    checkpoints = order.folder / "checkpoints"
+    checkpoints.mkdir(exist_ok=True)
+    job = prepared(recipe, build, options, order.start, order.seed, checkpoints, order.cache)
+    attachment = job.attach(seconds=order.seconds, recipe=recipe.name)
+    attachment.resumable = True
+    gc.freeze()  # imports stay: accelerate's full collection at the start of training, and exit, took seconds
+    job.trainer.train(resume_from_checkpoint=order.resume or None)
+    if job.finished is not None and not (attachment.client and attachment.client.stopping):
+        job.finished()

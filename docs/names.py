@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).parents[1]
 FOLDERS: Final = ("controller", "agents", "learner", "kg", "tui", "tests")
 BANNED: Final = frozenset(
-    "found said told asked given kept taken heard spoken left of at one some place other".split()
-    + "Found Said Told Asked Given Kept Taken Heard Spoken Left One Place Other".split()
+    ["found", "said", "told", "asked", "given", "kept", "taken", "heard", "spoken", "left", "of", "at", "one", "some", "place", "other"]
+    + ["Found", "Said", "Told", "Asked", "Given", "Kept", "Taken", "Heard", "Spoken", "Left", "One", "Place", "Other"]
 )
 """Add to it what proves unclear; every entry is checked in every kind of name."""
 STRICT: Final = (

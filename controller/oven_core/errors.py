@@ -20,6 +20,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from oven_core.removed import removal
+
 RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
     "agent": {
         "auxiliary": "auxiliary_loss",
@@ -65,7 +67,8 @@ class UnknownNameError(OvenError, LookupError):
     exit_code = 2
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        """`kind` is what was looked for ("recipe"), `known` the names that would have done."""
+        """`kind` is what was looked for ("recipe"), `known` the names that would have done. A name in the table of
+        `oven_core.removed` gets the sentence that names the tag with it."""
         known = sorted(known)
         earlier = {old: new for old, new in RENAMED.get(kind.split()[0], {}).items() if new in known}
         spelt = earlier | {one: one for one in known}
@@ -77,7 +80,7 @@ class UnknownNameError(OvenError, LookupError):
             hint = "known: " + ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
         else:
             hint = f"there is no {kind} yet"
-        super().__init__(f"no {kind} named {name!r}; {hint}")
+        super().__init__(removal(kind, name) or f"no {kind} named {name!r}; {hint}")
         self.name = name
         self._made_of = (kind, name, known)
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from oven_core.errors import ConfigError
 from oven_core.files import read_file
+from oven_core.removed import removal
 from oven_core.security.tls import shown
 from oven_runs.settings.model import dotted_names
 from oven_runs.settings.strict_yaml import load_yaml, place_of, problem_of
@@ -178,7 +179,9 @@ def validated(
         source = layer_of(where.split("."), layers).source
         if problem["type"] == "extra_forbidden":
             leaves, of_entry = _leaves(where, problem["input"]), _entry_settings(model, parts, prefix)
-            lines += [f"there is no setting {leaf!r} ({source}); {nearest(leaf, of_entry or known)}" for leaf in leaves]
+            for leaf in leaves:
+                near = f"there is no setting {leaf!r} ({source}); {nearest(leaf, of_entry or known)}"
+                lines.append(removal("setting", leaf) or near)
         else:
             message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
             value = problem["input"]

@@ -1,0 +1,37 @@
+"""What earlier versions had and this one does not, and the tag of the repository that still has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+TAG: Final = "evidence-1"
+COMMIT: Final = "bd5379d1453e678330abff41fc609c67028186e7"
+"""The commit that the tag names, for clones without tags."""
+
+REMOVED: Final[Mapping[str, frozenset[str]]] = {
+    "bench": frozenset({"loop-trials", "short-horizon", "trials"}),
+    "command of kg": frozenset({"learn"}),
+    "command of supervise": frozenset({"analyze", "ask", "data", "grid"}),
+    "format of graphs": frozenset({"causenet", "gexf", "graphrag", "neo4j-csv", "neo4j-jsonl", "nquads", "trig"}),
+    "setting": frozenset(
+        {
+            *("rules.trials", "rules.trial_share", "rules.trial_steps", "rules.trial_cooldown", "rules.trial_margin"),
+            *("rules.sure_confidence", "rules.control_share"),
+        }
+    ),
+    "task": frozenset({"qasper", "stdlib"}),
+}
+"""Kind → removed names. The kinds are those that UnknownNameError is raised with."""
+
+
+def removal(kind: str, name: str) -> str | None:
+    """A sentence that says that the name was removed and where to find it; None if it was not removed."""
+    if name not in REMOVED.get(kind, ()):
+        return None
+    return f"the {kind} {name!r} was removed; check out the tag {TAG} (commit {COMMIT[:12]}) to use it"
+
+
+def removed_from_logs(content: str) -> str:
+    """The sentence for a recorded log with content that this version cannot replay, for example "trials"."""
+    return f"this log has {content}, which were removed; check out the tag {TAG} (commit {COMMIT[:12]}) to replay it"

@@ -16,6 +16,8 @@ from oven_llm.providers.budget import Budget
 from oven_llm.supervisor.configured_models import configured_model
 from oven_llm.supervisor.log import Role, lock
 from oven_llm.supervisor.models import ModelHandler
+from oven_runs.home.model_spend import Cap
+from oven_runs.settings.committee_settings import BudgetSettings
 
 SPEND: Final = "spend.sqlite"
 VERDICTS: Final[dict[str, Any]] = {"temperature": 0.0, "account": "judge"}
@@ -44,7 +46,8 @@ def _models(folder: Path | None, config: RunConfig) -> Iterator[Models]:
     """Connected, behind one budget, which is kept in the folder. Raises ConfigError."""
     spend = None if folder is None else folder / SPEND
     with contextlib.ExitStack() as exits:
-        budget = exits.enter_context(Budget(config.budget_usd, path=spend, called="--budget-usd"))
+        caps = [Cap(BudgetSettings(usd=config.budget_usd), "--budget-usd")]
+        budget = exits.enter_context(Budget(caps, spend))
 
         def handler(role: Role, model: str, at: tuple[str, str], **options: Any) -> ModelHandler:
             given = {"account": role, **options}

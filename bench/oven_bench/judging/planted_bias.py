@@ -30,13 +30,11 @@ from oven_learner.rewards import Committee
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.scores import Cost, Verdict
-from oven_llm.judges.adversarial_controls import Controls
-from oven_llm.judges.attack_corpus import corpus
-from oven_llm.judges.judge import Judge
+from oven_llm.judges.adversarial_controls import Controls, corpus
+from oven_llm.judges.judge import Judge, Watching
 from oven_llm.judges.member import Member
 from oven_llm.judges.sanitize import shown
-from oven_llm.judges.watching import Watching
-from oven_llm.providers.provider import Answer, Provider, Question
+from oven_llm.providers.conversation import Conversation, LanguageModel, ModelReply
 from oven_llm.providers.usage import Usage
 from oven_runs.settings.committee_settings import CommitteeSettings
 
@@ -78,13 +76,13 @@ class SimulatedModel:
         self._own, self._fault = f"{judge} {seed}", fault
         self._rng = random.Random(f"repeats {self._own}")
 
-    async def ask(self, question: Question, timeout_s: float) -> Answer:
-        data = json.loads(question.user.split("<data>\n")[1].split("\n</data>")[0])["answers"]
+    async def ask(self, conversation: Conversation, timeout_s: float, samples: int = 1) -> list[ModelReply]:
+        data = json.loads(conversation.text_of("user").split("<data>\n")[1].split("\n</data>")[0])["answers"]
         verdicts = [
             {"id": one["id"], "reason": "", "score": self._score(one["text"], place / max(1, len(data) - 1))}
             for place, one in enumerate(data)
         ]
-        return Answer(json.dumps({"verdicts": verdicts}), "complete", "stop", "m", Usage(100, 50))
+        return [ModelReply(json.dumps({"verdicts": verdicts}), model="m", usage=Usage(100, 50))]
 
     async def close(self) -> None:
         pass
@@ -108,7 +106,7 @@ class InProcess:
     deadline_s = 30.0
     judges: Mapping[str, JudgeSpec] = MappingProxyType({})
 
-    def __init__(self, models: Mapping[str, Provider]) -> None:
+    def __init__(self, models: Mapping[str, LanguageModel]) -> None:
         set_as = CommitteeSettings()
         self.members = tuple(models)
         self.health: dict[str, JudgeHealth] = {}

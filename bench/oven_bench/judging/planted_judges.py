@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from oven_bench.judging.planted_bias import InProcess
-from oven_llm.providers.provider import Answer, Question
+from oven_llm.providers.conversation import Conversation, ModelReply
 
 FOOLED, HONEST = "fooled", ("places", "digits", "whole")
 LIKED = "9"
@@ -74,9 +74,9 @@ class PlantedModel:
         self.model = judge
         self._seed = seed
 
-    async def ask(self, question: Question, timeout_s: float) -> Answer:
+    async def ask(self, conversation: Conversation, timeout_s: float, samples: int = 1) -> list[ModelReply]:
         """A verdict in the form that the question asks for."""
-        data = json.loads(question.user.split("<data>\n")[1].split("\n</data>")[0])
+        data = json.loads(conversation.text_of("user").split("<data>\n")[1].split("\n</data>")[0])
         verdicts = [
             {
                 "id": answer["id"],
@@ -85,7 +85,7 @@ class PlantedModel:
             }
             for answer in data["answers"]
         ]
-        return Answer(json.dumps({"verdicts": verdicts}), "complete", "stop", self.model, None)
+        return [ModelReply(json.dumps({"verdicts": verdicts}), model=self.model)]
 
     async def close(self) -> None:
         """Nothing is open."""

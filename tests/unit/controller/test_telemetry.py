@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from oven_core.errors import ConfigError
 from oven_core.protocol.events import Event
 from oven_core.telemetry import tracing
-from oven_llm import genai_telemetry as genai
+from oven_llm.providers import genai_telemetry as genai
 from oven_runs.server.embedded import free_port
 
 ROOT = Path(__file__).resolve().parents[3]

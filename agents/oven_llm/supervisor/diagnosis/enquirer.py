@@ -64,11 +64,11 @@ class Enquirer:
         """For as long as the process lives."""
         try:
             while True:
-                asked = await self._desk.wanted()
+                asked = await self._desk.next_question()
                 self._begun += 1
                 found = await self._found(asked)
                 self._took.clear()
-                self._desk.answer(found)
+                self._desk.settle(found)
                 await self._took.wait()  # nothing else can be asked before
                 await asyncio.to_thread(self._write)
         finally:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from oven_agents.runtime.companion import Surroundings
 from oven_llm.providers.budget import Budget
-from oven_llm.supervisor.diagnosis.transcripts import FOLDER
 from oven_llm.supervisor.models import ModelHandler, ProviderHandler
+from oven_runs.home.model_spend import NAME, Cap
+from oven_runs.settings.committee_settings import BudgetSettings
 from oven_runs.settings.judge_providers import catalogue, endpoint_of, key_of
 from oven_runs.settings.language_models import SupervisorSettings
-
-SPEND: Final = "spend.sqlite"
-"""In the folder of the run's diagnoses: what was spent, so that a resumed run counts on from there."""
 
 
 class ConfiguredModels:
@@ -35,15 +32,16 @@ class ConfiguredModels:
         """The supervisor and its worker. Importing their SDKs takes a second or two, the first time. Raises ConfigError
         where an SDK is not installed, or the budget caps US dollars and a price is not known."""
         if not self._handlers:
-            settings, folder = self._settings, Path(self._around.folder) / FOLDER
-            self._budget = Budget(settings.usd, settings.tokens, path=folder / SPEND, called="supervisor")
+            settings, owner = self._settings, self._around.name
+            cap = Cap(BudgetSettings(usd=settings.usd, tokens=settings.tokens), "supervisor", owner)
+            self._budget = Budget([cap], Path(self._around.folder) / NAME, owner)
             self._handlers = [
                 ProviderHandler.connected(
                     model,
                     self._around.providers_file,
                     at,
                     budget=self._budget,
-                    account=at.rpartition(".")[2],
+                    account=f"{owner}/{at.rpartition('.')[2]}",
                     timeout_s=settings.seconds,
                 )
                 for at, model in self._wanted.items()

@@ -54,8 +54,8 @@ def export(
 
 
 def run_folders(paths: Sequence[Path]) -> list[Path]:
-    """Return each path that is a run's log folder, and the log folders directly inside the others. Raises ConfigError if
-    a path has neither."""
+    """Return each path that is a run's log folder, and the log folders directly inside the others. Raises ConfigError
+    if a path has neither."""
     folders: list[Path] = []
     for path in paths:
         runs = [path] if (path / "repl.jsonl").is_file() else sorted(log.parent for log in path.glob("*/repl.jsonl"))

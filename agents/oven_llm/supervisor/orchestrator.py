@@ -108,9 +108,10 @@ def run(
 
     `log_dir` gets supervisor.jsonl, worker.jsonl and repl.jsonl. With `resume` it may hold an interrupted run of the
     same question: its programs run again, and a call that its log has an answer to is not made again. Calls of the
-    worker that failed are repeated as the supervisor was told of them. `output_limit`: characters of a block's output that the supervisor is shown. `worker_ctx_k`: thousands of tokens of the worker's
-    window, as the supervisor is told. `primitives` are called in this process, with its rights. `prompt` is appended to
-    the system prompt. `concurrency`: worker calls at a time. `limits` and `backend` are the sandbox's.
+    worker that failed are repeated as the supervisor was told of them. `output_limit`: characters of a block's output
+    that the supervisor is shown. `worker_ctx_k`: thousands of tokens of the worker's window, as the supervisor is told.
+    `primitives` are called in this process, with its rights. `prompt` is appended to the system prompt.
+    `concurrency`: worker calls at a time. `limits` and `backend` are the sandbox's.
 
     Raises ConfigError for arguments that do not fit, a context that is empty or too large, and where there is no
     sandbox; ProcessError where it does not start; OSError where the log cannot be written. What models do wrong is in

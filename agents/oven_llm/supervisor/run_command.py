@@ -19,8 +19,8 @@ from oven_llm.supervisor.loop import MAX_ITERATIONS
 from oven_llm.supervisor.orchestrator import CONCURRENCY, WORKER_CTX_K, RunResult, run
 
 MAX_CALLS: Final = 5000
-"""Default limit of `supervise run`. A program with an endless loop could otherwise make 10,000 calls per block. Splitting
-64 MB into pieces for a window of 8,000 tokens takes 2,700 calls."""
+"""Default limit of `supervise run`. A program with an endless loop could otherwise make 10,000 calls per block.
+Splitting 64 MB into pieces for a window of 8,000 tokens takes 2,700 calls."""
 OUTPUT_LINES: Final = 3
 """Lines of each program's output that `--trajectory` prints. The log in `--log-dir` has all of them."""
 
@@ -140,8 +140,8 @@ def result_lines(result: RunResult) -> list[str]:
     cost = "price unknown" if result.cost_usd is None else f"{result.cost_usd:.4f} USD"
     unmetered = f", plus those of {result.unmetered} calls without a usage report" if result.unmetered else ""
     spent = (
-        f"{result.iterations} turns ({result.failed} failed), {result.calls} calls in {result.elapsed:.1f} s; input and "
-        f"output tokens: supervisor {supervisor.input_tokens:,} and {supervisor.output_tokens:,}, worker "
+        f"{result.iterations} turns ({result.failed} failed), {result.calls} calls in {result.elapsed:.1f} s; input "
+        f"and output tokens: supervisor {supervisor.input_tokens:,} and {supervisor.output_tokens:,}, worker "
         f"{worker.input_tokens:,} and {worker.output_tokens:,}{unmetered}; {cost}"
     )
     failures = ", ".join(f"{kind} {count}" for kind, count in result.failures.items())

@@ -24,9 +24,9 @@ from textual.pilot import Pilot
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, Observation
 from oven_core.protocol.trial_messages import TrialEnded
-from oven_runs.runs.folder import RunFolder
-from oven_runs.runs.local_run import LocalRun
-from oven_runs.runs.log_sources import exported
+from oven_runs.access.local_run import LocalRun
+from oven_runs.access.log_sources import exported
+from oven_runs.home.run_folder import RunFolder
 from oven_tui.app import MonitorApp
 from oven_tui.widgets.decision_list import Decisions
 from oven_tui.widgets.header import About

@@ -16,8 +16,8 @@ from tests.e2e.conftest import Oven
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.messages import Decision, Receipt, RunStarted
 from oven_core.protocol.operator_messages import OperatorCommand
+from oven_runs.home.run_folder import Home
 from oven_runs.log.replay import replay
-from oven_runs.runs.folder import Home
 
 pytestmark = pytest.mark.e2e
 

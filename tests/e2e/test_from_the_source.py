@@ -20,8 +20,8 @@ from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.protocol.messages import Receipt
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.policies import DiffusionPolicy, TemporalUNet
+from oven_runs.home.run_folder import Home
 from oven_runs.log.replay import replay
-from oven_runs.runs.folder import Home
 
 pytestmark = pytest.mark.e2e
 

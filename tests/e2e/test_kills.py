@@ -21,8 +21,8 @@ from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, Receipt, RunEnded, RunStarted
 from oven_llm.judges.probe import TASK
+from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.replay import replay
-from oven_runs.runs.folder import RunFolder
 
 pytestmark = pytest.mark.e2e
 

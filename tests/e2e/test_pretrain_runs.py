@@ -14,8 +14,8 @@ from tests.e2e.conftest import LIMIT_S, Oven
 
 from oven_core.protocol.messages import Observation, Receipt, RunEnded, RunStarted
 from oven_learner.rollback import checkpoint_record
+from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.replay import replay
-from oven_runs.runs.folder import RunFolder
 
 pytestmark = pytest.mark.e2e
 

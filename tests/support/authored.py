@@ -19,7 +19,7 @@ from transformers import TrainerCallback, set_seed
 
 import oven_learner as oven
 from oven_core.protocol.messages import MetricSpec
-from oven_runs.runs.folder import Home
+from oven_runs.home.run_folder import Home
 
 STEPS = 40
 TOPICS = {"vowels": list("aeiou"), "others": list("bcdfgh")}

@@ -39,7 +39,7 @@ STACK = (
     "oven_controller.cli.main",
     "oven_runs.log.replay",
     "oven_core.replica.service",
-    "oven_runs.runs.operator_client",
+    "oven_runs.operator.operator_client",
     "oven_controller.stack.dry_run",
     "oven_controller.stack.health",
     "oven_controller.stack.preflight_checks",

@@ -10,8 +10,8 @@ from typing import Any
 
 from textual.pilot import Pilot
 
+from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandResult
-from oven_runs.runs.run_access import RunAccess
 from oven_tui.app import MonitorApp
 from oven_tui.screens.choice import ChoiceScreen
 from oven_tui.screens.confirm import ConfirmScreen

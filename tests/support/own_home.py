@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oven_controller.cli.main import run
-from oven_runs.runs.folder import Home
+from oven_runs.home.run_folder import Home
 
 ROOT = Path(__file__).parents[2]
 

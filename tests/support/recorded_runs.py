@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from oven_core.protocol.events import Event
-from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.home.run_folder import Home, RunFolder
 
 
 def write_run(home: Home, run: str, events: Iterable[Event], **info: object) -> RunFolder:

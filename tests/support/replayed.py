@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.mesh_log import LR, RUN, Log
 
-from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.home.run_folder import Home, RunFolder
 
 
 def a_run(end: bool = True, **rules: Any) -> Log:

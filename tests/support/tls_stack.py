@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oven_runs.runs.folder import RunFolder
-from oven_runs.runs.log_sources import exported
+from oven_runs.access.log_sources import exported
+from oven_runs.home.run_folder import RunFolder
 from oven_runs.server.embedded import binary, free_port
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from oven_core.protocol.messages import (
 from oven_core.protocol.rules import Rules
 from oven_learner.link.find_controller import Connection
 from oven_learner.testing import FakeLink
-from oven_runs.runs.folder import Home
+from oven_runs.home.run_folder import Home
 from oven_runs.settings.model import Settings, dotted_names
 from oven_runs.settings.recipe_flags import dashed, flag
 

@@ -17,7 +17,7 @@ from textual.binding import BindingType
 from textual.containers import Container
 from textual.widgets import Footer
 
-from oven_runs.runs.local_run import LocalRun
+from oven_runs.access.local_run import LocalRun
 from oven_tui.acting import Acting
 from oven_tui.appearance import Appearance
 from oven_tui.bindings import CommandPalette, bindings
@@ -38,7 +38,7 @@ from oven_tui.widgets.machine_panel import MachinePanel
 if TYPE_CHECKING:
     from oven_core.protocol.completion_messages import StoredGroup
     from oven_core.protocol.events import Event
-    from oven_runs.runs.run_access import RunAccess
+    from oven_runs.access.run_access import RunAccess
     from oven_tui.process_logs import ProcessLogs
 
 MakePanel: TypeAlias = Callable[[MonitorView], Panel]

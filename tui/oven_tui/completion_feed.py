@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from oven_core.protocol.completion_messages import StoredGroup
-from oven_runs.runs.completion_reader import followed, newest
-from oven_runs.runs.run_access import RunAccess
+from oven_runs.access.completion_reader import followed, newest
+from oven_runs.access.run_access import RunAccess
 
 MOST = 64
 """Groups that are asked for at the beginning."""

@@ -16,9 +16,9 @@ from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError, OvenError, RefusedError, reason
 from oven_core.protocol.events import Event
 from oven_core.security.signing import Keyring
-from oven_runs.runs import log_recovery, log_sources
-from oven_runs.runs.local_run import LocalRun
-from oven_runs.runs.run_access import RunAccess, ends
+from oven_runs.access import log_recovery, log_sources
+from oven_runs.access.local_run import LocalRun
+from oven_runs.access.run_access import RunAccess, ends
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.past.opening import Opening
 from oven_tui.past.reader import is_long

@@ -17,11 +17,11 @@ import typer
 
 from oven_core.cancellation import call_at_end
 from oven_core.errors import ConfigError
-from oven_runs.runs.endpoint import Endpoint
-from oven_runs.runs.folder import RunFolder
-from oven_runs.runs.local_run import LocalRun
-from oven_runs.runs.remote_run import RemoteRun
-from oven_runs.runs.run_access import RunAccess
+from oven_runs.access.endpoint import Endpoint
+from oven_runs.access.local_run import LocalRun
+from oven_runs.access.remote_run import RemoteRun
+from oven_runs.access.run_access import RunAccess
+from oven_runs.home.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from oven_tui.model.monitor_view import MonitorView

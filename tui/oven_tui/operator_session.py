@@ -9,9 +9,9 @@ from typing import Final
 from nats.errors import Error as NatsError
 
 from oven_core.errors import OvenError, RefusedError, reason
+from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandResult
-from oven_runs.runs.operator_client import OperatorClient
-from oven_runs.runs.run_access import RunAccess
+from oven_runs.operator.operator_client import OperatorClient
 
 RETRY_S: Final = 1.0
 """Between two attempts to connect, and two looks whether the connection is still there, in seconds."""

@@ -25,7 +25,7 @@ from oven_tui.model.rule_variants import variants
 
 if TYPE_CHECKING:
     from oven_core.protocol.events import Event
-    from oven_runs.runs.run_access import RunAccess
+    from oven_runs.access.run_access import RunAccess
 
 LIMIT_S: Final = 20.0
 """Seconds of CPU after which the child stops: what it has found by then is said, with how far it came."""
@@ -101,10 +101,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> RunAccess:
-    from oven_runs.runs.endpoint import Endpoint
-    from oven_runs.runs.folder import RunFolder
-    from oven_runs.runs.local_run import LocalRun
-    from oven_runs.runs.remote_run import RemoteRun
+    from oven_runs.access.endpoint import Endpoint
+    from oven_runs.access.local_run import LocalRun
+    from oven_runs.access.remote_run import RemoteRun
+    from oven_runs.home.run_folder import RunFolder
 
     if not arguments[0].startswith("--"):
         return LocalRun(RunFolder(Path(arguments[0])))

@@ -15,10 +15,10 @@ from oven_core.mesh.actuator_values import show
 from oven_core.protocol import names
 from oven_core.protocol.events import Event
 from oven_core.terminal_text import say, wrapped
+from oven_runs.access import log_reader
+from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.backtest_report import BacktestDivergence, BacktestNotice, BacktestReport, BacktestVote
 from oven_runs.log.counterfactual import spoken
-from oven_runs.runs import log_reader
-from oven_runs.runs.folder import RunFolder
 from oven_runs.settings.resolution import with_rules
 
 OPEN_LOOP = (

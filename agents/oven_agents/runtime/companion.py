@@ -23,7 +23,7 @@ from oven_core.errors import BusError, reason
 from oven_core.protocol import names
 from oven_core.protocol.events import Event
 from oven_core.security.signing import Keyring
-from oven_runs.runs.log_sources import batches
+from oven_runs.access.log_sources import batches
 
 log = logging.getLogger("oven.agent")
 

@@ -30,7 +30,7 @@ from oven_core.protocol.messages import BallotOpened, Observation
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring
 from oven_core.telemetry import tracing
-from oven_runs.runs.log_sources import batches
+from oven_runs.access.log_sources import batches
 from oven_runs.settings.agent_options import assigned, described
 
 log = logging.getLogger("oven.agent")

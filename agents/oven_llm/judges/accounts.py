@@ -12,8 +12,8 @@ from oven_llm.judges.judge import Judge
 from oven_llm.judges.verdict_cache import VerdictCache
 from oven_llm.providers.metered import Meter, MeteredEndpoint, check_priced
 from oven_llm.providers.usage import cost_usd
-from oven_runs.runs.judge_states import FOLDER
-from oven_runs.runs.model_spend import Cap, ModelSpend, judges_file
+from oven_runs.home.judge_states import FOLDER
+from oven_runs.home.model_spend import Cap, ModelSpend, judges_file
 from oven_runs.settings.committee_settings import CommitteeSettings
 
 

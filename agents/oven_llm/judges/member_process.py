@@ -32,7 +32,7 @@ from oven_llm.judges.probe import ProbeResult, probe
 from oven_llm.judges.probe_command import probe_configured
 from oven_llm.judges.seat import Seat
 from oven_llm.judges.watching import FOLDER, Watching
-from oven_runs.runs import judge_states
+from oven_runs.home import judge_states
 from oven_runs.settings.committee_settings import CommitteeSettings
 from oven_runs.settings.judge_providers import NO_KEY, catalogue
 from oven_runs.settings.judges import with_judge

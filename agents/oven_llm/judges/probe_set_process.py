@@ -22,8 +22,8 @@ from oven_llm import providers
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.provider import Answer, EndpointProvider, Logprobs, Question
 from oven_llm.providers.usage import Usage, cost_usd
-from oven_runs.runs import probe_set
-from oven_runs.runs.probe_set import Alternative, Probe, ProbeSet, Token
+from oven_runs.home import probe_set
+from oven_runs.home.probe_set import Alternative, Probe, ProbeSet, Token
 from oven_runs.settings.committee_settings import FrontierSettings
 from oven_runs.settings.judge_providers import CALIBRATOR, catalogue, endpoint_of, key_of
 

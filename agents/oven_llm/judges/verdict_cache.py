@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from oven_runs.runs.sqlite_file import open_database
+from oven_runs.home.sqlite_file import open_database
 
 log = logging.getLogger("oven.member")
 

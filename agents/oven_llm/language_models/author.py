@@ -29,7 +29,7 @@ from oven_llm.language_models.author_question import Mastered
 from oven_llm.language_models.call_limit import CallLimit
 from oven_llm.language_models.desk import Desk, counted
 from oven_llm.providers.failures import ModelFailure
-from oven_runs.runs.authored_prompts import AuthoredPrompt, append_prompts, normalized, read_topics
+from oven_runs.home.authored_prompts import AuthoredPrompt, append_prompts, normalized, read_topics
 from oven_runs.settings.language_models import AuthorSettings
 
 log = logging.getLogger("oven.agent")

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.json_object import json_object
-from oven_runs.runs.authored_prompts import fault, normalized
+from oven_runs.home.authored_prompts import fault, normalized
 
 
 class _Prompt(BaseModel):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from oven_llm.judges.sanitize import data_block
 from oven_llm.providers.provider import Question
-from oven_runs.runs.authored_prompts import CHARACTERS, Topic
+from oven_runs.home.authored_prompts import CHARACTERS, Topic
 
 TOKENS: Final = 1024
 """Of an answer: room to think."""

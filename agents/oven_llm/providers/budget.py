@@ -13,7 +13,7 @@ from oven_core.errors import ConfigError
 from oven_llm.providers.metered import Meter, MeteredEndpoint, check_priced
 from oven_llm.providers.provider import EndpointProvider
 from oven_llm.providers.usage import cost_usd
-from oven_runs.runs.model_spend import Cap, ModelSpend, Spend
+from oven_runs.home.model_spend import Cap, ModelSpend, Spend
 from oven_runs.settings.committee_settings import BudgetSettings
 
 

@@ -18,7 +18,7 @@ from oven_llm.providers.provider import Answer, EndpointProvider, Provider, Ques
 from oven_llm.providers.sampling import Samples
 from oven_llm.providers.terms import AgreedTerms
 from oven_llm.providers.usage import Ledger, Price, Usage, current, opened
-from oven_runs.runs.model_spend import ModelSpend, Refused, Spend
+from oven_runs.home.model_spend import ModelSpend, Refused, Spend
 from oven_runs.settings.judge_providers import ModelEndpoint
 
 log = logging.getLogger("oven.member")

@@ -17,7 +17,7 @@ from oven_bench.training.recipe_run import Episode, up_command
 from oven_core import plugins
 from oven_core.errors import ProcessError
 from oven_core.protocol.events import Event
-from oven_runs.runs.folder import RunFolder
+from oven_runs.home.run_folder import RunFolder
 
 READY = "the learner starts"
 """What `up` prints once everything but the learner is up; the first tick comes seconds later."""

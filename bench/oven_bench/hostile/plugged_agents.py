@@ -17,7 +17,7 @@ from oven_bench.hostile.attacks import Guest
 from oven_core.errors import ProcessError
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
-from oven_runs.runs.folder import RunFolder
+from oven_runs.home.run_folder import RunFolder
 
 GRACE_S = 5.0
 """How long processes get to end after they were told to."""

@@ -34,9 +34,9 @@ from oven_learner.rewards import Committee
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.scores import Abstention, Verdict
+from oven_runs.home import judge_states
+from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.process.child import Child
-from oven_runs.runs import judge_states
-from oven_runs.runs.folder import Home, RunFolder
 from oven_runs.server.embedded import EmbeddedServer
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
 

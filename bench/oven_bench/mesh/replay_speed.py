@@ -41,9 +41,9 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.rules import Rules
 from oven_core.security.signing import Keyring
+from oven_runs.access import log_reader, log_sources
+from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.replay import Replay, ReplayReport
-from oven_runs.runs import log_reader, log_sources
-from oven_runs.runs.folder import RunFolder
 
 RUN: Final = "bench"
 METRICS: Final = 25

@@ -26,7 +26,7 @@ from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.monitor import Terminal
 from oven_bench.performance.stack_under_test import RUN, Learner, Swarm, started
 from oven_core.errors import ProcessError
-from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.home.run_folder import Home, RunFolder
 
 BOUNDARIES = 2
 POLL_S = 0.005

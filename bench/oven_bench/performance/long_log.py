@@ -30,7 +30,7 @@ from oven_core.protocol.messages import (
 from oven_core.protocol.names import Subjects
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer
-from oven_runs.runs.folder import RunFolder
+from oven_runs.home.run_folder import RunFolder
 
 LR = "optimizer.lr_scale"
 AGENTS = ("curriculum", "lr", "prior")

@@ -34,7 +34,7 @@ from oven_controller.stack.plan import own_command
 from oven_core.bus.connection import Bus
 from oven_core.errors import ProcessError
 from oven_core.protocol.messages import Decision, Observation, Receipt, TallyLine
-from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.settings.model import Settings
 from oven_runs.settings.notifications import NotifySettings
 

@@ -26,9 +26,9 @@ from oven_bench.bench_command import Bench, HomeFolder, Json, home_folder, print
 from oven_bench.performance.long_log import LongLog
 from oven_bench.performance.monitor import Terminal
 from oven_core.security.signing import Keyring
-from oven_runs.runs.folder import Home, RunFolder
-from oven_runs.runs.log_sources import LogFile
-from oven_runs.runs.run_rows import RunRows
+from oven_runs.access.log_sources import LogFile
+from oven_runs.home.run_folder import Home, RunFolder
+from oven_runs.home.run_rows import RunRows
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.past.cache import NAME
 

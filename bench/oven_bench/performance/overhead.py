@@ -45,7 +45,7 @@ from oven_core.security.signing import load_keys
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
-from oven_runs.runs.folder import Home
+from oven_runs.home.run_folder import Home
 from oven_runs.server.embedded import KEYS
 
 STEP_MS = 5.0

@@ -26,8 +26,8 @@ from oven_core.security.signing import Keyring, load_keys
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
-from oven_runs.runs.folder import Home, RunFolder
-from oven_runs.runs.log_watch import Watch
+from oven_runs.access.log_watch import Watch
+from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.server.embedded import KEYS, EmbeddedServer, ServerFolder
 from oven_runs.settings.agents import AgentSpec, agent_spec
 

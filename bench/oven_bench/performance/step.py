@@ -40,7 +40,7 @@ from oven_bench.performance.step_arm import Block, Device, Dtype, Order, Size, w
 from oven_bench.statistics import Interval
 from oven_controller.stack.plan import Plan
 from oven_core.errors import ConfigError, ProcessError
-from oven_runs.runs.folder import Home
+from oven_runs.home.run_folder import Home
 
 ARMS = ("trl", "ours", "floor")
 THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}

@@ -89,7 +89,7 @@ def run_agent(
     from oven_controller.stack.preflight_checks import load_agents
     from oven_controller.stack.single_agent import run_beside
     from oven_core.protocol import names
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
     from oven_runs.settings.agent_options import assigned, numbers
     from oven_runs.settings.agents import agent_spec
 

@@ -42,7 +42,7 @@ def backtest(
     """
     from oven_controller.importing.command import hints
     from oven_core import plugins
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
     from oven_runs.settings.resolution import rules_set
 
     rules, folder = rules_set(sets or ()), Home().find(one_run(run, run_))

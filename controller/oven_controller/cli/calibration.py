@@ -77,8 +77,8 @@ def _outcomes(run: str, arm: str) -> list[Outcome]:
     from pathlib import Path
 
     from oven_core.protocol.messages import Outcome
-    from oven_runs.runs import log_reader
-    from oven_runs.runs.folder import Home
+    from oven_runs.access import log_reader
+    from oven_runs.home.run_folder import Home
 
     if run.endswith(SUFFIX):
         return list(_in_file(Path(run), arm))

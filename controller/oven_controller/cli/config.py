@@ -54,7 +54,7 @@ def show(
     Example: oven-controller config show --origin --config oven.yaml --set rules.window_ticks=5
     """
     from oven_core.errors import ConfigError
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
     from oven_runs.settings.model import ATTACHED
     from oven_runs.settings.resolution import resolve
 

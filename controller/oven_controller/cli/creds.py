@@ -90,7 +90,7 @@ def add(
     from oven_controller.stack.agent_keys import admit
     from oven_controller.stack.plan import Plan, export_lines
     from oven_core.errors import ConfigError
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
 
     if operator and read_only:
         raise ConfigError("--operator commands and --read-only does not: give one of the two")
@@ -123,8 +123,8 @@ def revoke(
     """
     from oven_controller.cli.person_creds import RELOAD
     from oven_controller.stack import agent_keys, person_keys
-    from oven_runs.runs.folder import Home
-    from oven_runs.runs.warning import warn
+    from oven_runs.access.warning import warn
+    from oven_runs.home.run_folder import Home
 
     todo = ""
     if server is not None:
@@ -155,7 +155,7 @@ def list_keys(run: RunOption = None, server: ServerAt = None, as_json: Json = Fa
     """
     from oven_controller.stack.agent_keys import server_folder
     from oven_core.errors import ConfigError
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
 
     if server is not None:
         held = server_folder(server)

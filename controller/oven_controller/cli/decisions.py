@@ -8,13 +8,13 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run
+from oven_runs.access.endpoint import Endpoint
 from oven_runs.log.since import FORMS
-from oven_runs.runs.endpoint import Endpoint
 
 if TYPE_CHECKING:
+    from oven_runs.access.run_access import RunAccess
     from oven_runs.log.decision_row import Wanted
     from oven_runs.log.explanation import Explanations
-    from oven_runs.runs.run_access import RunAccess
 
 
 def register(app: typer.Typer) -> None:
@@ -64,9 +64,9 @@ def decisions(
     import asyncio
 
     from oven_core.errors import UnknownNameError
+    from oven_runs.access.run_finder import find_run
     from oven_runs.log.decision_row import VERDICTS, Wanted
     from oven_runs.log.since import Since
-    from oven_runs.runs.run_finder import find_run
 
     if verdict and verdict not in VERDICTS:
         raise UnknownNameError("verdict", verdict, VERDICTS)

@@ -52,7 +52,7 @@ def doctor(
 
 def _machine(port: int | None, as_json: bool) -> bool:
     from oven_controller.stack.doctor_facts import examine
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
 
     checks = examine(Home(), port)
     ready = all(check.state != "fail" for check in checks)

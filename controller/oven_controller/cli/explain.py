@@ -9,16 +9,16 @@ import typer
 from oven_controller.cli import completion
 from oven_controller.cli.options import HERE, Json, from_anywhere
 from oven_controller.cli.options import RunOption as Run
-from oven_runs.runs.endpoint import Endpoint
+from oven_runs.access.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from oven_core.protocol.messages import Decision, Vote
+    from oven_runs.access.run_access import RunAccess
     from oven_runs.log.explanation import Explanation
     from oven_runs.log.other_rules import OtherRuling
     from oven_runs.log.trial_findings import Trial
-    from oven_runs.runs.run_access import RunAccess
 
 
 def register(app: typer.Typer) -> None:
@@ -54,7 +54,7 @@ def explain(
     import asyncio
 
     from oven_core.terminal_text import say
-    from oven_runs.runs.run_finder import find_run
+    from oven_runs.access.run_finder import find_run
     from oven_runs.settings.resolution import rules_set
 
     rules, access = rules_set(sets or ()), find_run(run, at)
@@ -69,8 +69,8 @@ def explain(
 
 async def _read(access: RunAccess, name: str, rules: dict[str, Any]) -> tuple[Explanation, OtherRuling | None]:
     from oven_core.errors import UnknownNameError
+    from oven_runs.access.rule_question import other_ruling
     from oven_runs.log.explanation import Explanations
-    from oven_runs.runs.rule_question import other_ruling
 
     seen = Explanations()
     async for event in access.events():

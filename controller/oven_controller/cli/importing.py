@@ -54,7 +54,7 @@ def import_(
     """
     from oven_controller.importing.command import import_run
     from oven_controller.importing.declared_knobs import asked
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
 
     made = import_run(source, Home(), run, renames(rename or []), asked(knob or []))
     print(json.dumps(made) if as_json else "\n".join(_told(made)))

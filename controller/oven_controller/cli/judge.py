@@ -11,8 +11,8 @@ from oven_controller.cli.operator import Reason
 from oven_controller.cli.options import Json, LiveRunOption, RunOption
 
 if TYPE_CHECKING:
+    from oven_runs.home.run_folder import RunFolder
     from oven_runs.log.committee_view import CommitteeView
-    from oven_runs.runs.folder import RunFolder
     from oven_runs.settings.committee_settings import CommitteeSettings
 
 app = typer.Typer(
@@ -45,8 +45,8 @@ def list_judges(run: RunOption = None, as_json: Json = False) -> None:
     import json
 
     from oven_core.terminal_text import say
+    from oven_runs.home.run_folder import Home
     from oven_runs.log.committee_view import fields
-    from oven_runs.runs.folder import Home
 
     folder = Home().find(run)
     roles = {name: member.role for name, member in _settings(folder).judges.items()}
@@ -89,9 +89,9 @@ def swap(
     from oven_core.errors import ConfigError
     from oven_core.protocol.judge_spec import JudgeSpec
     from oven_core.terminal_text import say
-    from oven_runs.runs.folder import Home
-    from oven_runs.runs.judge_commands import swapped
-    from oven_runs.runs.local_run import LocalRun
+    from oven_runs.access.local_run import LocalRun
+    from oven_runs.home.run_folder import Home
+    from oven_runs.operator.judge_swap import swapped
     from oven_runs.settings.judges import check_judge, first_problem
 
     folder = Home().find(run, running=True)
@@ -123,7 +123,7 @@ def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: 
     Example: oven-controller judge mute style --reason "it marks length"
     """
     from oven_core.protocol.judge_spec import OFF
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
 
     folder = Home().find(run, running=True)
     _known(folder, name)
@@ -157,8 +157,8 @@ def add(
     from oven_controller.stack.agent_keys import admit_member
     from oven_core.errors import ConfigError
     from oven_core.protocol import names
-    from oven_runs.runs.folder import Home
-    from oven_runs.runs.judge_commands import BESIDE_S, JOIN_S
+    from oven_runs.home.run_folder import Home
+    from oven_runs.operator.judge_swap import BESIDE_S, JOIN_S
     from oven_runs.settings.judges import judge_of, new_member
 
     folder = Home().find(run, running=True)
@@ -201,7 +201,7 @@ def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json
 
     Example: oven-controller judge remove tone
     """
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
 
     folder = Home().find(run, running=True)
     _known(folder, name)
@@ -228,8 +228,8 @@ def _said(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any
 
     from oven_core.protocol.operator_messages import OperatorCommand
     from oven_core.terminal_text import say
-    from oven_runs.runs.local_run import LocalRun
-    from oven_runs.runs.operator_client import carried_out
+    from oven_runs.access.local_run import LocalRun
+    from oven_runs.operator.operator_client import carried_out
 
     result = asyncio.run(carried_out(LocalRun(folder), OperatorCommand(id=uuid.uuid4().hex, **fields), limit_s))
     say(json.dumps(result.fields()) if as_json else result.line())
@@ -263,8 +263,8 @@ def _settings(folder: RunFolder) -> CommitteeSettings:
 def _view(folder: RunFolder) -> CommitteeView:
     import asyncio
 
+    from oven_runs.access import log_reader
     from oven_runs.log.committee_view import CommitteeView
-    from oven_runs.runs import log_reader
 
     view = CommitteeView()
 

@@ -10,11 +10,11 @@ import typer
 from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run
 from oven_controller.cli.runs import say_what_is_missing
 from oven_controller.cli.sampled_completions import LAST, print_completions
-from oven_runs.runs.endpoint import Endpoint
+from oven_runs.access.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from oven_core.protocol.events import Event
-    from oven_runs.runs.run_access import RunAccess
+    from oven_runs.access.run_access import RunAccess
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +46,7 @@ def log(
     import asyncio
 
     from oven_core.errors import ConfigError
-    from oven_runs.runs.run_finder import find_run
+    from oven_runs.access.run_finder import find_run
 
     access = find_run(one_run(run, run_), at)
     if completions:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from oven_controller.cli.options import HERE, RunName, SameRun, from_anywhere, one_run
-from oven_runs.runs.endpoint import Endpoint
+from oven_runs.access.endpoint import Endpoint
 
 
 def register(app: typer.Typer) -> None:

@@ -8,10 +8,10 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import HERE, SameRuns, from_anywhere, several_runs
-from oven_runs.runs.endpoint import Endpoint
+from oven_runs.access.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
 
 MOST = 4
 """Runs over each other."""
@@ -74,7 +74,7 @@ def monitor(
     """
     from oven_core import plugins
     from oven_core.errors import ConfigError
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
 
     names = several_runs(runs, runs_, least=0)
     if len(names) > MOST or (play and len(names) > 1):

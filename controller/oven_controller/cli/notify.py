@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oven_controller.cli.options import HERE, Json, LiveRunName, RunOption, SameRun, from_anywhere, one_run
-from oven_runs.runs.endpoint import Endpoint
+from oven_runs.access.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from oven_runs.runs.folder import RunFolder
+    from oven_runs.home.run_folder import RunFolder
     from oven_runs.settings.notifications import NotifySettings
 
 app = typer.Typer(
@@ -56,7 +56,7 @@ def try_out(
     from oven_controller.notify import trial_message
     from oven_controller.notify.recipients import resolve, warnings
     from oven_core.terminal_text import say
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
 
     folder = Home().find(run) if run is not None else None
     settings = _settings(urls, config, sets, folder)
@@ -90,7 +90,7 @@ def watch(
     from oven_controller.notify.recipients import resolve, warnings
     from oven_controller.notify.watching import watched
     from oven_core.terminal_text import say
-    from oven_runs.runs.run_finder import find_run
+    from oven_runs.access.run_finder import find_run
 
     settings = _settings(urls, config, sets, None)
     recipients = resolve(settings, os.environ)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from oven_controller.cli import completion
-from oven_runs.runs.endpoint import Endpoint
+from oven_runs.access.endpoint import Endpoint
 
 RUNNING = "the running one"
 NEWEST = "the running one, else the newest"

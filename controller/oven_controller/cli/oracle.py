@@ -124,7 +124,7 @@ def ask(
 def _place(run: str | None) -> Path:
     """The folder that is named, or that of the run that is. Raises ConfigError and UnknownNameError."""
     from oven_core.errors import ConfigError
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
 
     if run is not None:
         path = Path(run).expanduser()

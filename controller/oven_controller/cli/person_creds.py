@@ -28,8 +28,8 @@ def hand_out(
     from oven_core.errors import ConfigError, reason
     from oven_core.security import tls
     from oven_core.terminal_text import say
-    from oven_runs.runs.folder import Home
-    from oven_runs.runs.warning import warn
+    from oven_runs.access.warning import warn
+    from oven_runs.home.run_folder import Home
 
     place = Place.of_server(server) if server is not None else Place.of_run(Home().find(run))
     for address in tls.checked_addresses(url or place.url) if url or place.url else []:

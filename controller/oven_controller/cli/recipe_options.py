@@ -70,7 +70,7 @@ def _recipe_meant(own: Mapping[str, Any], *, asked_for_help: bool) -> tuple[str,
     """The recipe's name and its settings. Raises OvenError, unless help was asked for, which is shown without them, or
     the script is the user's own, and needs none."""
     from oven_core.errors import OvenError
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
     from oven_runs.settings.resolution import named_recipe
 
     try:

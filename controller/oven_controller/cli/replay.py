@@ -16,9 +16,9 @@ from oven_core.terminal_text import say
 
 if TYPE_CHECKING:
     from oven_core.protocol.events import Event
+    from oven_runs.home.run_folder import RunFolder
     from oven_runs.log.counterfactual import OpenLoop
     from oven_runs.log.replay import Replay, ReplayReport
-    from oven_runs.runs.folder import RunFolder
 
 HOLES_SHOWN = 5
 
@@ -57,8 +57,8 @@ def replay(
     """
     import asyncio
 
-    from oven_runs.runs.folder import Home
-    from oven_runs.runs.local_run import LocalRun
+    from oven_runs.access.local_run import LocalRun
+    from oven_runs.home.run_folder import Home
     from oven_runs.settings.resolution import rules_in
 
     folder = Home().find(one_run(run, run_))
@@ -154,8 +154,8 @@ class Signatures:
 
 
 async def _again(folder: RunFolder, until: int | None, verify: bool) -> tuple[Replay, Signatures]:
+    from oven_runs.access import log_reader
     from oven_runs.log.replay import Replay
-    from oven_runs.runs import log_reader
 
     again, signatures = Replay(folder.run), Signatures(folder, verify)
     async for event in log_reader.events(folder, exact=True, until=until, judge=signatures.judge):
@@ -208,9 +208,9 @@ def _lines(again: Replay, report: ReplayReport, signatures: Signatures, until: i
 
 
 async def _asked(folder: RunFolder, rules: dict[str, Any], until: int | None, verify: bool, as_json: bool) -> None:
+    from oven_runs.access import log_reader
     from oven_runs.log.counterfactual import OpenLoop
     from oven_runs.log.replay import refuse_another_version
-    from oven_runs.runs import log_reader
     from oven_runs.settings.resolution import with_rules
 
     run = folder.run

@@ -112,7 +112,7 @@ def review(
 def _named(run: str | None) -> str:
     """The folder of the run to review, where no path is given. Raises ConfigError and UnknownNameError."""
     from oven_core.errors import ConfigError
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
 
     if run is None:
         raise ConfigError("there is nothing to review: give a path or a run, e.g. `oven-controller review RUN`")
@@ -137,7 +137,7 @@ def _changed(
     """What a start is replaced by: other rules, more knobs. Agents that were shadows count, since what they would do is
     the question."""
     from oven_controller.importing.declared_knobs import ASSUMED, Knob
-    from oven_runs.runs.folder import IMPORTED
+    from oven_runs.home.run_folder import IMPORTED
     from oven_runs.settings.resolution import with_rules
 
     names = {Path(agent).stem for agent in agents}
@@ -165,7 +165,7 @@ def _opened(source: str, run: str | None, renamed: dict[str, str], knobs: Sequen
     from oven_controller.importing.command import hints, import_run, read
     from oven_controller.importing.log_source import logged, reader, report_name
     from oven_core.errors import ConfigError
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
 
     path, home = Path(source), Home()
     folder = logged(source)

@@ -14,7 +14,7 @@ from oven_controller.cli.options import Json, SameRuns, several_runs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oven_runs.runs.folder import RunFolder
+    from oven_runs.home.run_folder import RunFolder
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -38,8 +38,8 @@ def rm(
 
     Example: oven-controller runs rm grpo-1121-0231
     """
-    from oven_runs.runs.folder import Home
-    from oven_runs.runs.removal import named
+    from oven_runs.home.removal import named
+    from oven_runs.home.run_folder import Home
 
     _remove(named(Home(), several_runs(runs, runs_)), yes, as_json)
 
@@ -63,8 +63,8 @@ def prune(
     from datetime import UTC, datetime
 
     from oven_core.errors import ConfigError
-    from oven_runs.runs.folder import Home
-    from oven_runs.runs.removal import old
+    from oven_runs.home.removal import old
+    from oven_runs.home.run_folder import Home
 
     if keep is None and older_than is None:
         raise ConfigError("it is not said which runs to keep: give --keep N, --older-than DAYS, or both")
@@ -77,7 +77,7 @@ def prune(
 
 def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
     """Ask, remove, and say what was freed."""
-    from oven_runs.runs import removal
+    from oven_runs.home import removal
 
     removal.refuse_live(folders)
     sizes = {folder.run: removal.occupied(folder) for folder in folders}
@@ -99,7 +99,7 @@ def _ask(sizes: dict[str, int]) -> None:
     """On stderr, since stdout may be JSON. Raises ConfigError where no one can answer; ends the command with exit code
     1 where the answer is no."""
     from oven_core.errors import ConfigError
-    from oven_runs.runs.removal import in_words
+    from oven_runs.home.removal import in_words
 
     if not sys.stdin.isatty():
         raise ConfigError(f"no one can be asked here whether to remove {', '.join(sizes)}: add --yes")

@@ -10,10 +10,10 @@ import typer
 
 from oven_controller.cli import run_removal
 from oven_controller.cli.options import HERE, Json, LiveRunName, RunName, SameRun, from_anywhere, one_run
-from oven_runs.runs.endpoint import Endpoint
+from oven_runs.access.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from oven_runs.runs.run_access import RunAccess
+    from oven_runs.access.run_access import RunAccess
 
 DOWN_S = 45.0
 
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 def say_what_is_missing(access: RunAccess) -> None:
     """On stderr, and ends the command with exit code 3, where a run that is down lacks messages of its learner."""
-    from oven_runs.runs.warning import warn
+    from oven_runs.access.warning import warn
 
     if missing := access.missing():
         warn(missing)
@@ -41,8 +41,8 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
 
     Example: oven-controller runs --json
     """
-    from oven_runs.runs.folder import Home
-    from oven_runs.runs.run_listing import listed_runs
+    from oven_runs.home.run_folder import Home
+    from oven_runs.home.run_listing import listed_runs
 
     if context.invoked_subcommand is not None:
         return
@@ -72,7 +72,7 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, at:
     import asyncio
 
     from oven_controller.stack.run_status import run_status
-    from oven_runs.runs.run_finder import find_run
+    from oven_runs.access.run_finder import find_run
 
     found = asyncio.run(run_status(find_run(one_run(run, run_), at)))
     if as_json:
@@ -83,8 +83,8 @@ def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, at:
 
 def _show(found: dict[str, Any]) -> None:
     from oven_core.terminal_text import say
+    from oven_runs.home.judge_costs import cost_lines
     from oven_runs.log.run_summary import text
-    from oven_runs.runs.judge_costs import cost_lines
 
     drill = f", DRILL: {found['drill']}" if found["drill"] else ""
     say(f"run {found['run']}: {found['status']} ({found['recipe']}, start {found['start'] or 'its own'}{drill})")
@@ -120,7 +120,7 @@ def _show(found: dict[str, Any]) -> None:
 
 def _show_voices(found: dict[str, Any]) -> None:
     from oven_core.terminal_text import say
-    from oven_runs.runs.judge_states import JudgeState
+    from oven_runs.home.judge_states import JudgeState
 
     for name, judge in found["judges"].items():
         say(f"  judge {name}, when it started: {JudgeState.model_validate(judge).words()}")
@@ -163,7 +163,7 @@ def down(run: LiveRunName = None, run_: SameRun = None) -> None:
     import signal
 
     from oven_core.errors import ProcessError
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
 
     folder = Home().find(one_run(run, run_), running=True)
     pid = folder.info().pid

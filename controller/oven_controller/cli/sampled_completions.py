@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from oven_core.protocol.completion_messages import StoredGroup
-    from oven_runs.runs.run_access import RunAccess
+    from oven_runs.access.run_access import RunAccess
 
 LAST = 10
 """Groups that are printed unless more are asked for: some screenfuls."""
@@ -16,7 +16,7 @@ LAST = 10
 
 async def print_completions(access: RunAccess, *, last: int, as_json: bool, follow: bool) -> None:
     """The newest groups, and with `follow` those that come until the stack is down. Raises OvenError."""
-    from oven_runs.runs.completion_reader import followed, newest
+    from oven_runs.access.completion_reader import followed, newest
 
     if not follow or not access.up():
         _show(await newest(access, last), as_json)

@@ -175,8 +175,8 @@ def _resolve(
     options: Sequence[Layer] = (),
 ) -> Resolved:
     from oven_core.errors import ConfigError
+    from oven_runs.home.run_folder import Home
     from oven_runs.process.own_arguments import conceal
-    from oven_runs.runs.folder import Home
     from oven_runs.settings.model import ATTACHED
     from oven_runs.settings.notifications import is_reference
     from oven_runs.settings.resolution import resolve
@@ -203,7 +203,7 @@ def _start(resolved: Resolved, run: str | None, resume: bool, dry: bool, **how: 
     from oven_controller.stack.dry_run import dry_run
     from oven_controller.stack.preflight_checks import Request
     from oven_controller.stack.up import up
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
 
     request = Request(resolved, run=run, resume=resume, **how)
     if dry:

@@ -14,7 +14,7 @@ from oven_controller.importing.importer import recognise
 from oven_controller.importing.rows import Names, rows
 from oven_controller.importing.writer import Rows, write
 from oven_core.errors import ConfigError
-from oven_runs.runs.folder import IMPORTED, Home
+from oven_runs.home.run_folder import IMPORTED, Home
 
 
 @dataclass(frozen=True, slots=True)

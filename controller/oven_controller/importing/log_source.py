@@ -13,8 +13,8 @@ from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol import names
 from oven_core.protocol.events import Event
 from oven_core.security.signing import Keyring
-from oven_runs.runs import log_reader, log_sources
-from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.access import log_reader, log_sources
+from oven_runs.home.run_folder import Home, RunFolder
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import ActuatorSpec, Horizon, Observation, RunEnded, RunStarted
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.rules import Rules
-from oven_runs.runs.folder import IMPORTED, RunFolder
+from oven_runs.home.run_folder import IMPORTED, RunFolder
 
 _LENGTH = struct.Struct("<I")
 

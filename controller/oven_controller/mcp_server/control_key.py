@@ -7,9 +7,9 @@ from typing import Final
 from oven_controller.stack import person_keys
 from oven_core.errors import BusError
 from oven_core.security import tls
-from oven_runs.runs.local_run import LocalRun
-from oven_runs.runs.remote_run import RemoteRun
-from oven_runs.runs.run_access import RunAccess
+from oven_runs.access.local_run import LocalRun
+from oven_runs.access.remote_run import RemoteRun
+from oven_runs.access.run_access import RunAccess
 
 NAME: Final = "mcp"
 """As the log has it."""

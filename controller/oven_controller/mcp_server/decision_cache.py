@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from oven_core.protocol.events import Event
+from oven_runs.access.local_run import LocalRun
+from oven_runs.access.run_access import RunAccess
 from oven_runs.log.explanation import Explanations
-from oven_runs.runs.local_run import LocalRun
-from oven_runs.runs.run_access import RunAccess
 
 KEPT: Final = 2
 """Runs whose decisions are kept."""

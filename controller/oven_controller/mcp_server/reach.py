@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from oven_core.errors import ConfigError, UnknownNameError
-from oven_runs.runs.endpoint import Endpoint
-from oven_runs.runs.run_access import RunAccess
-from oven_runs.runs.run_finder import find_run
+from oven_runs.access.endpoint import Endpoint
+from oven_runs.access.run_access import RunAccess
+from oven_runs.access.run_finder import find_run
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,16 @@ from oven_controller.stack.run_status import RunStatus, run_status
 from oven_core import plugins
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.graph_requests import Diagnosis
+from oven_runs.access.rule_question import other_ruling
+from oven_runs.access.run_access import RunAccess
+from oven_runs.home.run_folder import Home
+from oven_runs.home.run_listing import ListedRun, listed_runs
 from oven_runs.log.backtest_report import BacktestReport
 from oven_runs.log.decision_row import DecisionRow, Verdict, Wanted, row
 from oven_runs.log.explanation_report import ExplanationReport, report
 from oven_runs.log.metric_history import MetricHistory, MetricReader
 from oven_runs.log.named_symptoms import NamedSymptom, NamedSymptoms
 from oven_runs.log.since import FORMS, Since
-from oven_runs.runs.folder import Home
-from oven_runs.runs.rule_question import other_ruling
-from oven_runs.runs.run_access import RunAccess
-from oven_runs.runs.run_listing import ListedRun, listed_runs
 from oven_runs.settings.resolution import rules_set
 
 RUNS: Final = 50

@@ -31,9 +31,9 @@ from oven_core.errors import BusError, RefusedError
 from oven_core.protocol.events import UNKNOWN, Event
 from oven_core.protocol.messages import RunEnded
 from oven_core.protocol.names import Subjects
-from oven_runs.runs.folder import RunFolder
-from oven_runs.runs.log_sources import batches
-from oven_runs.runs.run_access import RunAccess
+from oven_runs.access.log_sources import batches
+from oven_runs.access.run_access import RunAccess
+from oven_runs.home.run_folder import RunFolder
 from oven_runs.settings.notifications import SEVERITIES, NotifySettings
 
 log = logging.getLogger("oven.notify")

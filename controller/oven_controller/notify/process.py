@@ -15,8 +15,8 @@ from oven_controller.notify.notifier import Notifier
 from oven_controller.notify.recipients import resolve, warnings
 from oven_core.cancellation import call_at_end
 from oven_core.errors import ConfigError, reason
-from oven_runs.runs.folder import RunFolder
-from oven_runs.runs.local_run import LocalRun
+from oven_runs.access.local_run import LocalRun
+from oven_runs.home.run_folder import RunFolder
 from oven_runs.settings.notifications import NotifySettings
 
 log = logging.getLogger("oven.notify")

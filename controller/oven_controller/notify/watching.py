@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from oven_controller.notify.notifier import Notifier
 from oven_controller.notify.recipients import Recipient
 from oven_core.cancellation import call_at_end
-from oven_runs.runs.run_access import RunAccess
+from oven_runs.access.run_access import RunAccess
 from oven_runs.settings.notifications import NotifySettings
 
 

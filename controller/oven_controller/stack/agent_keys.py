@@ -15,7 +15,7 @@ from oven_core.errors import BusError, ConfigError, ProcessError, RefusedError, 
 from oven_core.protocol import names
 from oven_core.protocol.permissions import Role
 from oven_core.security.credentials import Credentials
-from oven_runs.runs.folder import RunFolder
+from oven_runs.home.run_folder import RunFolder
 from oven_runs.server.embedded import ServerFolder
 
 TOLD_S = 5.0

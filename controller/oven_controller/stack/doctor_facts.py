@@ -20,7 +20,7 @@ from oven_core.bus.connection import Bus
 from oven_core.errors import OvenError, reason
 from oven_core.security.credentials import Credentials
 from oven_llm.sandbox.probe import probe
-from oven_runs.runs.folder import Home
+from oven_runs.home.run_folder import Home
 from oven_runs.server import embedded as servers
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from oven_controller.stack.line_output import first_line
 from oven_controller.stack.plan import pools
 from oven_controller.stack.preflight_checks import Request, check, check_agents, check_server
 from oven_core import plugins
-from oven_runs.runs.folder import Home
+from oven_runs.home.run_folder import Home
 from oven_runs.server.embedded import binary
 from oven_runs.settings.agents import agent_specs, per_process
 

@@ -13,12 +13,12 @@ from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, OvenError
 from oven_core.protocol.messages import RunEnded
+from oven_runs.access import log_recovery
+from oven_runs.access.log_watch import Watch
+from oven_runs.home.log_mirror import Mirror
+from oven_runs.home.run_folder import RunFolder
+from oven_runs.home.spool import Spool, append, look
 from oven_runs.process.child import short
-from oven_runs.runs import log_recovery
-from oven_runs.runs.folder import RunFolder
-from oven_runs.runs.log_mirror import Mirror
-from oven_runs.runs.log_watch import Watch
-from oven_runs.runs.spool import Spool, append, look
 
 DRAIN_S = 12.0
 """A server is tried again at most 4 s after its last death; on a busy machine it takes seconds more to start, to be

@@ -24,7 +24,7 @@ from oven_core.security import tls
 from oven_core.security.credentials import Credentials
 from oven_core.security.person_file import PersonFile, Power
 from oven_core.security.signing import OPERATOR, load_keys
-from oven_runs.runs.folder import RunFolder
+from oven_runs.home.run_folder import RunFolder
 from oven_runs.server.embedded import KEYS, ServerFolder
 
 SUFFIX: Final = ".oven"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from oven_core.errors import ConfigError
 from oven_core.security import tls
+from oven_runs.home import relaunch
+from oven_runs.home.run_folder import RunFolder
 from oven_runs.process.child import Child
-from oven_runs.runs import relaunch
-from oven_runs.runs.folder import RunFolder
 from oven_runs.settings.agent_options import arguments
 from oven_runs.settings.agents import AgentSpec
 

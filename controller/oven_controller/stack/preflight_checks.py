@@ -17,8 +17,8 @@ from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError, NameInUseError, ProcessError
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials
-from oven_runs.runs import probe_set
-from oven_runs.runs.folder import IMPORTED, Home, RunFolder
+from oven_runs.home import probe_set
+from oven_runs.home.run_folder import IMPORTED, Home, RunFolder
 from oven_runs.server import embedded as servers
 from oven_runs.settings.agents import AgentSpec, agent_specs, per_process
 from oven_runs.settings.member_checks import check_keys

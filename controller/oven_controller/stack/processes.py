@@ -15,9 +15,9 @@ from oven_core.protocol import names
 from oven_core.protocol.graph_requests import GraphInfoRequest
 from oven_core.protocol.history_requests import HistoryRequest
 from oven_core.protocol.names import Subjects
+from oven_runs.access.log_watch import Watch
 from oven_runs.process.child import WRONG_SETTING, Child, how, short
 from oven_runs.process.supervisor import Kept, Supervised
-from oven_runs.runs.log_watch import Watch
 from oven_runs.server.embedded import EmbeddedServer
 
 READY_S = 60.0

@@ -14,14 +14,14 @@ from oven_core.errors import OvenError
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Metrics, Real, Value
 from oven_core.security import tls
+from oven_runs.access.local_run import LocalRun
+from oven_runs.access.run_access import RunAccess
+from oven_runs.home import judge_states
+from oven_runs.home.judge_costs import judge_costs
+from oven_runs.home.judge_states import JudgeState
+from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.open_advice import remaining, waiting
 from oven_runs.log.run_summary import RunSummary
-from oven_runs.runs import judge_states
-from oven_runs.runs.folder import RunFolder
-from oven_runs.runs.judge_costs import judge_costs
-from oven_runs.runs.judge_states import JudgeState
-from oven_runs.runs.local_run import LocalRun
-from oven_runs.runs.run_access import RunAccess
 
 
 class _Part(BaseModel):

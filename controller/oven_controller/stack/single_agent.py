@@ -17,10 +17,10 @@ from oven_controller.stack.plan import Service
 from oven_core.cancellation import call_at_end, end
 from oven_core.errors import BusError, OvenError
 from oven_core.protocol.operator_messages import OperatorCommand
+from oven_runs.access.local_run import LocalRun
+from oven_runs.home.run_folder import RunFolder
+from oven_runs.operator.operator_client import carried_out
 from oven_runs.process.child import Child
-from oven_runs.runs.folder import RunFolder
-from oven_runs.runs.local_run import LocalRun
-from oven_runs.runs.operator_client import carried_out
 
 GRACE_S = 3.0
 """To finish the vote that it is at, and to say goodbye."""

@@ -31,13 +31,13 @@ from oven_core.protocol.events import Event
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring
+from oven_runs.access.log_watch import Watch
+from oven_runs.home import relaunch
+from oven_runs.home.log_mirror import Mirror
+from oven_runs.home.relaunch import LearnerRelaunch
+from oven_runs.home.run_folder import Home, RunFolder, Status
 from oven_runs.process import signals, terminal
 from oven_runs.process.child import Child, how, short
-from oven_runs.runs import relaunch
-from oven_runs.runs.folder import Home, RunFolder, Status
-from oven_runs.runs.log_mirror import Mirror
-from oven_runs.runs.log_watch import Watch
-from oven_runs.runs.relaunch import LearnerRelaunch
 from oven_runs.server import embedded as servers
 from oven_runs.settings.agents import agent_specs, per_process
 

@@ -29,9 +29,9 @@ from oven_kg.cli.chosen_graph import answered
 from oven_kg.cli.shared_options import GraphFile, Json, validated
 from oven_kg.reasoning.posteriors import Posteriors
 from oven_kg.service.posterior_store import read, write
+from oven_runs.access import log_reader
+from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.outcome_reports import OutcomeReports
-from oven_runs.runs import log_reader
-from oven_runs.runs.folder import Home, RunFolder
 
 VOCABULARY_BYTES = 64 * 2**20
 

@@ -18,8 +18,8 @@ from oven_core.errors import BusError, OvenError
 from oven_core.protocol.graph_requests import OutcomeReport
 from oven_core.security.signing import Keyring
 from oven_kg.service.endpoints import Answers
+from oven_runs.access.log_sources import batches
 from oven_runs.log.outcome_reports import OutcomeReports
-from oven_runs.runs.log_sources import batches
 
 log = logging.getLogger("oven.kg")
 

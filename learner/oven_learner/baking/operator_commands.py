@@ -13,11 +13,11 @@ from oven_core.errors import ConfigError, OvenError
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.messages import Receipt, RunStarted
 from oven_core.protocol.operator_messages import OperatorCommand
+from oven_runs.access.local_run import LocalRun
+from oven_runs.access.log_sources import batches
+from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.command_result import CommandResult
-from oven_runs.runs.folder import RunFolder
-from oven_runs.runs.local_run import LocalRun
-from oven_runs.runs.log_sources import batches
-from oven_runs.runs.operator_client import AGAIN_S, carried_out
+from oven_runs.operator.operator_client import AGAIN_S, carried_out
 
 ANSWER_S = 60.0
 """So long a command may take: the receipt comes between two steps, and a step may be long."""

@@ -21,7 +21,7 @@ from oven_learner.policies import Policy, PolicyTrainer, PolicyTrainerConfig, ch
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.rule_members import RewardFunction
 from oven_learner.teachers import TeacherConfig
-from oven_runs.runs import relaunch
+from oven_runs.home import relaunch
 
 log = logging.getLogger("oven.learner")
 

@@ -27,7 +27,7 @@ from oven_learner.link.link_interface import Link
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.rewards.committee import Committee
 from oven_learner.teachers import Teachers
-from oven_runs.runs import relaunch
+from oven_runs.home import relaunch
 
 COMMITTEE = "committee"
 """What a checkpoint keeps of the committee stands under this name."""

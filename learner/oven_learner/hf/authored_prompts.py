@@ -28,7 +28,7 @@ from oven_learner.hf.prompts.source import PromptSource
 from oven_learner.hf.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
-from oven_runs.runs.authored_prompts import CHARACTERS, AuthoredPrompt, Batch, Topic, read_prompts, write_topics
+from oven_runs.home.authored_prompts import CHARACTERS, AuthoredPrompt, Batch, Topic, read_prompts, write_topics
 from oven_runs.settings.language_models import AuthorSettings
 
 log = logging.getLogger("oven.learner")

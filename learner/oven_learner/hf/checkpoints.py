@@ -27,8 +27,8 @@ from oven_core.errors import ConfigError, OvenError, reason
 from oven_learner import ranks
 from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.checkpoint_record import Record
-from oven_runs.runs import relaunch
-from oven_runs.runs.relaunch import Relaunch
+from oven_runs.home import relaunch
+from oven_runs.home.relaunch import Relaunch
 
 log = logging.getLogger("oven.learner")
 

@@ -14,7 +14,7 @@ from oven_learner.ranks import Ranks
 from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
 from oven_learner.rollback.kept_state import Rollback
 from oven_learner.rollback.on_disk import OnDisk, Resumable
-from oven_runs.runs import relaunch
+from oven_runs.home import relaunch
 
 
 def choose_rollback(

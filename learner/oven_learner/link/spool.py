@@ -10,7 +10,7 @@ from oven_core.bus.log import Entry
 from oven_core.errors import OvenError
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer
-from oven_runs.runs.spool import Kept, Spool
+from oven_runs.home.spool import Kept, Spool
 
 log = logging.getLogger("oven.learner")
 

@@ -30,7 +30,7 @@ from oven_learner.link.machine_readings import MachineReadings
 from oven_learner.link.outage_log import OutageLog
 from oven_learner.link.pipes import Flag, Inlet, Outlet, packed
 from oven_learner.link.samples import SamplePublisher
-from oven_runs.runs.spool import Spool, append
+from oven_runs.home.spool import Spool, append
 
 log = logging.getLogger("oven.learner")
 

@@ -17,8 +17,8 @@ from oven_learner.rollback.in_memory import Snapshots
 from oven_learner.rollback.kept_state import Snapshot
 from oven_learner.rollback.snapshot_schedule import Schedule
 from oven_learner.rollback.snapshot_time_budget import SnapshotTimeBudget
-from oven_runs.runs import relaunch
-from oven_runs.runs.relaunch import Relaunch
+from oven_runs.home import relaunch
+from oven_runs.home.relaunch import Relaunch
 
 log = logging.getLogger("oven.learner")
 

@@ -19,7 +19,7 @@ from oven_core.plugged_command import PluggedCommand
 from oven_core.terminal_text import say
 from oven_recipes.environments.instance import read_instances
 from oven_recipes.repair.settings import RepairSettings
-from oven_runs.runs.folder import Home
+from oven_runs.home.run_folder import Home
 from oven_runs.traces import jsonl
 from oven_runs.traces.records import Trace
 from oven_runs.traces.source_file import Json

@@ -20,7 +20,7 @@ from oven_core.security.credentials import Credentials
 from oven_learner.rewards.live_judges import Named
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.scores import Abstention
-from oven_runs.runs.model_spend import read_spend
+from oven_runs.home.model_spend import read_spend
 from oven_runs.server.embedded import EmbeddedServer
 
 CAP = 30

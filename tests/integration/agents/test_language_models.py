@@ -33,8 +33,8 @@ from oven_core.protocol.messages import (
 from oven_kg.service.endpoints import answers
 from oven_llm.language_models.author import Author
 from oven_llm.language_models.tuner import Tuner
-from oven_runs.runs.authored_prompts import AuthoredPrompt, Topic, read_prompts, write_topics
-from oven_runs.runs.folder import RunFolder
+from oven_runs.home.authored_prompts import AuthoredPrompt, Topic, read_prompts, write_topics
+from oven_runs.home.run_folder import RunFolder
 
 RATE = ActuatorSpec(name="optimizer.lr_scale", kind="scalar", scale="log", low=0.1, high=3.0, value=1.0)
 MIXTURE = ActuatorSpec(

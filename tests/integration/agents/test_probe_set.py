@@ -14,7 +14,7 @@ import pytest
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.judges import probe_set_process
-from oven_runs.runs import probe_set
+from oven_runs.home import probe_set
 from oven_runs.settings.committee_settings import FrontierSettings
 
 KEY = "sk-canary-5513ab"

@@ -15,9 +15,9 @@ from oven_agents.backtest.backtest_command import look
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import AgentStatus, Vote
+from oven_runs.access import log_sources
+from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.replay import replay
-from oven_runs.runs import log_sources
-from oven_runs.runs.folder import RunFolder
 
 ASKED = ONSET + 10
 """By then the alarm was raised, and a question put."""

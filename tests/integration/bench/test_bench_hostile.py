@@ -17,7 +17,7 @@ from oven_bench.hostile.plugged_agents import Company
 from oven_core.errors import ProcessError
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import AgentStatus
-from oven_runs.runs.folder import RunFolder
+from oven_runs.home.run_folder import RunFolder
 
 pytestmark = pytest.mark.e2e
 

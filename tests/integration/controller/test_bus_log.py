@@ -17,8 +17,8 @@ from oven_core.protocol.messages import AgentStatus, Observation, Vote
 from oven_core.protocol.names import Subjects
 from oven_core.replica.history_service import serve_history
 from oven_core.security.credentials import Credentials
-from oven_runs.runs.log_recovery import finish
-from oven_runs.runs.log_sources import exported
+from oven_runs.access.log_recovery import finish
+from oven_runs.access.log_sources import exported
 from oven_runs.server.embedded import EmbeddedServer
 
 ON = Subjects("r")
@@ -199,7 +199,7 @@ async def test_the_log_cannot_be_shortened(admin: Bus, server: EmbeddedServer) -
 
 
 async def test_an_export_holds_the_bytes_that_were_stored(admin: Bus, server: EmbeddedServer, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from oven_runs.runs.folder import Home
+    from oven_runs.home.run_folder import Home
 
     folder = Home(tmp_path / "home").create("r", "toy")
     stored = [observation(0), b'{"v":1, "type":"Observation", \r\n"unknown": [1e-05]}', b"\xff"]

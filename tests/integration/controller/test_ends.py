@@ -21,7 +21,7 @@ from oven_core.protocol.names import Subjects
 from oven_core.replica.history_service import serve_history
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring
-from oven_runs.runs.log_watch import Watch
+from oven_runs.access.log_watch import Watch
 from oven_runs.server.embedded import EmbeddedServer
 
 ON = Subjects("r")

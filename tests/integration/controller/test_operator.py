@@ -23,7 +23,7 @@ from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring
 from oven_learner.link.resume_state import read_resume_state
-from oven_runs.runs.log_sources import exported
+from oven_runs.access.log_sources import exported
 from oven_runs.server.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.e2e

@@ -41,11 +41,11 @@ from oven_core.security.signing import Keyring, load_keys
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.process_link import ProcessLink
+from oven_runs.access import log_reader, log_recovery, log_sources
+from oven_runs.access.local_run import LocalRun
+from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.replay import replay
-from oven_runs.runs import log_reader, log_recovery, log_sources
-from oven_runs.runs.folder import Home, RunFolder
-from oven_runs.runs.local_run import LocalRun
-from oven_runs.runs.operator_client import carried_out
+from oven_runs.operator.operator_client import carried_out
 
 ON = Subjects(RUN)
 RULES = Rules(autonomy="auto", window_ticks=2, cooldown_ticks=0, newcomers="full")

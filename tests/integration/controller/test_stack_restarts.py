@@ -13,7 +13,7 @@ from tests.integration.conftest import WAIT_S, Stack, wait_for
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
-from oven_runs.runs.log_sources import exported
+from oven_runs.access.log_sources import exported
 
 pytestmark = pytest.mark.e2e
 

@@ -14,9 +14,9 @@ from tests.integration.controller.test_stack_restarts import SERVICES, Said, the
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import LearnerMessage, Observation, RunEnded
-from oven_runs.runs.folder import RunFolder
-from oven_runs.runs.log_sources import exported
-from oven_runs.runs.spool import NAME, look
+from oven_runs.access.log_sources import exported
+from oven_runs.home.run_folder import RunFolder
+from oven_runs.home.spool import NAME, look
 
 pytestmark = pytest.mark.e2e
 

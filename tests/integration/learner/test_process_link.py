@@ -20,7 +20,7 @@ from oven_core.protocol.messages import LearnerMessage, Observation, Receipt, Ru
 from oven_core.security.credentials import Credentials
 from oven_learner.link import process_link
 from oven_learner.link.process_link import ProcessLink
-from oven_runs.runs.spool import NAME, append, look
+from oven_runs.home.spool import NAME, append, look
 from oven_runs.server.embedded import free_port
 
 LEFT_BEHIND = """

@@ -19,10 +19,10 @@ from oven_core.protocol.names import Subjects
 from oven_core.replica.completions_service import serve_completions
 from oven_core.security.credentials import Credentials
 from oven_core.terminal_text import clean
-from oven_runs.runs.completion_reader import followed, newest
-from oven_runs.runs.folder import RunFolder
-from oven_runs.runs.local_run import LocalRun
-from oven_runs.runs.remote_run import RemoteRun
+from oven_runs.access.completion_reader import followed, newest
+from oven_runs.access.local_run import LocalRun
+from oven_runs.access.remote_run import RemoteRun
+from oven_runs.home.run_folder import RunFolder
 from oven_tui.completion_feed import sampled_groups
 
 LIMIT_S = 60.0

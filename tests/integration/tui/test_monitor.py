@@ -23,10 +23,10 @@ from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.protocol.names import Subjects
 from oven_core.replica.history_service import serve_history
 from oven_core.security.credentials import Credentials
-from oven_runs.runs import log_recovery
-from oven_runs.runs.folder import Home, RunFolder
-from oven_runs.runs.local_run import LocalRun
-from oven_runs.runs.log_mirror import Mirror
+from oven_runs.access import log_recovery
+from oven_runs.access.local_run import LocalRun
+from oven_runs.home.log_mirror import Mirror
+from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.server.embedded import EmbeddedServer
 from oven_tui.apps.elsewhere import Elsewhere
 from oven_tui.feed import Feed

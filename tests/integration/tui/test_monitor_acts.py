@@ -14,11 +14,11 @@ from oven_core.protocol.messages import Receipt
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_core.security import person_file, tls
 from oven_core.security.person_file import PersonFile
-from oven_runs.runs.endpoint import Endpoint
-from oven_runs.runs.local_run import LocalRun
-from oven_runs.runs.log_sources import exported
-from oven_runs.runs.operator_client import carried_out
-from oven_runs.runs.remote_run import RemoteRun
+from oven_runs.access.endpoint import Endpoint
+from oven_runs.access.local_run import LocalRun
+from oven_runs.access.log_sources import exported
+from oven_runs.access.remote_run import RemoteRun
+from oven_runs.operator.operator_client import carried_out
 from oven_tui.model.commands import COMMANDS
 from oven_tui.screens.confirm import ConfirmScreen
 from oven_tui.screens.knob import KnobScreen

@@ -16,7 +16,7 @@ import pytest
 from tests.integration.conftest import wait_for
 from tests.support.replayed import a_run, left_behind
 
-from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.home.run_folder import Home, RunFolder
 
 aiohttp = pytest.importorskip("aiohttp")
 pytest.importorskip("textual_serve")

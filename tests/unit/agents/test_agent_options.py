@@ -21,7 +21,7 @@ from oven_agents.shipped.learning_rate import LearningRate
 from oven_controller.cli.main import app, run
 from oven_controller.stack.plan import Plan, pools
 from oven_core.errors import ConfigError, UnknownNameError
-from oven_runs.runs.folder import Home
+from oven_runs.home.run_folder import Home
 from oven_runs.settings.agent_options import arguments, checked, options_of
 from oven_runs.settings.agents import AgentSpec, agent_specs
 from oven_runs.settings.resolution import resolve

@@ -30,8 +30,8 @@ from oven_core.protocol.messages import (
     Receipt,
     RunEnded,
 )
+from oven_runs.home.run_folder import Home
 from oven_runs.log.replay import replay
-from oven_runs.runs.folder import Home
 
 
 class Cutter(Agent):

@@ -24,8 +24,8 @@ from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.metered import Meter, Metered, check_priced, greatest
 from oven_llm.providers.provider import Answer, Question
 from oven_llm.providers.usage import Ledger, Usage, current, opened
-from oven_runs.runs.judge_states import FOLDER
-from oven_runs.runs.model_spend import Cap, ModelSpend, Refused, Spend, judges_file, read_spend
+from oven_runs.home.judge_states import FOLDER
+from oven_runs.home.model_spend import Cap, ModelSpend, Refused, Spend, judges_file, read_spend
 from oven_runs.settings.committee_settings import BudgetSettings
 
 FREE = BudgetSettings()

@@ -31,7 +31,7 @@ from oven_controller.importing.command import read
 from oven_controller.importing.declared_knobs import asked
 from oven_core.protocol.messages import BallotOpened, MetricSpec, RunStarted
 from oven_core.protocol.rules import Rules
-from oven_runs.runs.folder import Home
+from oven_runs.home.run_folder import Home
 
 
 @pytest.fixture(autouse=True)

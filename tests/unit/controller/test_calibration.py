@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from oven_controller.cli.main import app
 from oven_core.mesh.reputation import brier, claimed, merit
 from oven_core.protocol.messages import Outcome
+from oven_runs.home.run_folder import Home
 from oven_runs.log.vote_calibration import Claim, by_agent, calibration, claims
-from oven_runs.runs.folder import Home
 
 CHANCE = st.floats(0, 1)
 CLAIMS = st.lists(st.builds(Claim, st.sampled_from(("amy", "bob", "cy")), CHANCE, CHANCE), min_size=1, max_size=40)

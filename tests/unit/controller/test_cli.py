@@ -22,7 +22,7 @@ from oven_controller.stack.dry_run import dry_run
 from oven_controller.stack.plan import Plan
 from oven_controller.stack.preflight_checks import Request
 from oven_core.errors import ConfigError
-from oven_runs.runs.folder import Home
+from oven_runs.home.run_folder import Home
 from oven_runs.settings.resolution import resolve
 
 PLAIN = """

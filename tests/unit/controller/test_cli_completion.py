@@ -15,7 +15,7 @@ from tests.support.own_home import own_home
 from oven_controller.cli import completion
 from oven_controller.cli.main import run
 from oven_controller.importing import declared_knobs
-from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.home.run_folder import Home, RunFolder
 
 Offered = Callable[[str], list[str]]
 KNOBS = ["grad.clip", "optimizer.lr_scale"]

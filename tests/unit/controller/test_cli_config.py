@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.own_home import invoke, own_home
 
-from oven_runs.runs.folder import Home
+from oven_runs.home.run_folder import Home
 from oven_runs.settings.resolution import resolve
 
 

@@ -22,7 +22,7 @@ from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.protocol.subjects import SIGNERS
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer
-from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.home.run_folder import Home, RunFolder
 
 EARLIER = Path(__file__).parents[2] / "support" / "earlier_code.jsonl"
 """A run's log, and the hash of the code that made it, which its RunStarted has."""

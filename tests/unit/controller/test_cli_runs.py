@@ -13,9 +13,9 @@ import pytest
 from tests.support.own_home import invoke, own_home
 from tests.support.replayed import a_run, left_behind
 
-from oven_runs.runs import removal
-from oven_runs.runs.folder import Home, RunFolder
-from oven_runs.runs.model_spend import ModelSpend, Spend, judges_file
+from oven_runs.home import removal
+from oven_runs.home.model_spend import ModelSpend, Spend, judges_file
+from oven_runs.home.run_folder import Home, RunFolder
 
 DAY = 86400
 

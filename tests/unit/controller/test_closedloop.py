@@ -35,9 +35,9 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.rules import Rules
+from oven_runs.home.run_folder import Home
 from oven_runs.log.closed_loop import ROUNDS, ClosedLoop, Participant
 from oven_runs.log.replay import replay
-from oven_runs.runs.folder import Home
 
 RUN = "closed"
 REWARD = MetricSpec(name="reward", better="up", ceiling=1.0)

@@ -13,12 +13,12 @@ from tests.support.own_home import invoke, own_home
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import BallotOpened
+from oven_runs.home.run_folder import Home
 from oven_runs.log.cited_paths import cited_paths, read_path
 from oven_runs.log.decision_row import DecisionRow, Wanted, row
 from oven_runs.log.explanation import Explanations
 from oven_runs.log.explanation_report import ExplanationReport
 from oven_runs.log.since import Since
-from oven_runs.runs.folder import Home
 
 EVENTS = recorded()
 RAISED, MIXED, VETOED, BACK = decided(EVENTS)

@@ -13,7 +13,7 @@ import pytest
 from oven_controller.cli.main import run
 from oven_controller.stack import doctor, doctor_facts
 from oven_controller.stack.doctor import Check, Package
-from oven_runs.runs.folder import Home
+from oven_runs.home.run_folder import Home
 
 GIB = 2**30
 PRESENT = Package("networkx", ">=3.4,<4", "3.6.1")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oven_core.errors import ConfigError, NameInUseError, StoreInUseError, UnknownNameError
-from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.home.run_folder import Home, RunFolder
 
 AT = datetime(2026, 11, 21, 2, 31)
 

@@ -24,9 +24,9 @@ from oven_controller.importing.writer import Rows, write
 from oven_controller.stack.preflight_checks import Request
 from oven_controller.stack.up import up
 from oven_core.protocol.messages import Observation, RunEnded, RunStarted
+from oven_runs.access import log_sources
+from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.replay import replay
-from oven_runs.runs import log_sources
-from oven_runs.runs.folder import Home, RunFolder
 from oven_runs.settings.resolution import resolve
 
 

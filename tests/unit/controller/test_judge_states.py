@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from oven_controller.cli.main import run as invoke
-from oven_runs.runs import judge_states
-from oven_runs.runs.folder import Home
+from oven_runs.home import judge_states
+from oven_runs.home.run_folder import Home
 
 FOUND = {"provider": "deepseek", "model": "deepseek-reasoner", "can_judge": True, "failure": None, "latency_s": 1.0}
 

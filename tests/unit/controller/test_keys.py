@@ -11,7 +11,7 @@ from oven_core.errors import ConfigError
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer, load_keys
 from oven_learner.link.find_controller import Connection
-from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.server.embedded import ServerFolder
 
 

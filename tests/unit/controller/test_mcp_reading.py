@@ -26,11 +26,11 @@ from oven_controller.mcp_server.decision_cache import DecisionCache
 from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.server import server
 from oven_core.security.person_file import PersonFile
+from oven_runs.access.endpoint import Endpoint
+from oven_runs.access.local_run import LocalRun
+from oven_runs.home.run_folder import Home
 from oven_runs.log.backtest_report import BacktestNotice
 from oven_runs.log.decision_row import DecisionRow
-from oven_runs.runs.endpoint import Endpoint
-from oven_runs.runs.folder import Home
-from oven_runs.runs.local_run import LocalRun
 
 EVENTS = recorded()
 RAISED = decided(EVENTS)[0]

@@ -11,7 +11,7 @@ from tests.support.replayed import a_run
 from tests.unit.controller.test_spool import files_of_at_most
 
 from oven_core.protocol.events import Event
-from oven_runs.runs.log_mirror import Mirror
+from oven_runs.home.log_mirror import Mirror
 
 EVENTS = a_run().events
 TEXT = "".join(event.line() + "\n" for event in EVENTS)

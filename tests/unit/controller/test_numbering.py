@@ -13,8 +13,8 @@ from tests.support.replayed import a_run, left_behind
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, Outcome, RunEnded
+from oven_runs.home.run_folder import Home, Status
 from oven_runs.log.message_gaps import Hole, Numbering
-from oven_runs.runs.folder import Home, Status
 
 
 def seen(incarnation: int, n: int) -> Observation:

@@ -15,8 +15,8 @@ from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.graph_requests import OutcomeReport
 from oven_kg.cli.training_commands import LEARN
 from oven_kg.service.posterior_store import read
+from oven_runs.home.run_folder import Home
 from oven_runs.log.outcome_reports import OutcomeReports
-from oven_runs.runs.folder import Home
 
 SEEN = ("symptom:loss_spike", "kg:0123456789ab")
 

@@ -15,7 +15,7 @@ from tests.support.replayed import left_behind
 
 from oven_controller.stack.line_output import Headless
 from oven_core.terminal_text import clean
-from oven_runs.runs.folder import Home
+from oven_runs.home.run_folder import Home
 
 FORGED = "    9.0 s  decision optimizer.lr_scale 1 → 0.5 adopted: all were for it"
 HOSTILE = f"fine\n{FORGED}\r\x1b[2K\x9b31m\x1b]0;t\x07 \u202egnorw\u2066 \u2028{FORGED}\u200b"

@@ -14,11 +14,11 @@ from oven_core.errors import ConfigError, RefusedError
 from oven_core.security import person_file, tls
 from oven_core.security.credentials import Credentials
 from oven_core.security.person_file import PersonFile
-from oven_runs.runs.endpoint import Endpoint
-from oven_runs.runs.folder import Home
-from oven_runs.runs.local_run import LocalRun
-from oven_runs.runs.remote_run import RemoteRun
-from oven_runs.runs.run_finder import find_run, local_folder
+from oven_runs.access.endpoint import Endpoint
+from oven_runs.access.local_run import LocalRun
+from oven_runs.access.remote_run import RemoteRun
+from oven_runs.access.run_finder import find_run, local_folder
+from oven_runs.home.run_folder import Home
 from oven_runs.server.embedded import ServerFolder
 
 PASSWORD = "hunter2"

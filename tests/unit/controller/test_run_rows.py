@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from tests.support.monitor_log import ended, recorded
 from tests.support.recorded_runs import write_run
 
+from oven_runs.access.log_sources import exported
+from oven_runs.home import log_digest
+from oven_runs.home.log_digest import LogDigest
+from oven_runs.home.run_folder import Home, RunFolder
+from oven_runs.home.run_rows import RunRows
 from oven_runs.log.run_row import RunRow
 from oven_runs.log.run_summary import RunSummary
-from oven_runs.runs import log_digest
-from oven_runs.runs.folder import Home, RunFolder
-from oven_runs.runs.log_digest import LogDigest
-from oven_runs.runs.log_sources import exported
-from oven_runs.runs.run_rows import RunRows
 
 NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
 

@@ -19,9 +19,9 @@ from oven_core.bus.log import Entry
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunEnded
 from oven_learner.link import spool as spooling
-from oven_runs.runs.folder import Home
-from oven_runs.runs.log_sources import exported
-from oven_runs.runs.spool import HEAD_BYTES, NAME, Kept, Left, Spool, look, lost_for_good
+from oven_runs.access.log_sources import exported
+from oven_runs.home.run_folder import Home
+from oven_runs.home.spool import HEAD_BYTES, NAME, Kept, Left, Spool, look, lost_for_good
 
 
 def messages(count: int) -> list[Kept]:

@@ -16,6 +16,7 @@ from oven_core.errors import UnknownNameError
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, Outcome
 from oven_core.protocol.trial_messages import TrialEnded, TrialStarted
+from oven_runs.home.run_folder import Home
 from oven_runs.log.counterfactual import OpenLoop
 from oven_runs.log.explanation import Explanations
 from oven_runs.log.mesh_report import lines, report_of
@@ -24,7 +25,6 @@ from oven_runs.log.replay import Replay, replay
 from oven_runs.log.run_summary import RunSummary
 from oven_runs.log.trial_findings import Trials
 from oven_runs.log.vote_calibration import claims
-from oven_runs.runs.folder import Home
 
 EVENTS = two_trials()
 

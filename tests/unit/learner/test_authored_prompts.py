@@ -34,7 +34,7 @@ from oven_learner.rewards import Committee
 from oven_learner.rewards.rule_members import score_rows
 from oven_learner.rewards.scores import Abstention
 from oven_learner.testing import FakeLink
-from oven_runs.runs.authored_prompts import (
+from oven_runs.home.authored_prompts import (
     CHARACTERS,
     FOLDER,
     PROMPTS,

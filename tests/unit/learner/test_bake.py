@@ -33,7 +33,7 @@ from oven_learner.baking.policy_training import SteeredTrainer
 from oven_learner.policies import PolicyTrainerConfig
 from oven_learner.teachers import TeacherConfig, Teachers
 from oven_learner.testing import FakeLink
-from oven_runs.runs import relaunch
+from oven_runs.home import relaunch
 from oven_runs.settings.committee_settings import MemberSettings
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

@@ -22,8 +22,8 @@ from oven_learner.optim import snapshot
 from oven_learner.rollback import checkpoint_record, on_disk
 from oven_learner.rollback.checkpoint_record import Record
 from oven_learner.testing import FakeLink
-from oven_runs.runs import relaunch
-from oven_runs.runs.relaunch import Bound, LearnerRelaunch, Relaunch
+from oven_runs.home import relaunch
+from oven_runs.home.relaunch import Bound, LearnerRelaunch, Relaunch
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

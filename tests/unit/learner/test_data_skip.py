@@ -25,7 +25,7 @@ from oven_learner.link.resume_state import ResumeState
 from oven_learner.optim import snapshot
 from oven_learner.rollback import on_disk
 from oven_learner.testing import FakeLink
-from oven_runs.runs import relaunch
+from oven_runs.home import relaunch
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -19,8 +19,8 @@ from oven_learner.hf import attach as attaching
 from oven_learner.hf.frontier_calibration import BITS, KL
 from oven_learner.link.find_controller import Connection
 from oven_learner.testing import FakeLink
-from oven_runs.runs import probe_set
-from oven_runs.runs.probe_set import Alternative, Probe, ProbeSet, Token
+from oven_runs.home import probe_set
+from oven_runs.home.probe_set import Alternative, Probe, ProbeSet, Token
 from oven_runs.settings.committee_settings import CommitteeSettings, FrontierSettings
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

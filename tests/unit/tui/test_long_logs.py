@@ -19,9 +19,9 @@ from tests.unit.tui.test_player import plain
 from oven_bench.performance.long_log import LongLog
 from oven_core.protocol.events import Event
 from oven_core.security.signing import Keyring
-from oven_runs.runs.folder import Home, RunFolder
-from oven_runs.runs.local_run import LocalRun
-from oven_runs.runs.log_sources import LogFile, exported, offset_behind
+from oven_runs.access.local_run import LocalRun
+from oven_runs.access.log_sources import LogFile, exported, offset_behind
+from oven_runs.home.run_folder import Home, RunFolder
 from oven_tui import feed as feeds
 from oven_tui.feed import Feed
 from oven_tui.model.monitor_view import MonitorView

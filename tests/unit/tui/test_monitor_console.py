@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.unit.tui.test_monitor_keys import monitor, screen_text, until
 
-from oven_runs.runs.folder import RunFolder
+from oven_runs.home.run_folder import RunFolder
 from oven_tui.model.console import LINES, Console
 from oven_tui.process_logs import AT_ONCE, TAIL, ProcessLogs
 from oven_tui.screens.log_console import ConsoleScreen

@@ -24,8 +24,8 @@ from oven_controller.importing.writer import write as write_imported
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
 from oven_core.security.signing import Keyring
-from oven_runs.runs.folder import Home, RunFolder
-from oven_runs.runs.log_sources import exported
+from oven_runs.access.log_sources import exported
+from oven_runs.home.run_folder import Home, RunFolder
 from oven_tui.apps.play_app import PlayApp
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.past import fold

@@ -18,10 +18,10 @@ from textual.pilot import Pilot
 from textual.widgets import Footer
 
 from oven_core.protocol.events import Event
+from oven_runs.access.local_run import LocalRun
+from oven_runs.home.run_folder import Home
+from oven_runs.home.run_rows import RunRows
 from oven_runs.log.run_row import RunRow
-from oven_runs.runs.folder import Home
-from oven_runs.runs.local_run import LocalRun
-from oven_runs.runs.run_rows import RunRows
 from oven_tui.app import MonitorApp
 from oven_tui.apps.elsewhere import Elsewhere
 from oven_tui.apps.overlay_app import OverlayApp

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 
 from oven_core.errors import OvenError, reason
+from oven_runs.access.run_access import RunAccess
 from oven_runs.log.run_row import RunRow
-from oven_runs.runs.run_access import RunAccess
 from oven_tui.model.monitor_view import MonitorView
 
 LOOK_S = 2.0
@@ -26,7 +26,7 @@ class Elsewhere:
         """Ask for what is new until cancelled, and say when there was something."""
         from nats.errors import Error as NatsError
 
-        from oven_runs.runs.log_sources import batches
+        from oven_runs.access.log_sources import batches
 
         while True:
             try:

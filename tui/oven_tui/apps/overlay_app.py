@@ -15,7 +15,7 @@ from textual.containers import Container
 from textual.widgets import Footer
 
 from oven_core.protocol.events import Event
-from oven_runs.runs.run_access import RunAccess
+from oven_runs.access.run_access import RunAccess
 from oven_tui.appearance import Appearance
 from oven_tui.bindings import bindings
 from oven_tui.model import braille_chart

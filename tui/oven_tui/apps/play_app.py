@@ -11,7 +11,7 @@ from textual.binding import BindingType
 from textual.widgets import Footer
 
 from oven_core.errors import OvenError
-from oven_runs.runs.folder import RunFolder
+from oven_runs.home.run_folder import RunFolder
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
 from oven_tui.bindings import bindings

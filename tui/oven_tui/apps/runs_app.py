@@ -11,8 +11,8 @@ from textual.app import ComposeResult
 from textual.widgets import Footer
 
 from oven_core.errors import OvenError
+from oven_runs.home.run_rows import RunRows
 from oven_runs.log.run_row import RunRow
-from oven_runs.runs.run_rows import RunRows
 from oven_tui.appearance import Appearance
 from oven_tui.apps.elsewhere import Elsewhere
 from oven_tui.model.braille_chart import Run

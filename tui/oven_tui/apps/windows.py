@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from textual.app import App
 
-from oven_runs.runs.folder import Home
-from oven_runs.runs.local_run import LocalRun
-from oven_runs.runs.run_access import RunAccess
-from oven_runs.runs.run_finder import local_folder
+from oven_runs.access.local_run import LocalRun
+from oven_runs.access.run_access import RunAccess
+from oven_runs.access.run_finder import local_folder
+from oven_runs.home.run_folder import Home
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.header import About
 
 if TYPE_CHECKING:
-    from oven_runs.runs.run_rows import RunRows
+    from oven_runs.home.run_rows import RunRows
     from oven_tui.apps.elsewhere import Elsewhere
     from oven_tui.apps.runs_app import Choice
 
@@ -100,7 +100,7 @@ class Windows:
         return app.wants_runs
 
     async def _choose(self) -> Choice | None:
-        from oven_runs.runs.run_rows import RunRows
+        from oven_runs.home.run_rows import RunRows
         from oven_tui.apps.runs_app import RunsApp
 
         self._rows = self._rows or RunRows(self._found_home())

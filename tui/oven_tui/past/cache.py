@@ -25,7 +25,7 @@ import oven_runs
 import oven_tui
 from oven_core.errors import ConfigError
 from oven_core.files import write_atomic
-from oven_runs.runs.folder import RunFolder
+from oven_runs.home.run_folder import RunFolder
 from oven_tui.past.fold import Fold, digest_of
 
 NAME: Final = "fold.cache"

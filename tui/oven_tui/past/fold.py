@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from oven_core.protocol.messages import Decision
 from oven_core.security.signing import Keyring
-from oven_runs.runs.folder import RunFolder
-from oven_runs.runs.log_sources import LogFile
+from oven_runs.access.log_sources import LogFile
+from oven_runs.home.run_folder import RunFolder
 from oven_tui.model.monitor_view import MonitorView
 
 LOOK_EVENTS = 512

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from oven_core.cancellation import end
 from oven_core.protocol.events import Event
 from oven_core.security.signing import LEARNER, Keyring, load_keys
-from oven_runs.runs.folder import RunFolder
+from oven_runs.home.run_folder import RunFolder
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.past.frames import Failed, Preview, Progress, Whole
 from oven_tui.past.reader import frames

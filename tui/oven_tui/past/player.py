@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
 from oven_core.security.signing import Keyring
-from oven_runs.runs.folder import RunFolder
-from oven_runs.runs.log_sources import LogFile
+from oven_runs.access.log_sources import LogFile
+from oven_runs.home.run_folder import RunFolder
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.past.fold import Decided, Fold
 from oven_tui.past.frames import Checkpoint, Frame, Preview, Progress, Whole

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from oven_core.protocol.events import Event
 from oven_core.security.signing import Keyring
-from oven_runs.runs.folder import RunFolder
+from oven_runs.home.run_folder import RunFolder
 from oven_tui.model.monitor_view import MonitorView
 
 PLACES = 1500

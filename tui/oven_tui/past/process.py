@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from oven_core.errors import OvenError, reason
-from oven_runs.runs.folder import RunFolder
+from oven_runs.home.run_folder import RunFolder
 from oven_tui.past import cache
 from oven_tui.past.fold import Fold, Folding
 from oven_tui.past.frames import Checkpoint, Failed, Preview, Progress, Whole, write

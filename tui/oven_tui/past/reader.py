@@ -8,7 +8,7 @@ import pickle
 import sys
 from collections.abc import AsyncGenerator
 
-from oven_runs.runs.folder import RunFolder
+from oven_runs.home.run_folder import RunFolder
 from oven_tui.past.frames import LENGTH, Failed, Frame
 
 LONG_BYTES = 4 << 20

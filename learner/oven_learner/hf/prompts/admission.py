@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from oven_runs.runs.authored_prompts import fault, normalized
+from oven_runs.home.authored_prompts import fault, normalized
 
 QUOTE_WORDS = 8
 """Consecutive words of a held-out prompt that count as a quotation: PaLM's test for contamination (Chowdhery et al.

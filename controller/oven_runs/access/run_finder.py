@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from oven_core.errors import ConfigError
-from oven_runs.runs.endpoint import Endpoint
-from oven_runs.runs.folder import Home, RunFolder
-from oven_runs.runs.local_run import LocalRun
-from oven_runs.runs.remote_run import RemoteRun
-from oven_runs.runs.run_access import RunAccess
+from oven_runs.access.endpoint import Endpoint
+from oven_runs.access.local_run import LocalRun
+from oven_runs.access.remote_run import RemoteRun
+from oven_runs.access.run_access import RunAccess
+from oven_runs.home.run_folder import Home, RunFolder
 
 
 def find_run(run: str | None, at: Endpoint | None = None, *, running: bool = False) -> RunAccess:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.security import tls
-from oven_runs.runs.folder import Home
+from oven_runs.home.run_folder import Home
 
 
 class ListedRun(BaseModel):

@@ -16,7 +16,7 @@ from oven_core.protocol.permissions import Role
 from oven_core.protocol.subjects import log_subjects, votes_subjects
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials
-from oven_runs.runs.folder import RunFolder
+from oven_runs.home.run_folder import RunFolder
 
 BATCH = 512
 """Events asked of `history` at once."""

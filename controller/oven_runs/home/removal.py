@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from oven_core.errors import ConfigError, ProcessError, UnknownNameError, reason
-from oven_runs.runs.folder import Home, RunFolder
+from oven_runs.home.run_folder import Home, RunFolder
 
 INFO, LOCK = "run.json", "lock"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from oven_core.protocol.judge_spec import JudgeSpec, actuator_of
 from oven_core.protocol.operator_messages import OperatorCommand
+from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandResult
-from oven_runs.runs.operator_client import carried_out
-from oven_runs.runs.run_access import RunAccess
+from oven_runs.operator.operator_client import carried_out
 
 BESIDE_S = 10.0
 """Beyond the committee's deadline, which a probe has: for the step boundaries before and after it."""

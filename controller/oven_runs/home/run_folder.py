@@ -30,7 +30,7 @@ from oven_core.files import write_atomic
 from oven_core.protocol import names
 from oven_core.protocol.permissions import Role
 from oven_core.security.signing import LEARNER, load_keys
-from oven_runs.runs import spool
+from oven_runs.home import spool
 from oven_runs.server.embedded import KEYS, ServerFolder
 
 IMPORTED = "imported"

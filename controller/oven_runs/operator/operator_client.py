@@ -16,10 +16,10 @@ from oven_core.protocol.events import UNKNOWN, Event
 from oven_core.protocol.messages import Observation
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.security.signing import Keyring
+from oven_runs.access.log_sources import history
+from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandResult
-from oven_runs.runs.log_sources import history
-from oven_runs.runs.receipt_wait import ReceiptWait
-from oven_runs.runs.run_access import RunAccess
+from oven_runs.operator.receipt_wait import ReceiptWait
 
 AGAIN_S = 0.1
 LOGGED_S = 5.0

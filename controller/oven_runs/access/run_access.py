@@ -19,8 +19,8 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_core.protocol.permissions import Role
 from oven_core.security.signing import Keyring
-from oven_runs.runs.folder import RunInfo
-from oven_runs.runs.warning import warn
+from oven_runs.access.warning import warn
+from oven_runs.home.run_folder import RunInfo
 
 if TYPE_CHECKING:  # it takes as long to import as all the rest, and the monitor paints first
     from oven_core.bus.connection import Bus
@@ -112,7 +112,7 @@ class RunAccess(ABC):
         """Events as they come, judged, until the stack is down. What is heard live only says that there is something to
         ask for: order and sequence come from `history`. A server or a mesh that is being started again is waited for,
         and `tell` hears of it. Raises RefusedError."""
-        from oven_runs.runs.log_sources import history, listen
+        from oven_runs.access.log_sources import history, listen
 
         heard, keyring, last, ended, away = asyncio.Event(), self.keyring(), 0, False, False
         while self.up():

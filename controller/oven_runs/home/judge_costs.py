@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from oven_runs.home.model_spend import Spend, read_spend
+from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.run_summary import RunSummary
-from oven_runs.runs.folder import RunFolder
-from oven_runs.runs.model_spend import Spend, read_spend
 
 
 def judge_costs(folder: RunFolder, view: RunSummary) -> dict[str, Any]:

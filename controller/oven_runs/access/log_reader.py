@@ -9,10 +9,10 @@ from oven_core.errors import BusError
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation
 from oven_core.security.signing import Keyring
-from oven_runs.runs import log_recovery
-from oven_runs.runs.folder import RunFolder
-from oven_runs.runs.log_sources import batches, connected, exported, stored
-from oven_runs.runs.warning import warn
+from oven_runs.access import log_recovery
+from oven_runs.access.log_sources import batches, connected, exported, stored
+from oven_runs.access.warning import warn
+from oven_runs.home.run_folder import RunFolder
 
 
 async def events(

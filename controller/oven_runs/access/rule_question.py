@@ -8,8 +8,8 @@ from typing import Any
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
+from oven_runs.access.run_access import RunAccess
 from oven_runs.log.other_rules import OtherRules, OtherRuling
-from oven_runs.runs.run_access import RunAccess
 from oven_runs.settings.resolution import with_rules
 
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from oven_core.errors import ConfigError
-from oven_runs.runs.judge_states import FOLDER
-from oven_runs.runs.sqlite_file import BUSY_S, open_database
+from oven_runs.home.judge_states import FOLDER
+from oven_runs.home.sqlite_file import BUSY_S, open_database
 from oven_runs.settings.committee_settings import BudgetSettings
 
 NAME: Final = "spend.sqlite"

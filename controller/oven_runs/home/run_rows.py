@@ -18,9 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from oven_core.errors import OvenError, reason
 from oven_core.files import write_atomic
+from oven_runs.home.log_digest import LogDigest
+from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.run_row import RunRow
-from oven_runs.runs.folder import Home, RunFolder
-from oven_runs.runs.log_digest import LogDigest
 
 CACHE: Final = "run-rows.json"
 _ROW: Final = TypeAdapter(RunRow)

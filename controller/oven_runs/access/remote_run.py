@@ -16,10 +16,10 @@ from oven_core.security import person_file, tls
 from oven_core.security.credentials import Credentials
 from oven_core.security.person_file import PersonFile
 from oven_core.security.signing import LEARNER, Keyring
-from oven_runs.runs.endpoint import Endpoint
-from oven_runs.runs.folder import RunInfo
-from oven_runs.runs.run_access import RunAccess
-from oven_runs.runs.warning import warn
+from oven_runs.access.endpoint import Endpoint
+from oven_runs.access.run_access import RunAccess
+from oven_runs.access.warning import warn
+from oven_runs.home.run_folder import RunInfo
 
 if TYPE_CHECKING:  # imported where it is used: see run_access
     from oven_core.bus.connection import Bus
@@ -149,7 +149,7 @@ class RemoteRun(RunAccess):
         return ""
 
     async def _batches(self, bus: Bus) -> AsyncGenerator[list[Event]]:
-        from oven_runs.runs.log_sources import batches
+        from oven_runs.access.log_sources import batches
 
         try:
             async for events in batches(bus, self.run):

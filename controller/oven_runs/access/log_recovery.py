@@ -26,10 +26,10 @@ from oven_core.protocol.names import kind
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import MESH, Keyring, Signer
-from oven_runs.runs.folder import RunFolder
-from oven_runs.runs.log_mirror import Mirror
-from oven_runs.runs.log_sources import connected, exported
-from oven_runs.runs.spool import Spool, append, taken
+from oven_runs.access.log_sources import connected, exported
+from oven_runs.home.log_mirror import Mirror
+from oven_runs.home.run_folder import RunFolder
+from oven_runs.home.spool import Spool, append, taken
 from oven_runs.server.embedded import EmbeddedServer
 
 Tell = Callable[[str], object]

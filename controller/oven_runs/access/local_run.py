@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from oven_core.protocol.events import Event
 from oven_core.protocol.permissions import Role
 from oven_core.security.signing import Keyring, load_keys
-from oven_runs.runs.folder import RunFolder, RunInfo
-from oven_runs.runs.run_access import RunAccess
-from oven_runs.runs.warning import warn
+from oven_runs.access.run_access import RunAccess
+from oven_runs.access.warning import warn
+from oven_runs.home.run_folder import RunFolder, RunInfo
 
 if TYPE_CHECKING:  # imported where it is used: see run_access
     from oven_core.bus.connection import Bus
@@ -47,7 +47,7 @@ class LocalRun(RunAccess):
         return not self.folder.locked()
 
     def connected(self, role: Role) -> AbstractAsyncContextManager[Bus]:
-        from oven_runs.runs.log_sources import connected
+        from oven_runs.access.log_sources import connected
 
         return connected(self.folder, role)
 
@@ -59,7 +59,7 @@ class LocalRun(RunAccess):
         return Keyring.knowing(load_keys(path) if path else {})
 
     def entries(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
-        from oven_runs.runs.log_reader import entries
+        from oven_runs.access.log_reader import entries
 
         return entries(self.folder, exact=exact, tell=tell)
 
@@ -67,7 +67,7 @@ class LocalRun(RunAccess):
         if after and not self.folder.exported():
             return  # its stack was killed: the store is left to who asks for all of it
         if after:
-            from oven_runs.runs.log_sources import LogFile, offset_behind
+            from oven_runs.access.log_sources import LogFile, offset_behind
 
             for event in LogFile(self.folder, offset=offset_behind(self.folder, after), seq=after):
                 yield event
@@ -76,7 +76,7 @@ class LocalRun(RunAccess):
             yield event
 
     def stored(self, after: int = 0) -> AsyncGenerator[Event]:
-        from oven_runs.runs.log_sources import stored
+        from oven_runs.access.log_sources import stored
 
         return stored(self.folder, after)
 

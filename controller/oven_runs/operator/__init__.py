@@ -1,0 +1,1 @@
+"""An operator's commands to a run that is up."""

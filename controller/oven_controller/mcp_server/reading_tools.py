@@ -170,7 +170,7 @@ class ReadingTools:
         rules: Rules = (),
     ) -> Annotated[CallToolResult, ExplanationReport]:
         """One decision in full: who voted how and why, the knowledge graph's paths, guardrails in the reason, the
-        forecast, a trial's measurements, the receipt with the value read back, and the outcome. With `rules` also
+        forecast, the receipt with the value read back, and the outcome. With `rules` also
         what those would have decided (open loop)."""
 
         def work(progress: Progress) -> ExplanationReport:

@@ -139,7 +139,7 @@ class Triggers:
         self._heard, self._missed = event.time, False
 
     def _decision(self, event: Event, body: Decision) -> list[Notice]:
-        if body.verdict in ("adopted", "tried"):
+        if body.verdict == "adopted":
             self._decided[body.id] = body
             if len(self._decided) > WAITING:
                 del self._decided[next(iter(self._decided))]

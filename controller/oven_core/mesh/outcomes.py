@@ -1,7 +1,7 @@
 """Outcomes: windows on the metric that judges each decision; when they close, reputations move.
 
-A window opens with the receipt of an applied decision. Before it: the measurements of the last H ticks, H being the forecast's horizon, but none from
-before the last other change that was judged by this metric. After it: those in the second half of the next H ticks,
+A window opens with the receipt of an applied decision. Before it: the measurements of the last H ticks, H being the
+forecast's horizon, but none from before the last other change that was judged by this metric. After it: those in the second half of the next H ticks,
 since a change needs time to show. A metric that is measured more rarely is waited for, and looked back on, for up to
 `PATIENCE` · H ticks.
 

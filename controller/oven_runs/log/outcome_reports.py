@@ -17,17 +17,16 @@ from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.events import Event
 from oven_core.protocol.graph_requests import OutcomeReport, Phase, Symptom
 from oven_core.protocol.messages import Decision, Outcome, Receipt, RunStarted, Vote
-from oven_core.protocol.trial_messages import TrialStarted
 
 SYMPTOM = "symptom:"
 """A vote's evidence "symptom:loss_spike" names a node of the graph."""
 DECISIONS = 1024
-"""Adopted and tried decisions that may wait for their outcome; the oldest are let go."""
+"""Adopted decisions that may wait for their outcome; the oldest are let go."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """An adopted or tried decision: its change as it is spelt, and what those who proposed it had seen."""
+    """An adopted decision: its change as it is spelt, and what those who proposed it had seen."""
 
     id: str
     change: str
@@ -38,27 +37,23 @@ class OutcomeReports:
     """Hears the events of one run in the log's order.
 
     Changes that were carried out at one tick are one plan, since no one can tell their effects apart: what is reported
-    of any of them is reported of all together, under the first one's id. So are those of one arm of a trial, whether it
-    was kept or not: what it would have done was measured.
+    of any of them is reported of all together, under the first one's id.
     """
 
     def __init__(self, run: str) -> None:
         self._run = run
         self._phase: Phase = ""
-        self._known: frozenset[str] = frozenset()
         self._actions: frozenset[str] = frozenset()
         self._idle: frozenset[str] = frozenset()
         self._seen: dict[tuple[str, str], frozenset[str]] = {}
         self._done: dict[str, _Done] = {}
         self._ticks: dict[str, int] = {}
-        self._arms: dict[str, tuple[str, ...]] = {}  # decision → all that its arm of a trial changes together
 
     def hear(self, event: Event) -> OutcomeReport | None:
         """The report, where this was an outcome that says something and somebody had named a symptom."""
         match event.body:
             case RunStarted() as run:
                 self._phase = "grpo" if any(metric.name == "reward" for metric in run.metrics) else ""
-                self._known = frozenset(spec.name for spec in run.actuators)
                 self._actions = frozenset(spec.name for spec in run.actuators if spec.kind == "action")
                 self._idle = frozenset(spec.name for spec in run.actuators if not spec.intervenes)
             case ActuatorAnnounced(actuator=spec):
@@ -66,21 +61,12 @@ class OutcomeReports:
                 self._idle |= {spec.name} if not spec.intervenes else set()
             case Vote(stance="propose") as vote:
                 named = (entry.removeprefix(SYMPTOM) for entry in vote.evidence if entry.startswith(SYMPTOM))
-                also = {name for plan in vote.otherwise for name in plan.changes} & self._known
-                self._seen.update(dict.fromkeys(((name, event.author) for name in also), seen := frozenset(named)))
-                self._seen[vote.actuator, event.author] = seen
+                self._seen[vote.actuator, event.author] = frozenset(named)
             case Decision() as decision:
                 self._decided(decision)
-            case TrialStarted() as trial:
-                self._arms.update({id_: arm.decisions for arm in trial.arms for id_ in arm.decisions})
-                for name in {name for arm in trial.arms for name in arm.changes}:
-                    self._forget(name)
-            case Outcome(scored=True, measured=True) as outcome if outcome.decision_id in self._done:
-                together = self._arms.get(outcome.decision_id, ())
-                return self._report(outcome, [self._done[id_] for id_ in together if id_ in self._done])
             case Receipt(status="applied") as receipt if receipt.decision_id in self._done:
                 self._ticks[receipt.decision_id] = receipt.tick
-            case Outcome(scored=True, withheld=False) as outcome if outcome.decision_id in self._ticks:
+            case Outcome(scored=True) as outcome if outcome.decision_id in self._ticks:
                 tick = self._ticks[outcome.decision_id]
                 return self._report(outcome, [done for done in self._done.values() if self._ticks.get(done.id) == tick])
         return None
@@ -88,9 +74,9 @@ class OutcomeReports:
     def _decided(self, decision: Decision) -> None:
         proposers = [line.agent for line in decision.tally if line.stance == "propose" and not line.shadow]
         seen = [self._seen.get((decision.actuator, agent), frozenset()) for agent in proposers]
-        if decision.verdict != "tried":  # other arms of the trial may rest on the same votes
-            self._forget(decision.actuator)
-        if decision.verdict not in ("adopted", "tried") or decision.actuator in self._idle:
+        for key in [key for key in self._seen if key[0] == decision.actuator]:
+            del self._seen[key]
+        if decision.verdict != "adopted" or decision.actuator in self._idle:
             return  # a measurement is no part of a plan
         # An action's argument is no value to go up or down from.
         action = decision.actuator in self._actions
@@ -100,12 +86,6 @@ class OutcomeReports:
             oldest = next(iter(self._done))
             del self._done[oldest]
             self._ticks.pop(oldest, None)
-            self._arms.pop(oldest, None)
-
-    def _forget(self, actuator: str) -> None:
-        """What was seen by those who proposed a change of it: that is decided."""
-        for key in [key for key in self._seen if key[0] == actuator]:
-            del self._seen[key]
 
     def _report(self, outcome: Outcome, plan: Sequence[_Done]) -> OutcomeReport | None:
         symptoms = frozenset().union(*(done.symptoms for done in plan))

@@ -12,7 +12,7 @@ from tests.support import runs
 
 from oven_agents import Agent, Alternatives, Knob, Plan, Window
 from oven_agents.runtime.kg_client import Prior, Said, consider
-from oven_agents.sdk.alternative_plans import chosen, enquiry, offer
+from oven_agents.sdk.alternative_plans import chosen, offer
 from oven_agents.sdk.session import Session
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError

@@ -1,9 +1,9 @@
 """Outcomes: windows on the metric that judges each decision; when they close, reputations move.
 
 A window opens with the receipt of an applied decision. Before it: the measurements of the last H ticks, H being the
-forecast's horizon, but none from before the last other change that was judged by this metric. After it: those in the second half of the next H ticks,
-since a change needs time to show. A metric that is measured more rarely is waited for, and looked back on, for up to
-`PATIENCE` · H ticks.
+forecast's horizon, but none from before the last other change that was judged by this metric. After it: those in the
+second half of the next H ticks, since a change needs time to show. A metric that is measured more rarely is waited for,
+and looked back on, for up to `PATIENCE` · H ticks.
 
 What stands before is the forecast of doing nothing: things stay as they are. After a rollback they do not: the run
 trains the same steps again, and a loss that falls after a restart would fall without any remedy. So a rollback, and

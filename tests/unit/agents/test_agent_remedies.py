@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -25,8 +25,7 @@ from oven_core.protocol.graph_requests import (
     JudgeRequest,
     Remedy,
 )
-from oven_core.protocol.messages import AgentStatus, BallotOpened, RunStarted, Value, Vote
-from oven_core.protocol.rules import Rules
+from oven_core.protocol.messages import AgentStatus, BallotOpened, RunStarted, Vote
 
 SKIPPING, CUTTING, RETURNING = "rollback_and_skip", "rollback_and_cut", "rollback"
 CHANGES = {

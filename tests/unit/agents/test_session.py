@@ -8,7 +8,7 @@ from tests.support.gauges import observe, receipt, started
 from oven_agents import Agent, Window
 from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import PATIENCE, Session
-from oven_core.protocol.messages import AgentStatus, BallotOpened, Decision, Receipt, RunEnded, Vote
+from oven_core.protocol.messages import AgentStatus, BallotOpened, Decision, RunEnded, Vote
 
 
 @pytest.mark.parametrize("error", [KeyError("typo"), SystemExit(0)], ids=["raises", "exits"])
@@ -288,5 +288,3 @@ def test_a_change_cools_down_for_everybody_and_who_is_held_back_says_so_once() -
     assert proposed == [6, 7]
     assert len(told) == 1 and told[0].startswith("held back: 0.5 for optimizer.lr_scale, because it is tick 2; ")
     assert told[0].endswith("decision 1 on optimizer.lr_scale has no receipt yet")
-
-

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import pytest
+from oven_core.protocol.trial_messages import TrialEnded, TrialStarted
 from tests.support.gym_line import Line
 
 from oven_agents import Agent, Alternatives, Plan, Window
@@ -17,7 +18,6 @@ from oven_bench.gym.fault import NOTHING
 from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, Remedy
 from oven_core.protocol.messages import Decision, Outcome, Receipt, Value, Vote
 from oven_core.protocol.rules import Rules
-from oven_core.protocol.trial_messages import TrialEnded, TrialStarted
 from oven_kg.service.endpoints import answers
 from oven_learner.client.client import OvenClient
 from oven_learner.link.link_interface import Link

@@ -146,5 +146,3 @@ def test_a_failure_never_becomes_a_number(log: Log) -> None:
             assert 0 <= line.success <= 1 and -1 <= line.merit <= 1 and 0 <= line.after <= 2
             assert outcome.gain is not None or line.success == outcome.beat in (0, 1)
     assert all(0 <= value <= 2 for value in log.mesh.state.reputations.values())
-
-

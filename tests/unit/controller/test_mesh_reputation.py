@@ -129,5 +129,3 @@ def test_the_spread_is_robust_and_not_zero_for_want_of_variety() -> None:
 def test_without_noise_success_is_a_step() -> None:
     assert success(0.1, 0, 0.2) == 0 and success(0.11, 0, 0.2) == 1
     assert success(0, 0, 0) == 0, "nothing happened: no success"
-
-

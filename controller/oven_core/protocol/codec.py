@@ -55,15 +55,17 @@ def decode(subject_kind: str, data: bytes) -> LogMessage | Malformed:
     if subject is None or not isinstance(body, subject.carries):
         reason = f"a {body.type} does not belong on the subject {subject_kind!r}"
         return Malformed(reason=reason, fault="misplaced")
-    if isinstance(body, RunStarted) and (content := _removed_rules(data)):
+    if isinstance(body, RunStarted) and (content := _removed_content(data)):
         return Malformed(reason=removed_from_logs(content), fault="removed")
     return body
 
 
-def _removed_rules(run_started: bytes) -> str:
-    """What the recorded rules turned on that this version does not have; empty if nothing."""
-    rules = from_json(run_started).get("rules", {})
-    if rules.get("trials", "off") != "off":
+def _removed_content(run_started: bytes) -> str:
+    """What the run used that this version does not have; empty if nothing. Rules alone made no trials: the learner also
+    had to announce the metric by which it compares their arms."""
+    recorded = from_json(run_started)
+    rules = recorded.get("rules", {})
+    if recorded.get("trials") and rules.get("trials", "off") != "off":
         return "trials"
     return "withheld decisions" if rules.get("control_share", 0) != 0 else ""
 

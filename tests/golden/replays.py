@@ -62,7 +62,7 @@ def replayed(log: Sequence[Event]) -> dict[str, Json]:
 
 def again(log: Sequence[Event]) -> dict[str, Json]:
     """The mesh, all agents and the prior over what the learner said."""
-    ask = plugins.load("in_process", "part of the controller", "kg")(shuffled=None, posteriors=None)
+    ask = plugins.load("in_process", "part of the controller", "kg")(shuffled=None)
     loop = ClosedLoop(recorded.run_of(log), plugins.load("in_process", "part of the controller", "agents")(None, ask))
     for event in log:
         if isinstance(event.body, LearnerMessage):

@@ -6,7 +6,6 @@ leave more than one plan standing; which of them is most likely to help is what 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -63,11 +62,8 @@ def offer(plans: Sequence[Plan], symptoms: Mapping[str, float]) -> Alternatives 
 
 
 def enquiry(said: Alternatives, run: RunStarted) -> DiagnoseRequest:
-    """What to ask the graph: what was seen, how strongly, and what the run can do. Where plans are tried, remedies are
-    drawn by what is known of them. The seed is what the agent would say, with its tick and figures, so that the same
-    log gives the same answer."""
+    """What to ask the graph: what was seen, how strongly, and what the run can do."""
     metrics = tuple(metric.name for metric in run.metrics)
-    words = b"".join(vote.wire() for plan in said.plans for vote in plan.votes)
     return DiagnoseRequest.model_validate(
         {
             "phase": phase(run),
@@ -76,7 +72,6 @@ def enquiry(said: Alternatives, run: RunStarted) -> DiagnoseRequest:
             "metrics": metrics,
             "held_out": any(metric.held_out for metric in run.metrics),
             "k": REMEDIES,
-            "draw": hashlib.sha256(words).hexdigest()[:32] if tries(run) else "",
         }
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,9 @@ Prompt = Sequence[Mapping[str, str]] | str
 class RecordedCalls:
     """Answers by what was asked of which model, each given out once, in the order of the calls."""
 
-    def __init__(self, folder: Path | None, again: Collection[str] = ()) -> None:
-        """`folder`: the log's; None, or one without files: nothing is recorded. `again`: kinds of failure that are left
-        out, so that those calls are made again. Raises ConfigError for a file that is
-        damaged before its last line."""
+    def __init__(self, folder: Path | None) -> None:
+        """`folder`: the log's; None, or one without files: nothing is recorded. Raises ConfigError for
+        a file that is damaged before its last line."""
         self._outcomes: dict[bytes, deque[LMResponse | ModelFailure]] = {}
         self._programs: Counter[tuple[int, str]] = Counter()
         self.paid: list[tuple[str, Prompt, LMResponse]] = []
@@ -34,7 +33,7 @@ class RecordedCalls:
         if folder is None:
             return
         try:
-            self._read(folder, again)
+            self._read(folder)
         except ConfigError as error:
             raise ConfigError(f"the run in {folder} cannot be resumed: {error}") from error
         except (LookupError, TypeError, ValueError) as error:
@@ -42,7 +41,7 @@ class RecordedCalls:
                 f"the run in {folder} cannot be resumed: an event lacks parts ({reason(error)})"
             ) from error
 
-    def _read(self, folder: Path, again: Collection[str]) -> None:
+    def _read(self, folder: Path) -> None:
         answered_step = 0
         for role, asked in (("supervisor", "messages"), ("worker", "prompt")):
             # A batch's calls are in the log as they ended; a resumed run asks in the order of their numbers.
@@ -57,9 +56,7 @@ class RecordedCalls:
                     if role == "supervisor":
                         answered_step = max(answered_step, event["step"])
                 elif role == "worker" and event["step"] < answered_step:
-                    outcome = failure = _failure(event)  # the supervisor was told of it, and went on from there
-                    if failure.kind in again:
-                        continue
+                    outcome = _failure(event)  # the supervisor was told of it, and went on from there
                 else:
                     continue  # it is asked again
                 self._outcomes.setdefault(_key(role, event["model"], event[asked]), deque()).append(outcome)

@@ -1,13 +1,11 @@
-"""The commands `kg learn`, `curriculum` and `token-prior`: questions with a training's own data."""
+"""The commands `kg curriculum` and `token-prior`: questions with a training's own data."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import re
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,49 +17,14 @@ from oven_core.plugged_command import PluggedCommand
 from oven_core.protocol.graph_requests import (
     Curriculum,
     CurriculumRequest,
-    OutcomeReport,
     TokenPrior,
     TokenPriorRequest,
 )
-from oven_core.security.signing import Keyring
 from oven_core.terminal_text import say
 from oven_kg.cli.chosen_graph import answered
 from oven_kg.cli.shared_options import GraphFile, Json, validated
-from oven_kg.reasoning.posteriors import Posteriors
-from oven_kg.service.posterior_store import read, write
-from oven_runs.access import log_reader
-from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.log.outcome_reports import OutcomeReports
 
 VOCABULARY_BYTES = 64 * 2**20
-
-
-def _learn(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="recorded runs")],
-    to: Annotated[Path, typer.Option(metavar="FILE", help="what is there already is kept")],
-    half_life: Annotated[
-        int | None, typer.Option(metavar="TICKS", help="age at which an outcome counts half (0: never)")
-    ] = None,
-    as_json: Json = False,
-) -> int:
-    known = read(to) if to.exists() else Posteriors()
-    if half_life is not None:
-        if half_life < 0:
-            raise ConfigError(f"--half-life is {half_life}; it is a number of ticks from 0")
-        known = replace(known, half_life=half_life)
-    before = len(known.reports)
-    for name in runs:
-        known = known.with_(*asyncio.run(_reports(Home().find(name))))
-    write(to, known)
-    found = {"outcomes": len(known.reports), "added": len(known.reports) - before, "posteriors": known.sha}
-    print(json.dumps(found) if as_json else f"{found['added']} outcomes added, {found['outcomes']} in {to}")
-    return 0
-
-
-async def _reports(folder: RunFolder) -> list[OutcomeReport]:
-    keyring, reports = Keyring(folder.pin()), OutcomeReports(folder.run)
-    heard = [reports.hear(keyring.verify(event)) async for event in log_reader.events(folder, exact=True)]
-    return [report for report in heard if report is not None]
 
 
 def _curriculum(
@@ -156,13 +119,6 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
-LEARN = PluggedCommand(
-    "kg",
-    "learn",
-    "what the outcomes of recorded runs teach, added to a file that the service can start with",
-    "grpo-1121-0231 grpo-1122-0914 --to learnt.json",
-    _learn,
-)
 CURRICULUM = PluggedCommand(
     "kg",
     "curriculum",

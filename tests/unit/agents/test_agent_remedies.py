@@ -12,7 +12,7 @@ from tests.support import runs
 
 from oven_agents import Agent, Alternatives, Knob, Plan, Window
 from oven_agents.runtime.kg_client import Prior, Said, consider
-from oven_agents.sdk.alternative_plans import chosen, enquiry, offer
+from oven_agents.sdk.alternative_plans import chosen, offer
 from oven_agents.sdk.session import Session
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError
@@ -170,20 +170,13 @@ def test_without_the_graph_the_agents_own_order_is_tried() -> None:
     assert nexts(asyncio.run(away.considered([alternatives()], run, knobs(run), ()))) == nexts(said), "left alone now"
 
 
-def test_where_nothing_is_tried_nothing_more_is_said_and_nothing_drawn() -> None:
+def test_where_nothing_is_tried_nothing_more_is_said() -> None:
     for run in (runs.pretraining(), trying(trials="off")):
         graph = Graph(diagnosis(rollback_and_cut=0.9, rollback=0.6))
         said = consider([alternatives()], run, knobs(run), (), graph)
         assert nexts(said) == [[], []] and all(b"otherwise" not in word.wire() for word in said)
         asked = graph.asked[0][1]
-        assert isinstance(asked, DiagnoseRequest) and asked.draw == "" and b"draw" not in asked.wire()
-
-
-def test_remedies_are_drawn_by_what_the_agent_would_say() -> None:
-    first, again, other = enquiries = [
-        enquiry(said, trying()) for said in (alternatives(), alternatives(), alternatives(CUTTING, RETURNING))
-    ]
-    assert first == again and len({asked.draw for asked in enquiries}) == 2 and first.draw and other.draw
+        assert isinstance(asked, DiagnoseRequest)
 
 
 def test_next_plans_that_no_vote_can_carry_are_left_out() -> None:

@@ -23,7 +23,6 @@ from oven_learner.client.client import OvenClient
 from oven_learner.link.link_interface import Link
 from oven_learner.rollback.in_memory import Snapshots
 from oven_learner.testing import FakeLink, decision
-from oven_runs.log.outcome_reports import OutcomeReports
 from oven_runs.log.replay import replay
 
 RATE, CLIP, SKIP = "optimizer.lr_scale", "grad.clip", "data.skip"
@@ -119,9 +118,6 @@ def test_the_second_remedy_wins_and_is_kept_bit_for_bit() -> None:
     assert measured.keys() == receipts.keys() and all(one.lines[0].agent == "doctor" for one in measured.values())
     report = replay(link.events, "line")
     assert report.same and report.finished and (report.tried, report.adopted) == (4, len(kept.decisions))
-    heard = OutcomeReports("line")
-    told = [found for event in link.events if (found := heard.hear(event)) is not None]
-    assert {found.changes for found in told} == {(f"{CLIP}:down",), (f"{RATE}:down",), (SKIP, f"{RATE}:down")}
 
 
 class Graph:
@@ -155,6 +151,6 @@ def test_arms_follow_the_graphs_order_and_the_same_run_asks_the_same(asked: tupl
     trained(again)
     (order,) = (event.body for event in again.events if isinstance(event.body, TrialStarted))
     assert [list(arm.changes) for arm in order.arms] == [[], [SKIP, RATE], [RATE], [CLIP]]
-    assert graph.asked == other.asked and len(graph.asked[0].draw) == 32
+    assert graph.asked == other.asked
     steady = [data for data in logged if b"TrialEnded" not in data]  # that one has its seconds
     assert steady == [event.data for event in again.events if b"TrialEnded" not in event.data]

@@ -15,7 +15,6 @@ from oven_core.mesh.actuator_values import outside, shaped
 from oven_core.mesh.trial_arms import differ
 from oven_core.protocol.messages import ActuatorSpec, NextPlan, Value
 from oven_core.protocol.trial_messages import ArmReading, TrialStarted
-from oven_runs.log.outcome_reports import OutcomeReports
 from oven_runs.log.replay import replay
 
 CLIP, TEACHER, SKIP, BACK = "grad.clip", "teacher.active", "data.skip", "run.rollback"
@@ -145,15 +144,6 @@ def test_next_plans_are_arms_after_the_proposal() -> None:
     assert not log.mesh.state.in_flight and log.mesh.state.effective[CLIP] == 1.0
     report = replay(log.events, RUN)
     assert report.same and report.equal == len(log.outputs)
-
-
-def test_the_graph_is_told_what_each_arm_did() -> None:
-    log = running()
-    offered(log, plan(0.6, back=5), plan(0.6, back=5, skip=10))
-    log.trial_ended(kept=2, gain=0.4)
-    heard = OutcomeReports(RUN)
-    told = {report.changes for event in log.events if (report := heard.hear(event)) is not None}
-    assert told == {("grad.clip:up",), (BACK,), (SKIP, BACK)}
 
 
 def test_without_trials_next_plans_change_nothing() -> None:

@@ -20,7 +20,6 @@ from oven_runs.home.run_folder import Home
 from oven_runs.log.counterfactual import OpenLoop
 from oven_runs.log.explanation import Explanations
 from oven_runs.log.mesh_report import lines, report_of
-from oven_runs.log.outcome_reports import OutcomeReports
 from oven_runs.log.replay import Replay, replay
 from oven_runs.log.run_summary import RunSummary
 from oven_runs.log.trial_findings import Trials
@@ -169,20 +168,6 @@ def test_a_trial_that_the_recording_does_not_have_is_given_up_at_once() -> None:
     for event in recorded:
         loop.take(event)
     assert [decision.verdict for decision in loop.computed] == ["tried", "tried"]
-
-
-def test_the_graph_is_told_of_both_what_was_kept_and_what_was_not() -> None:
-    hearing = OutcomeReports("r")
-    found = [report for event in EVENTS if (report := hearing.hear(event)) is not None]
-    assert [(report.changes, report.success > 0.5) for report in found] == [
-        ((f"{LR}:down",), True),
-        ((f"{LR}:up",), False),
-    ]
-    assert [report.id for report in found] == [f"r/{decision.id}" for decision in map(_tried, EVENTS) if decision]
-
-
-def _tried(event: Event) -> Decision | None:
-    return event.body if isinstance(event.body, Decision) and event.body.verdict == "tried" else None
 
 
 def test_a_measured_outcome_is_held_against_the_confidence_whether_kept_or_not() -> None:

@@ -13,7 +13,7 @@ from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.plugged_command import PluggedCommand
 from oven_kg.checked_graph import load
 from oven_kg.cli.graph_commands import DIAGNOSE, INFO, LINT, QUERY
-from oven_kg.cli.training_commands import CURRICULUM, LEARN, TOKEN_PRIOR
+from oven_kg.cli.training_commands import CURRICULUM, TOKEN_PRIOR
 from oven_kg.graph.graph_yaml import DATA
 
 
@@ -66,7 +66,6 @@ COMMANDS = {
     "diagnose": DIAGNOSE,
     "info": INFO,
     "lint": LINT,
-    "learn": LEARN,
     "curriculum": CURRICULUM,
     "token-prior": TOKEN_PRIOR,
     "query": QUERY,

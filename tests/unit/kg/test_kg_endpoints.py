@@ -27,7 +27,7 @@ from oven_core.protocol.graph_requests import (
 from oven_core.protocol.token_scores import LIMIT, decode, encode, vocabulary_sha
 from oven_kg.checked_graph import load
 from oven_kg.cli.graph_commands import QUERY
-from oven_kg.cli.training_commands import CURRICULUM, LEARN, TOKEN_PRIOR
+from oven_kg.cli.training_commands import CURRICULUM, TOKEN_PRIOR
 from oven_kg.reasoning.curriculum import curriculum, lower_bound, required
 from oven_kg.reasoning.query import query
 from oven_kg.token_prior.label_scores import node_importance, pagerank, top
@@ -243,7 +243,6 @@ def test_the_commands_for_people_and_scripts(capsys: pytest.CaptureFixture[str],
         (CURRICULUM, ["add=1/5", "--floor", "2"], "floor is 2.0"),
         (QUERY, ["search", "x", "--limit", "0"], "limit is 0"),
         (TOKEN_PRIOR, ["nothere.json"], "cannot read the file nothere.json"),
-        (LEARN, ["r", "--to", "x.json", "--half-life", "-1"], "--half-life is -1"),
     ],
 )
 def test_a_wrong_question_names_the_remedy(command: object, args: list[str], words: str) -> None:

@@ -80,9 +80,7 @@ def test_nothing_that_decides_lies_outside_of_it() -> None:
     imported = loaded()
     decide = [path for path in deciding(HERE) if path in imported]
     signing = HERE / "security" / "signing.py"
-    assert used([path for path in decide if path != signing]) == BESIDE, (
-        "an error's text decides nothing"
-    )
+    assert used([path for path in decide if path != signing]) == BESIDE, "an error's text decides nothing"
     assert used([signing]) == BESIDE_SIGNING
     for path in {*HERE.glob("__init__.py"), *HERE.glob("security/__init__.py")}:
         body = ast.parse(path.read_bytes()).body

@@ -49,17 +49,15 @@ class Session:
         *,
         shadow: bool = False,
         windows: WindowMaker = plain_window,
-        heartbeats: bool = True,
     ) -> None:
         """`shadow`: it says of itself that its votes shall not count; the run's rules may say so of others. `windows`
-        makes what the agent votes on. Without `heartbeats` it is silent unless it has something to say."""
+        makes what the agent votes on."""
         self.agent = agent
         self.name = name
         self.shadow = shadow
         self.problems: list[str] = []
         """Tracebacks of the agent's own code, for the process log; the host empties it."""
         self._windows = windows
-        self._heartbeats = heartbeats
         self._run: RunStarted | None = None
         self._reason: str | None = None
         self._observations: deque[Observation] = deque(maxlen=KEPT)
@@ -170,7 +168,7 @@ class Session:
         self._voted_tick = tick
         self._told.update(ballot.id for ballot in ballots)
         unanswered = [ballot for ballot in ballots if self._run.lockstep or not self._answers(ballot)]
-        beats = self._run.lockstep or (self._heartbeats and tick >= self._said_tick + HEARTBEAT_TICKS)
+        beats = self._run.lockstep or tick >= self._said_tick + HEARTBEAT_TICKS
         if unanswered or (news and beats):
             out.append(self._status("done"))
             self._said_tick = tick

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.mesh_log import LR, METRICS, SPECS
 from typer.testing import CliRunner
 
-from oven_agents.backtest.backtest import Backtest
+from oven_agents.review.backtest import Backtest
 from oven_agents.runtime.in_process import AgentParticipant, participants
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_controller.cli.main import app
@@ -168,9 +168,9 @@ def test_a_backtest_over_the_log_says_what_was_said() -> None:
     aligned(learner)
     test = Backtest(LearningRate(), "learning_rate", RUN)
     for event in learner.loop.events:
-        test.take(event)
-    found = test.findings()
-    assert found.took_part and found.same_votes and found.said and not found.divergences
+        test.add(event)
+    report = test.report()
+    assert report.took_part and report.same_votes and report.votes and not report.divergences
 
 
 def test_the_log_can_be_left_as_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,6 @@ from oven_core.protocol import (
     history_requests,
     judge_spec,
     messages,
-    trial_messages,
 )
 from oven_core.protocol.asyncapi import asyncapi
 from oven_core.protocol.permissions import Role, permissions
@@ -49,12 +48,9 @@ PARTS = (
     messages.ActuatorSpec,
     messages.MetricSpec,
     messages.Horizon,
-    messages.NextPlan,
     messages.TallyLine,
     judge_spec.JudgeSpec,
     messages.OutcomeLine,
-    trial_messages.TrialArm,
-    trial_messages.ArmReading,
     history_requests.LoggedEvent,
     committee_requests.Completion,
     committee_requests.JudgeHealth,

@@ -46,7 +46,7 @@ class Alone:
             return None
 
         self.beside = self.agent.begin(Surroundings("supervisor", folder, config, no_graph))
-        self.session = Session(self.agent, "supervisor", heartbeats=False)
+        self.session = Session(self.agent, "supervisor")
         self.session.absorb(started())
         self.tick = self.receipts = 0
 

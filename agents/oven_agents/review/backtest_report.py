@@ -1,4 +1,4 @@
-"""What a backtest found, as `backtest --json` prints it."""
+"""The report of a backtest, as `backtest --json` prints it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class BacktestVote(BaseModel):
     expected_change: Real
     horizon: int
     rationale: str
+    counted: bool = Field(description="whether the vote is on a ballot, or was decided at once")
     verdict: str | None = Field(description="null: its ballot did not close, or it did not count")
     decided_value: Value
     reason: str | None
@@ -33,7 +34,7 @@ class BacktestVote(BaseModel):
 
 
 class BacktestNotice(BaseModel):
-    """What the agent had to say to people."""
+    """A text of the agent for people."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -42,7 +43,7 @@ class BacktestNotice(BaseModel):
 
 
 class BacktestDivergence(BaseModel):
-    """The first decision that comes out otherwise than it was recorded."""
+    """The first decision that differs from the recorded one."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -53,7 +54,7 @@ class BacktestDivergence(BaseModel):
 
 
 class BacktestReport(BaseModel):
-    """All of it. Open loop: the recording continues as it went, whatever is decided here."""
+    """The whole report. Open loop: the recording continues as it went, whatever is decided here."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
@@ -61,7 +62,7 @@ class BacktestReport(BaseModel):
     run: str
     ticks: int
     votes: tuple[BacktestVote, ...]
-    votes_left_out: int = Field(default=0, description="older ones, of a report that was asked for some alone")
+    votes_left_out: int = Field(default=0, description="older votes that the report omits because it was limited")
     proposals: int
     proposals_per_1000_ticks: float | None
     decisions: dict[str, int] = Field(description="verdict → how many, of those on its proposals")
@@ -75,9 +76,9 @@ class BacktestReport(BaseModel):
     first_divergence: BacktestDivergence | None
     ignored_receipts: int
     open_loop: Literal[True] = True
-    rules: dict[str, Any] = Field(description="those that replaced the recording's")
+    rules: dict[str, Any] = Field(description="rules that replaced those of the recording")
     hints: tuple[str, ...] = Field(default=(), description="what the recording's metrics lack")
 
     def newest(self, most: int) -> BacktestReport:
-        """The same with at most so many votes."""
+        """The same report with at most `most` votes, the newest."""
         return self.model_copy(update={"votes": self.votes[-most:], "votes_left_out": len(self.votes[:-most])})

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from typing import Any
 
 CPU = "torch on the CPU"
-MOST_DRAWS = 3
-"""Draws of one integer that opening a loader takes from torch at most: its base seed, its sampler's, a generator's."""
 
 State = dict[str, Any]
 """Generator → its state."""
@@ -39,24 +37,6 @@ def same(one: Any, other: Any) -> bool:
     return bool((one == other).all()) if hasattr(one, "shape") else bool(one == other)
 
 
-class Advance:
-    """What reading a batch did to the generators: an epoch that is opened draws its order, a dataset may crop."""
-
-    def __init__(self, before: State, after: State) -> None:
-        moved = {name for name in after if name in before and not same(before[name], after[name])}
-        self._after = {name: after[name] for name in moved}
-        self._draws = _integers_drawn(before[CPU], after[CPU]) if CPU in moved else 0
-        if self._draws:
-            del self._after[CPU]
-
-    def repeat(self) -> None:
-        """Once more. Draws of integers are drawn again, from wherever the generator is; what was drawn otherwise is
-        not known, and the generators get the states that they had after it."""
-        restore(self._after)
-        for _ in range(self._draws):
-            sys.modules["torch"].empty((), dtype=sys.modules["torch"].int64).random_()
-
-
 @contextmanager
 def undisturbed(model: Any) -> Iterator[None]:
     """Whatever is measured within: the generators, and which parts of `model` are in training mode, are as before."""
@@ -68,18 +48,6 @@ def undisturbed(model: Any) -> Iterator[None]:
         for module, training in modes.items():
             module.training = training
         restore(state)
-
-
-def _integers_drawn(before: Any, after: Any) -> int:
-    """How many 64-bit integers lead from one state to the other; 0 where it is not known."""
-    torch = sys.modules["torch"]
-    generator = torch.Generator()
-    generator.set_state(before)
-    for count in range(1, MOST_DRAWS + 1):
-        torch.empty((), dtype=torch.int64).random_(generator=generator)
-        if same(generator.get_state(), after):
-            return count
-    return 0
 
 
 def _generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:

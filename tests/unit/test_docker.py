@@ -14,6 +14,7 @@ from typing import Any, get_args
 import pytest
 import typer
 import yaml
+from tests.support.command_line import inner_commands
 
 from oven_controller.cli.main import app
 from oven_core.protocol.permissions import Role
@@ -109,10 +110,10 @@ def test_commands_and_their_options_exist() -> None:
     for name, service in SERVICES.items():
         for line in words(service):
             command, rest = top, list(line)
-            while hasattr(command, "commands"):
-                assert rest[0] in command.commands, f"{name}: oven-controller {' '.join(line)}"
+            while inner := inner_commands(command):
+                assert rest[0] in inner, f"{name}: oven-controller {' '.join(line)}"
                 seen.append(rest[0])
-                command = command.commands[rest.pop(0)]
+                command = inner[rest.pop(0)]
             options = {option for parameter in command.params for option in parameter.opts}
             for word in rest:
                 assert not word.startswith("-") or word in options, f"{name}: {word}"

@@ -36,7 +36,7 @@ def main(
     rules: Mapping[str, Any] | None = None,
     hints: Callable[[Sequence[str]], Sequence[str]] = lambda _: (),
 ) -> int:
-    """Entry point of oven.commands. `rules` replace those of the recording; `hints` says of its metrics what they lack.
+    """`rules` replace those of the recording; `hints` says of its metrics what they lack.
     Raises ConfigError and what else reading a log raises."""
     events = log_reader.events(folder, exact=True, until=until)
     found = asyncio.run(look(agent, folder.run, events, rules or {}, kept=folder))
@@ -50,7 +50,7 @@ def main(
 async def backtest(
     agent: str, run: str, events: AsyncIterable[Event], rules: Mapping[str, Any], hear: Callable[[int, int], object]
 ) -> BacktestReport:
-    """Entry point of oven.in_process. `hear` is called with (events, tick) after each event, and may raise to end it.
+    """`hear` is called with (events, tick) after each event, and may raise to end it.
     Raises as `main`."""
     return report(await look(agent, run, events, rules, hear), rules)
 

@@ -46,7 +46,7 @@ def main(
     html: Path | None = None,
     jobs: int | None = None,
 ) -> int:
-    """Entry point of oven.commands. `agents`: those to ask; none: all installed whose votes follow from a log. `events`
+    """`agents`: those to ask; none: all installed whose votes follow from a log. `events`
     gives the run's log, judged, as often as it is called; `change` what a start is to be replaced by, with the knobs
     that it may add; `notes` what is to be said of the source.
 

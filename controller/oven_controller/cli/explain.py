@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from oven_runs.log.trial_findings import Trial
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(from_anywhere(explain))
-
-
+@from_anywhere
 def explain(
     decision: Annotated[
         str,

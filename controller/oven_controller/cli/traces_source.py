@@ -14,7 +14,6 @@ from oven_runs.traces.formats.trace_format import TraceFormat, named, recognised
 from oven_runs.traces.jsonl import BadLine, refusal
 from oven_runs.traces.records import Trace
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Source = Annotated[Path, typer.Argument(metavar="FILE", help="Traces in any format that is known: a file or a folder.")]
 From = Annotated[
     str | None,

@@ -31,7 +31,7 @@ def documents(limits: Limits) -> Iterator[tuple[str, Json]]:
     yield FILE, sorted(found)
 
 
-def _typed(name: str, command: Any, choices: bool = False) -> Iterator[str]:
+def _typed(name: str, command: Any) -> Iterator[str]:
     yield name
     place = 0
     for parameter in command.params:
@@ -41,7 +41,7 @@ def _typed(name: str, command: Any, choices: bool = False) -> Iterator[str]:
         flag = not argument and parameter.is_flag
         many = parameter.nargs != 1 or getattr(parameter, "multiple", False)
         names = [] if argument else (parameter.metavar or "").split("|")
-        values = names if len(names) > 1 else _choices(parameter) if choices else None
+        values = names if len(names) > 1 else _choices(parameter)
         yield _line(name, spelt, place if argument else 0, flag, many, parameter.required, parameter.default, values)
     for word, inner in inner_commands(command).items():
         yield from _typed(f"{name} {word}", inner)
@@ -49,10 +49,11 @@ def _typed(name: str, command: Any, choices: bool = False) -> Iterator[str]:
 
 def _choices(parameter: Any) -> Sequence[object] | None:
     """The values that a parameter takes, if it takes a few: those of a Literal, or whole numbers between two bounds."""
-    if parameter.min is not None and parameter.max is not None and parameter.max - parameter.min < FEW:
-        return range(parameter.min, parameter.max + 1)
     annotation = parameter.type_descriptor.annotation
     kinds = annotation.__args__ if isinstance(annotation, UnionType) else (annotation,)
+    low, high = getattr(parameter, "min", None), getattr(parameter, "max", None)
+    if int in kinds and low is not None and high is not None and high - low < FEW:
+        return range(low, high + 1)
     return next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), None)
 
 
@@ -72,7 +73,7 @@ def _processes() -> Iterator[str]:
 
 
 def _parsed(command: str, main: Callable[[list[str]], object]) -> Iterator[str]:
-    return _typed(command, _parser(command, main), choices=True)
+    return _typed(command, _parser(command, main))
 
 
 def _parser(command: str, main: Callable[[list[str]], object]) -> Any:

@@ -28,7 +28,7 @@ toy = oven_standins:RECIPE
 learning_rate = oven_agents.shipped.learning_rate:LearningRate
 curriculum = oven_agents.shipped.curriculum:Curriculum
 [oven.commands]
-backtest = oven_agents.backtest.backtest_command:main
+backtest = oven_agents.review.backtest:main
 """
 PROCESSES = {"learner": "oven_standins:learner", "kg": "", "monitor": "", "notify": ""}
 """Functions of the stack's processes, in place of the usual ones; empty: that process is not installed."""

@@ -97,7 +97,7 @@ def test_the_builder_gets_what_it_needs_and_nothing_else() -> None:
     patterns = [line for line in lines if line and not line.startswith("#")]
     assert patterns[0] == "*", "what is not named stays out: .oven holds keys"
     let_in = {line.removeprefix("!") for line in patterns if line.startswith("!")}
-    folders = {path.split("/")[0] for path in ("controller", "agents", "learner", "kg", "tui", "bench")}
+    folders = {path.split("/")[0] for path in ("controller", "agents", "learner", "kg", "tui")}
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert {path.split("/")[0] for path in wheel["packages"]} == folders
     assert let_in == folders | {"pyproject.toml", "constraints.txt", PROJECT["readme"], *PROJECT["license-files"]}

@@ -92,9 +92,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
             "diagnose grpo-1121-0231",
             {
                 "run": Command(f"{HERE}.supervise_run:run_question", "Answer one question about a long text."),
-                "diagnose": Command(
-                    f"{HERE}.supervise_diagnose:diagnose_run", "Say what is wrong with a run."
-                ),
+                "diagnose": Command(f"{HERE}.supervise_diagnose:diagnose_run", "Say what is wrong with a run."),
                 "export": Command(f"{HERE}.supervise_export:export", "Write answered questions as training rows."),
             },
         ),

@@ -129,7 +129,6 @@ def veto(
 
 
 @from_anywhere
-@from_anywhere
 def set_(
     actuator: Annotated[
         str, typer.Argument(help="The actuator, as the run announces it.", autocompletion=completion.knobs)

@@ -65,9 +65,6 @@ def review(
         bool,
         typer.Option(help="Announce optimizer.lr_scale, run.rollback and data.skip in an imported run."),
     ] = True,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes that ask agents.", show_default="2, or the cores")
-    ] = None,
     as_json: Json = False,
 ) -> int:
     """Ask all agents what they would have flagged in a run that is over, and judge their false alarms.
@@ -97,7 +94,6 @@ def review(
             notes=notes,
             as_json=as_json,
             html=html,
-            jobs=jobs,
         )
 
 

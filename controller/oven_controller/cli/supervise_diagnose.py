@@ -19,12 +19,12 @@ from oven_core.mesh.actuator_values import show
 from oven_core.protocol.messages import Observation
 from oven_core.terminal_text import say, wrapped
 from oven_kg.service.endpoints import answers
+from oven_llm.diagnosis.answer import Diagnosis
+from oven_llm.diagnosis.diagnosing import MAX_ITERATIONS, Found, diagnose
+from oven_llm.diagnosis.graph_view import GraphView, by_detectors, view
+from oven_llm.diagnosis.log_context import LogContext, shown_settings
 from oven_llm.supervisor.caps import Caps
 from oven_llm.supervisor.configured_models import configured_model
-from oven_llm.supervisor.diagnosis.answer import Diagnosis
-from oven_llm.supervisor.diagnosis.diagnosing import MAX_ITERATIONS, Found, diagnose
-from oven_llm.supervisor.diagnosis.graph_view import GraphView, by_detectors, view
-from oven_llm.supervisor.diagnosis.log_context import LogContext, shown_settings
 from oven_llm.supervisor.log import Role
 from oven_llm.supervisor.models import MAX_TOKENS, ModelHandler
 
@@ -68,7 +68,8 @@ def diagnose_run(
     if bool(model) != bool(base_url):
         raise ConfigError("a model needs both --model NAME and --base-url URL, e.g. http://127.0.0.1:8000/v1")
     log, config = _read(run, until)
-    seen = view(log.alarms, log.started, answers())
+    ask = answers()
+    seen = view(log.alarms, log.started, ask)
     plain = by_detectors(log, seen)
     found: Found | None = None
     if model:

@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from oven_controller.cli.options import Json
-from oven_controller.cli.traces_pairs import Replies, SkipBad, known_traces, read_replies
+from oven_controller.cli.traces_pairs import Replies, SkipBad, read_replies
 from oven_controller.cli.traces_source import From, Source
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.terminal_text import say
 from oven_llm.trace_replay.gate import GATES, NOTHING, Curve, Replay, Tiers, cheapest, curve, replayed, tiers
+from oven_runs.traces.formats.table import read_traces
 
 
 def gate(
@@ -34,7 +35,7 @@ def gate(
     Example: oven-controller traces gate traces.jsonl replies.jsonl --cheap small
     """
     asked = read_replies(replies, ())
-    replay = replayed(known_traces(source, from_, skip_bad), asked)
+    replay = replayed(read_traces(source, from_, skip_bad=skip_bad), asked)
     for name in cheap or ():
         if name not in replay.teachers:
             raise UnknownNameError("teacher", name, replay.teachers)

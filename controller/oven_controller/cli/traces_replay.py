@@ -16,10 +16,10 @@ from typing import Annotated, Final
 from typer import Option
 
 from oven_controller.cli.options import Json
-from oven_controller.cli.traces_source import From, Source, source_traces
+from oven_controller.cli.traces_source import From, Source
 from oven_core.cancellation import call_at_end
 from oven_core.errors import ConfigError
-from oven_core.terminal_text import clean, say
+from oven_core.terminal_text import say
 from oven_llm import providers
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.usage import Usage, cost_usd
@@ -30,6 +30,7 @@ from oven_llm.trace_replay.replies_file import RepliesFile, Settled
 from oven_llm.trace_replay.teachers_file import TeachersFile, read_teachers
 from oven_runs.settings.judge_providers import ModelEndpoint, key_of
 from oven_runs.traces import jsonl
+from oven_runs.traces.formats.table import read_traces
 from oven_runs.traces.records import Reply, Trace
 
 PROGRESS_S: Final = 5.0
@@ -65,7 +66,7 @@ def replay(
 
     Example: oven-controller traces replay traces.jsonl --teachers teachers.yaml --out replies.jsonl
     """
-    found, file = read_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
+    found, file = spread_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
     endpoints = file.endpoints()
     _check_prices(file, endpoints)
     keys = {name: key_of(name, asked, at=f"teachers.{name}") for name, asked in endpoints.items()}
@@ -107,7 +108,7 @@ def cost(
 
     Example: oven-controller traces cost traces.jsonl --teachers teachers.yaml --replies replies.jsonl
     """
-    found, file = read_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
+    found, file = spread_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
     forecasts = forecast_all(file, file.endpoints(), found, out)
     if as_json:
         print(json.dumps(cost_forecast.as_json(forecasts)))
@@ -116,22 +117,17 @@ def cost(
     return 1 if any(one.usd is None for one in forecasts) else 0
 
 
-def read_traces(
-    path: Path, form: str | None = None, first: int | None = None, *, skip_bad: bool = False
+def spread_traces(
+    path: Path, name: str | None = None, first: int | None = None, *, skip_bad: bool = False
 ) -> list[Trace]:
-    """`form`: the format; None: recognised. `skip_bad`: lines without a trace are left out. Raises ConfigError for a
-    file that is not whole, for two traces of one name, and where no trace has a step."""
-    found = list(source_traces(path, form, skip_bad=skip_bad))
-    seen: set[str] = set()
-    for trace in found:
-        if trace.id in seen:
-            raise ConfigError(clean(f"{path} has two traces called {trace.id!r}; replies could not be told apart"))
-        seen.add(trace.id)
-    if first is not None and first < len(found):
-        found = [found[(2 * place + 1) * len(found) // (2 * first)] for place in range(first)]
-    if not any(trace.steps for trace in found):
-        raise ConfigError(f"{path} has {len(found)} traces, and no step that a teacher could be asked about")
-    return found
+    """Return the traces of a file, or `first` of them, spread evenly. `name` and `skip_bad` are as in `read_traces`.
+    Raises ConfigError as `read_traces`, and if no trace has a step."""
+    traces = list(read_traces(path, name, skip_bad=skip_bad))
+    if first is not None and first < len(traces):
+        traces = [traces[(2 * number + 1) * len(traces) // (2 * first)] for number in range(first)]
+    if not any(trace.steps for trace in traces):
+        raise ConfigError(f"{path} has {len(traces)} traces and no step that a teacher could be asked about")
+    return traces
 
 
 def forecast_all(

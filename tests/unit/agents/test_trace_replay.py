@@ -15,7 +15,7 @@ from tests.support.command_line import call
 
 from oven_bench.trace_replay.made_traces import edit, made_traces, right_line
 from oven_bench.trace_replay.scripted_teachers import chosen_line
-from oven_controller.cli.traces_replay import forecast_all, read_traces
+from oven_controller.cli.traces_replay import forecast_all, spread_traces
 from oven_core.errors import ConfigError, StoreInUseError
 from oven_llm.providers import conversation
 from oven_llm.providers.conversation import Answer, ConversationFailure
@@ -388,12 +388,12 @@ def test_traces_that_cannot_be_asked_about_are_refused(tmp_path: Path) -> None:
     empty.touch()
     jsonl.write(twice, [TRACES[0], TRACES[0]])
     jsonl.write(none, [TRACES[0].model_copy(update={"steps": ()})])
-    for path, message in ((empty, "empty"), (twice, "two traces called"), (none, "no step")):
+    for path, message in ((empty, "empty"), (twice, "two traces have the id"), (none, "no step")):
         with pytest.raises(ConfigError, match=message):
-            read_traces(path)
+            spread_traces(path)
     many = tmp_path / "many.jsonl"
     jsonl.write(many, made_traces(10, 1, seed=4))
-    assert [trace.id for trace in read_traces(many, first=2)] == ["t0002", "t0007"]
+    assert [trace.id for trace in spread_traces(many, first=2)] == ["t0002", "t0007"]
 
 
 def test_a_scripted_teacher_is_as_right_as_its_name_says_and_errs_with_its_family() -> None:

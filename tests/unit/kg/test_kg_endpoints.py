@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.command_line import call
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.command_line import call
 from tests.unit.kg.test_kg_commands import said
 
 from oven_core.errors import ConfigError, UnknownNameError

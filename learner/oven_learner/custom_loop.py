@@ -14,7 +14,7 @@ Without the `with`, say `client.close("completed")` at the end. Torch is importe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,6 @@ from oven_learner.versions import installed
 
 if TYPE_CHECKING:
     from oven_learner.optim.step_gauges import StepGauges
-    from oven_learner.trials.loop_branch import LoopBranch
 
 ANY_LOOP = (MetricSpec(name="loss", better="down"),)
 
@@ -82,9 +81,6 @@ def connect(
     to that norm before each step, and adds `grad.clip`: leave your own clipping out. `evaluate` measures held-out
     metrics, at the start, every `evaluate_every` steps, at `max_steps` and whenever an agent asks: `run.evaluate`.
     `run.hold` and `run.stop` are always there.
-
-    For trials the loop iterates over `client.batches(loader)`, so that batches can be given again, and `evaluate`
-    returns the value of each held-out example in a list, always in the same order: the mean is published.
 
     `metrics` are the names that `observe` will be given: agents that need another say that they cannot fire; what
     `evaluate` returns is held out, and which way is better is known by the usual names, or said here. `step` is where a
@@ -142,7 +138,6 @@ def connect(
             gauges = _gauges(knobs, rate, model, clip, lambda *reading: client.publish(*reading), together.leader)
             hooks.callback(gauges.close)
         own = _merged(metrics, measured)
-        branch = _branch(model, rate, scheduler, evaluation, metrics, lambda: client, step, by_clock=not lockstep)
         announced = _merged(own, gauges.announced() if gauges is not None else ())
         client = LoopClient(
             link,
@@ -162,10 +157,9 @@ def connect(
             averaged=[spec.name for spec in own],
             settle=lambda: client.settle(),
             unmeasured=gauges.unmeasured if gauges is not None else {},
-            trials=branch,
             best=_best(model, rate, evaluation, announced, lambda: client, together),
         )
-        client.gauges, client.rate, client.evaluation, client.branch = gauges, rate, evaluation, branch
+        client.gauges, client.rate, client.evaluation = gauges, rate, evaluation
         client.start(step)
         client.hooks, client.sampling = hooks.pop_all(), sampling if together.leader else None
     client.began(step)
@@ -207,38 +201,6 @@ def _best(
     return BestWeights(
         metric, take=copies.take, restore=copies.restore, read=lambda: evaluation.read(name), ranks=together
     )
-
-
-def _branch(
-    model: Any,
-    rate: RateReadback | None,
-    scheduler: Any,
-    evaluation: Evaluation | None,
-    metrics: tuple[MetricSpec, ...],
-    client: Callable[[], LoopClient],
-    began_at: int,
-    *,
-    by_clock: bool,
-) -> LoopBranch | None:
-    """None where not all that trains is known."""
-    if model is None or rate is None:
-        return None
-    from oven_learner.trials.loop_branch import LoopBranch
-    from oven_learner.trials.training_state import TrainingState
-
-    reading = evaluation.reading(metrics) if evaluation is not None else None
-
-    def measure() -> Sequence[float]:
-        assert evaluation is not None
-        assert reading is not None
-        return evaluation.examples(reading.name)
-
-    def moved() -> None:
-        rate.moved()
-        client().put_back()
-
-    training = TrainingState(model, rate.scale.optimizer, scheduler)
-    return LoopBranch(training, reading, measure, moved, begun=lambda: client().step > began_at, by_clock=by_clock)
 
 
 def _gauges(

@@ -27,10 +27,6 @@ class Commands:
         """Those of earlier incarnations, but for the learner's own, which count anew."""
         self.known.update(name for name in ids if not name.startswith(LOCAL))
 
-    def interrupts(self, command: OperatorCommand) -> bool:
-        """Whether a trial under way ends for it."""
-        return command.id not in self.known and command.action in OBEYED
-
     def obey(self, command: OperatorCommand) -> None:
         """Once, and say so in a receipt that names the command."""
         if command.id in self.known:

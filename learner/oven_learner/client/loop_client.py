@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from oven_learner.completions.sampling import Sampling
     from oven_learner.optim.rate_readback import RateReadback
     from oven_learner.optim.step_gauges import StepGauges
-    from oven_learner.trials.loop_branch import LoopBranch
 
 
 class LoopClient(OvenClient):
@@ -29,8 +28,6 @@ class LoopClient(OvenClient):
     evaluation: Evaluation | None = None
     sampling: Sampling | None = None
     """How completions are shown; None: they are not, as on other ranks than the first."""
-    branch: LoopBranch | None = None
-    """The loop as something that trials can be made of; None without a model and an optimizer."""
     _counted = 0
     """The step that the loop gave last."""
     _follows = False
@@ -53,7 +50,6 @@ class LoopClient(OvenClient):
         """Publish one optimizer step's metrics: floats, in the units that were announced; what hooks and `evaluate`
         measured is added, and gives way to a metric of the same name. What was not measured is left out, not 0; NaN is
         sent as NaN. After a rollback `step` may count on, or continue from `client.step`."""
-        self._trials.counted(step)
         self._follows = self._follows or step <= self._counted
         reached = step if self._follows or step == self.step + 1 else self.step + step - self._counted
         self._counted = step
@@ -69,13 +65,8 @@ class LoopClient(OvenClient):
         before = self.step
         super().poll()
         spent = self._horizon.max_steps is not None and self._counted >= self._horizon.max_steps
-        if not self._trials.under_way and (self.stopping or (spent and self.step >= before)):
+        if self.stopping or (spent and self.step >= before):
             self.finish()  # a loop that was just rolled back may train on
-
-    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Iterate over this in the place of the loader: a trial plays the same steps again, with the same batches.
-        Without it, trials are made of no loop."""
-        return iter(loader) if self.branch is None else self.branch.batches(loader)
 
     def progress(self, step: int) -> float:
         """0 to 1, by the loop's own count: steps that a rollback threw away are spent."""

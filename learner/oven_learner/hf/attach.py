@@ -87,9 +87,6 @@ def attach(
     which they first begin, so that a script that is started again finds its own; name them where a restarted script may
     leave one out.
 
-    Trials read the trainer's loss of each row of its `eval_dataset` (at most 64), its own reward of a greedy answer to
-    each held-out prompt, or what `evaluate` returns as a list, always in the same order: the mean is published.
-
     `committee` is the GRPOTrainer's reward function when several members judge (oven_learner.rewards): it adds
     `reward.weights`, and groups and steps that no one scored train nothing. Its verifier compares with the active
     teacher's answers, or with the reference model's where there are no `teachers`.

@@ -25,9 +25,7 @@ from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.completions.sampling import Sampling
 from oven_learner.hf import knobs
-from oven_learner.hf.attached_branch import AttachedBranch
 from oven_learner.hf.authored_prompts import AuthoredPromptsReader
-from oven_learner.hf.branch import TrainerBranch
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.hf.completion_samples import CompletionSamples
 from oven_learner.hf.epoch_extension import EpochExtension
@@ -117,24 +115,13 @@ class Attachment(TrainerCallback):
         self._step_metrics = StepMetrics(trainer)
         self._gauges = Gauges(trainer)
         faults = None if committee else RewardFaults(trainer)  # a committee counts its own
-        scores = CommitteeScores(trainer, committee, self._hold, lambda: self.branch.playing) if committee else None
+        scores = CommitteeScores(trainer, committee, self._hold) if committee else None
         self._rate = StepRate(trainer)
         self._evaluation = TrainerEvaluation(self._step_metrics, last)
-        self._user_evaluation = (
-            UserEvaluation(evaluate, options.evaluate_every, last, options.metrics) if evaluate else None
-        )
+        self._user_evaluation = UserEvaluation(evaluate, options.evaluate_every, last) if evaluate else None
         self._saving = SaveSchedule(self.checkpoints)
         source = options.mixture if isinstance(options.mixture, PromptSource) else None
         self._authored = AuthoredPromptsReader(trainer, source, committee) if source is not None else None
-        self.branch = TrainerBranch(
-            trainer,
-            checkpoints=self.checkpoints,
-            epochs=self.epochs,
-            evaluation=self._user_evaluation,
-            stateful=options.stateful,
-            moved=self._went_back,
-        )
-        """The training as something that trials can be made of."""
         self._hooks: list[StepHook] = [
             self._step_metrics,
             self._gauges,
@@ -190,7 +177,6 @@ class Attachment(TrainerCallback):
             hook.begin(self._ranks)
         self._announce_knobs()
         self.checkpoints.restore(trainer.callback_handler.train_dataloader)
-        self.branch.begin()
         self.rollback = self._choose_rollback(self._ranks)
         self._budget = self._steps_to_make(state, self._ranks)
         self.epochs.begin(state)
@@ -214,8 +200,7 @@ class Attachment(TrainerCallback):
             save=self._saving.ask,
             settle=self.readback.settle,
             unmeasured=self._gauges.unmeasured,
-            trials=AttachedBranch(self.branch, self._hooks, lambda: self._budget, by_clock=not self._lockstep),
-            best=choose_best(trainer, announced, self._user_evaluation, self.branch, self._ranks),
+            best=choose_best(trainer, announced, self._user_evaluation, self._ranks),
         )
         record = self.checkpoints.origin.record
         saved = record if record and record.training == self.checkpoints.training else None
@@ -261,10 +246,6 @@ class Attachment(TrainerCallback):
             self.readback.settle()  # the tick closes when its observation is in the log
         if not last:
             self.client.poll()
-            self._budget.thrown_by_trials = self.client.thrown_by_trials
-        else:  # it may have come in a branch, and the control's go on
-            self.client.end_trial("the training's steps are spent")
-            last = self._budget.spent(state.global_step)
         if last or self.client.stopping:
             control.should_training_stop = True
         for hook in self._hooks:
@@ -374,11 +355,6 @@ class Attachment(TrainerCallback):
             options.committee.announce(actuators)
         else:
             knobs.reward_weights.announce(trainer, actuators)
-
-    def _went_back(self) -> None:
-        """A trial has put weights, and what the trainer sums up, back to an earlier step."""
-        self._step_metrics.went_back()
-        self._gauges.forget()
 
     def _hold(self, why: str) -> None:
         if self.client is not None:

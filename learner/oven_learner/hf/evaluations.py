@@ -12,8 +12,8 @@ from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured, means
 from oven_learner.hf.step_hooks import StepEnd, StepHook
 from oven_learner.hf.step_metrics import StepMetrics
+from oven_learner.random_state import undisturbed
 from oven_learner.ranks import Ranks
-from oven_learner.trials.random_state import undisturbed
 
 
 class UserEvaluation(StepHook):
@@ -24,12 +24,11 @@ class UserEvaluation(StepHook):
         evaluate: Callable[[], Measured],
         every: int,
         last: dict[str, float],
-        specs: tuple[MetricSpec, ...] = (),
     ) -> None:
-        """`last` holds what was measured last, by whichever evaluation. `specs` are the user's own."""
-        self._evaluate, self._every, self._last, self.specs = evaluate, every, last, specs
+        """`last` holds what was measured last, by whichever evaluation."""
+        self._evaluate, self._every, self._last = evaluate, every, last
         self._asked = False
-        self._first: tuple[dict[str, float], dict[str, list[float]]] | None = None
+        self._first: dict[str, float] | None = None
         self.newest: dict[str, float] | None = None
         """What it measured at the newest step's end; None: nothing."""
 
@@ -42,27 +41,19 @@ class UserEvaluation(StepHook):
 
     def measure(self) -> dict[str, float]:
         """What the function measures now."""
-        return self._noted(means(self._evaluate())[0])
+        return self._noted(means(self._evaluate()))
 
     def first(self) -> dict[str, float]:
         """What it measured before the first step."""
-        return self._noted(self._measured_first()[0])
-
-    def measured_by_example(self) -> tuple[str, ...]:
-        """The metrics that it measures example by example."""
-        return tuple(self._measured_first()[1])
+        return self._noted(self._measured_first())
 
     def measures(self, name: str) -> bool:
         """Whether that is one of its metrics."""
-        return name in self._measured_first()[0]
+        return name in self._measured_first()
 
     def read(self, name: str) -> float:
         """One of its metrics now, beside the run's own measurements. Raises KeyError where it is not measured."""
-        return means(self._evaluate())[0][name]
-
-    def examples(self, name: str) -> list[float]:
-        """One of those metrics of each held-out example now."""
-        return means(self._evaluate())[1][name]
+        return means(self._evaluate())[name]
 
     def end_step(self, step: StepEnd) -> None:
         self.newest = None
@@ -71,7 +62,7 @@ class UserEvaluation(StepHook):
             self.newest = self.measure()
             step.known.update(self.newest)
 
-    def _measured_first(self) -> tuple[dict[str, float], dict[str, list[float]]]:
+    def _measured_first(self) -> dict[str, float]:
         if self._first is None:
             with undisturbed(None):
                 self._first = means(self._evaluate())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import fmean
 from typing import Any
 
 from transformers import Trainer
@@ -11,19 +10,18 @@ from transformers import Trainer
 from oven_core.mesh.state import held_out
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.best_weights import BestWeights
-from oven_learner.hf.branch import TrainerBranch
 from oven_learner.hf.evaluations import UserEvaluation
+from oven_learner.hf.held_out_examples import HeldOutScore
 from oven_learner.optim import snapshot
+from oven_learner.random_state import undisturbed
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.in_memory import KEPT
-from oven_learner.trials.random_state import undisturbed
 
 
 def choose_best(
     trainer: Trainer,
     announced: tuple[MetricSpec, ...],
     evaluation: UserEvaluation | None,
-    branch: TrainerBranch,
     ranks: Ranks,
 ) -> BestWeights | None:
     """None where the held-out metric that stands for the whole cannot be read at the end, the trainer itself goes back
@@ -33,18 +31,15 @@ def choose_best(
         return None
     model = trainer.accelerator.unwrap_model(trainer.model)
     sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or snapshot.sharded(model)
-    read = _reader(trainer, metric.name, evaluation, branch)
+    read = _reader(trainer, metric.name, evaluation)
     if sharded or read is None or not snapshot.best_fits(model, KEPT + 2):
         return None
     copies = snapshot.WeightCopies(model, lambda: _stale(trainer))
     return BestWeights(metric, take=copies.take, restore=copies.restore, read=read, ranks=ranks)
 
 
-def _reader(
-    trainer: Trainer, name: str, evaluation: UserEvaluation | None, branch: TrainerBranch
-) -> Callable[[], float] | None:
-    """The user's function where it measures the metric, else the trainer's evaluation, on the rows that trials compare
-    arms by."""
+def _reader(trainer: Trainer, name: str, evaluation: UserEvaluation | None) -> Callable[[], float] | None:
+    """Return a function that measures the metric now: the user's `evaluate`, or else the trainer's own evaluation."""
     if evaluation is not None and evaluation.measures(name):
         users = evaluation
 
@@ -53,9 +48,10 @@ def _reader(
                 return users.read(name)
 
         return read
-    if trainer.args.eval_strategy == "no" or branch.unreadable() or branch.reading.name != name:
+    if trainer.args.eval_strategy == "no":
         return None
-    return lambda: fmean(branch.examples())
+    score = HeldOutScore.of(trainer, name)
+    return score.read if score is not None else None
 
 
 def _stale(trainer: Any) -> None:

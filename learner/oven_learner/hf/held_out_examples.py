@@ -1,74 +1,94 @@
-"""The held-out reading of a trainer, example by example: the user's own, its loss on each row, or its greedy reward."""
+"""A trainer's held-out score at the end of training: its mean loss over held-out rows, or its mean greedy reward.
+
+Measuring changes nothing: afterwards the trainer, its callbacks, its reward functions and the random generators are as
+before.
+"""
 
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import fmean
 from typing import Any, Protocol
 
 import torch
 from torch.utils.data import IterableDataset, Subset
+from transformers import DefaultFlowCallback, PrinterCallback, ProgressCallback
+from transformers.trainer_callback import CallbackHandler, ExportableState
 
-from oven_core.protocol.messages import MetricSpec
-from oven_learner.client.held_out_evaluation import better
-from oven_learner.hf.evaluations import UserEvaluation
+from oven_learner import random_state
+from oven_learner.hf.plain_values import PlainValues, copied
 from oven_learner.hf.step_metrics import EVAL
-from oven_learner.trials.copies import copied
 
 MOST = 64
-"""Rows: enough for a paired comparison, few enough for every trial."""
+"""Rows that are read."""
+DATASETS = ("train_dataset", "eval_dataset")
+SHOWING = ("transformers.integrations", "transformers.utils.notebook")
+"""Modules of callbacks that only report."""
 
 
 class HeldOutExamples(Protocol):
-    """A reading of each of the same examples, in the same order."""
-
-    reading: MetricSpec
+    """A score of each held-out row, always of the same rows."""
 
     def problem(self) -> str:
-        """Why there is none, in a sentence with the remedy."""
+        """Why the rows cannot be scored, with the remedy; empty if they can."""
 
     def measure(self) -> list[float]:
-        """Called with the model in evaluation mode; who calls puts back what it draws and counts."""
+        """One score per row. The caller puts the model into evaluation mode and restores what this changes."""
 
 
-def choose(trainer: Any, evaluation: UserEvaluation | None) -> HeldOutExamples | None:
-    """The user's own before the trainer's; None where nothing is held out."""
-    if evaluation is not None and (reading := _users_reading(evaluation)) is not None:
-        return UserExamples(evaluation, reading)
-    rows = trainer.eval_dataset
-    if rows is None:
-        return None
-    of = ""
-    if isinstance(rows, dict):
-        name, rows = next(iter(rows.items()))
-        of = f"{name}_"
-    if hasattr(trainer, "reward_funcs"):
-        return GreedyRewards(trainer, rows, MetricSpec(name=f"{EVAL}{of}reward", better="up", held_out=True))
-    return RowLosses(trainer, rows, MetricSpec(name=f"{EVAL}{of}loss", better="down", held_out=True))
+class HeldOutScore:
+    """The mean score of a trainer's held-out rows. Made when training begins."""
 
+    def __init__(self, trainer: Any, examples: HeldOutExamples) -> None:
+        self._trainer, self._examples = trainer, examples
+        callbacks = trainer.callback_handler.callbacks
+        rewards = getattr(trainer, "reward_funcs", ())
+        self._values = [
+            PlainValues(trainer, leave=DATASETS),
+            *(PlainValues(callback) for callback in callbacks if _is_part_of_training(callback)),
+            *(_counters(reward) for reward in rewards if _is_object(reward)),
+        ]
 
-class UserExamples:
-    """What the user's `evaluate` returns as a list."""
+    @classmethod
+    def of(cls, trainer: Any, metric: str) -> HeldOutScore | None:
+        """Return the score that `metric` is the mean of; None where this trainer has none or it cannot be measured."""
+        rows = trainer.eval_dataset
+        if rows is None or getattr(trainer, "use_vllm", False):  # vLLM's random generator cannot be restored
+            return None
+        prefix = EVAL
+        if isinstance(rows, dict):
+            name, rows = next(iter(rows.items()))
+            prefix = f"{EVAL}{name}_"
+        rewarded = hasattr(trainer, "reward_funcs")
+        if metric != f"{prefix}{'reward' if rewarded else 'loss'}":
+            return None
+        examples = GreedyRewards(trainer, rows) if rewarded else RowLosses(trainer, rows)
+        return None if examples.problem() else cls(trainer, examples)
 
-    def __init__(self, evaluation: UserEvaluation, reading: MetricSpec) -> None:
-        self._evaluation, self.reading = evaluation, reading
-
-    def problem(self) -> str:
-        return ""
-
-    def measure(self) -> list[float]:
-        return self._evaluation.examples(self.reading.name)
+    def read(self) -> float:
+        """Measure now."""
+        model = self._trainer.model
+        before = [(values, values.take()) for values in self._values]
+        try:
+            with random_state.undisturbed(model), torch.no_grad():
+                model.eval()
+                return fmean(self._examples.measure())
+        finally:
+            for values, state in before:
+                values.restore(state)
 
 
 class RowLosses:
     """The trainer's loss of each row by itself, so that no row's depends on the others in its batch. Rows are collated
     once: a collator that masks at random masks the same each time."""
 
-    def __init__(self, trainer: Any, rows: Any, reading: MetricSpec) -> None:
-        self._trainer, self._rows, self.reading = trainer, rows, reading
+    def __init__(self, trainer: Any, rows: Any) -> None:
+        self._trainer, self._rows = trainer, rows
         self._batches: list[Any] | None = None
 
     def problem(self) -> str:
@@ -102,8 +122,8 @@ class GreedyRewards:
     """The trainer's own reward of one greedy completion of each held-out prompt, weighted as when training began:
     weights that a change sets would move the reading by themselves."""
 
-    def __init__(self, trainer: Any, rows: Any, reading: MetricSpec) -> None:
-        self._trainer, self.reading = trainer, reading
+    def __init__(self, trainer: Any, rows: Any) -> None:
+        self._trainer = trainer
         self._rows = [dict(row) for row in itertools.islice(iter(_first(rows)), MOST)]
         weights = getattr(trainer, "reward_weights", None)
         self._weights = weights.detach().clone() if weights is not None else torch.ones(len(trainer.reward_funcs))
@@ -138,15 +158,6 @@ class GreedyRewards:
         return [float(one) for one in weighed.masked_fill(unscored, math.nan).cpu()]
 
 
-def _users_reading(evaluation: UserEvaluation) -> MetricSpec | None:
-    """The first metric that is measured example by example, with a direction."""
-    for name in evaluation.measured_by_example():
-        spec = next((one for one in evaluation.specs if one.name == name), MetricSpec(name=name, better=better(name)))
-        if spec.better != "neither":
-            return spec.model_copy(update={"held_out": True})
-    return None
-
-
 def _first(rows: Any) -> Any:
     """At most so many, without reading the others."""
     if isinstance(rows, IterableDataset) or not hasattr(rows, "__len__"):
@@ -164,3 +175,22 @@ def _greedy(trainer: Any) -> Iterator[None]:
         yield
     finally:
         trainer.generation_config = sampling
+
+
+def _is_object(reward: Any) -> bool:
+    """Whether a reward function may keep state: neither a plain function nor a model."""
+    return hasattr(reward, "__dict__") and not isinstance(reward, torch.nn.Module) and not inspect.isroutine(reward)
+
+
+def _counters(reward: Any) -> PlainValues:
+    """A committee's count of batches, which its random draws depend on. What it publishes and pays stays."""
+    return PlainValues(reward, containers=not type(reward).__module__.startswith("oven_learner."))
+
+
+def _is_part_of_training(callback: Any) -> bool:
+    """Whether a callback's state is part of the training, rather than what it shows or publishes."""
+    if isinstance(callback, ExportableState):
+        return True
+    shows = isinstance(callback, DefaultFlowCallback | PrinterCallback | ProgressCallback | CallbackHandler)
+    module = type(callback).__module__
+    return not (shows or module.startswith((*SHOWING, "oven_learner.")) or "Progress" in type(callback).__name__)

@@ -54,10 +54,6 @@ class IdleTeachers(StepHook):
     def begin(self, ranks: Ranks) -> None:
         self._sums.clear()
 
-    def restore_branch(self, state: Any) -> None:
-        """A trial's steps are not published."""
-        self._sums.clear()
-
     def end_step(self, step: StepEnd) -> None:
         if not self._sums:
             return

@@ -6,8 +6,6 @@ gets other answers, and teaches again.
 
 from __future__ import annotations
 
-from typing import Any
-
 from transformers import Trainer
 
 from oven_core.protocol.messages import MetricSpec
@@ -36,14 +34,6 @@ class Repeated(StepHook):
 
     def announced(self) -> tuple[MetricSpec, ...]:
         return (REPEATED,) if self._prompts else ()
-
-    def branch_state(self) -> Any:
-        return (self._chunk, self._mixture.read.bits()) if self._prompts else None
-
-    def restore_branch(self, state: Any) -> None:
-        if state is not None:
-            self._chunk, bits = state
-            self._mixture.read.put_back(bits)
 
     def end_step(self, step: StepEnd) -> None:
         if self._prompts:

@@ -27,8 +27,6 @@ class StepBudget:
     step_before: int
     trained: int = 0
     """Gradient steps of this training, those that rollbacks threw away included."""
-    thrown_by_trials: int = 0
-    """Gradient steps of branches that were not kept. They cost what rollbacks cost, and belong to no branch's count."""
 
     @property
     def total(self) -> int:
@@ -36,8 +34,8 @@ class StepBudget:
         return self.trained_before + self.trained
 
     def spent(self, step: int) -> bool:
-        """Whether `step` is the last. Neither rollbacks nor trials cost steps at the end, unless they are charged."""
-        steps = self.trained + self.thrown_by_trials if self.charge_rollbacks else step
+        """Whether `step` is the last. Rollbacks cost no steps at the end, unless they are charged."""
+        steps = self.trained if self.charge_rollbacks else step
         return self.limit is not None and steps >= self.limit
 
     def thrown_away(self, step: int) -> int:

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import Trainer, TrainerControl
@@ -66,13 +66,6 @@ class StepHook:
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
         """Decisions were applied: what the trainer is to do before the next step."""
 
-    def branch_state(self) -> Any:
-        """What a branch of a trial changes of it and the run must not keep; None: nothing."""
-        return None
-
-    def restore_branch(self, state: Any) -> None:
-        """What `branch_state` returned is so again."""
-
     def close(self) -> None:
         """Training ended or failed."""
 
@@ -100,10 +93,6 @@ class Gauges(StepHook):
 
     def announced(self) -> tuple[MetricSpec, ...]:
         return self._gauges.announced()
-
-    def forget(self) -> None:
-        """Something else than a step has moved the weights."""
-        self._gauges.forget()
 
     def before_update(self) -> Mapping[str, torch.Tensor]:
         return self._gauges.before_step()
@@ -133,15 +122,13 @@ class StepRate(StepHook):
 class CommitteeScores(StepHook):
     """Metrics of a reward committee. Of a step that no one scored only those are true that come before the loss."""
 
-    def __init__(
-        self, trainer: Trainer, committee: Committee, hold: Callable[[str], object], playing: Callable[[], bool]
-    ) -> None:
-        """`hold` holds the run, for a reason; `playing`: whether a trial's branch plays."""
+    def __init__(self, trainer: Trainer, committee: Committee, hold: Callable[[str], object]) -> None:
+        """`hold` holds the run, for a reason."""
         self._committee, self._hold = committee, hold
         ahead = bool(committee.ahead and committee.remote and committee.remote.members)
         if committee.ahead and not ahead:
             log.warning("committee.ahead: 1 has no effect: the committee has no member that would be waited for")
-        self._ahead = GenerationAhead(trainer, committee, playing) if ahead else None
+        self._ahead = GenerationAhead(trainer, committee) if ahead else None
         self._skipping = Skipping(trainer, committee)
 
     def begin(self, ranks: Ranks) -> None:
@@ -151,12 +138,6 @@ class CommitteeScores(StepHook):
 
     def announced(self) -> tuple[MetricSpec, ...]:
         return (*self._committee.announced(), *((STEPS_AHEAD,) if self._ahead else ()))
-
-    def branch_state(self) -> None:
-        self._drop()
-
-    def restore_branch(self, state: Any) -> None:
-        self._drop()
 
     def end_step(self, step: StepEnd) -> None:
         if self._ahead is not None:
@@ -169,13 +150,9 @@ class CommitteeScores(StepHook):
             self._hold(why)
 
     def close(self) -> None:
-        self._drop()
-        self._committee.close()
-
-    def _drop(self) -> None:
-        """What was generated ahead is of another place in the training."""
         if self._ahead is not None:
             self._ahead.drop()
+        self._committee.close()
 
 
 class ChannelMetrics(StepHook):

@@ -110,11 +110,6 @@ class StepMetrics(StepHook):
         if self._trainer.model.training:
             self._read.clear()
 
-    def went_back(self) -> None:
-        """TRL's lists are those of an earlier step, all of which was read."""
-        lists = getattr(self._trainer, "_metrics", {}).get("train", {})
-        self._read = {name: len(values) for name, values in lists.items()}
-
     def before_update(self) -> dict[str, torch.Tensor]:
         """Loss and gradient norm. The loss is the mean over the ranks, as in the trainer's own log."""
         loss = self._ranks.mean_on_device(self._loss) if self._loss is not None else None

@@ -127,18 +127,6 @@ class Snapshots:
         self._keep(left)
         return left
 
-    def mark(self) -> Any:
-        """Which copies there are, for `reset`: a branch of a trial that goes back to one drops others."""
-        return self._first, dict(self._recent), self._left, self._count
-
-    def reset(self, mark: Any) -> None:
-        """The copies of then."""
-        self._first, recent, self._left, self._count = mark
-        self._recent = dict(recent)
-
-    def settle(self) -> None:
-        """The branch that has played is the run."""
-
     def _go_to(self, snapshot: Snapshot) -> Snapshot:
         self._put(snapshot.state)
         self._recent = {n: one for n, one in self._recent.items() if one.tick <= snapshot.tick}

@@ -205,8 +205,6 @@ class Resumable:
     def __init__(self, copies: Snapshots, disk: OnDisk) -> None:
         self.disk = disk
         self._copies = copies
-        self._branching = False
-        self._left: list[tuple[int, str]] = []  # by rollbacks: (tick, why) that the disk has not been told of
 
     def take_if_due(self, tick: int) -> None:
         self._copies.take_if_due(tick)
@@ -220,31 +218,11 @@ class Resumable:
 
     def restore(self, tick: int, now: int) -> Snapshot:
         snapshot = self._copies.restore(tick, now)
-        self._left.append((snapshot.tick, f"the run was rolled back from tick {now} to tick {snapshot.tick}"))
-        if not self._branching:
-            self.settle()
+        try:
+            self.disk.abandon(snapshot.tick, f"the run was rolled back from tick {now} to tick {snapshot.tick}")
+        except OSError as error:
+            log.warning("checkpoints of what was rolled back still count (%s)", error)
         return snapshot
-
-    def mark(self) -> Any:
-        """Which copies and checkpoints there are, for `reset`, from the beginning of a trial to its `settle`."""
-        self._branching = True
-        return self._copies.mark(), list(self._left)
-
-    def reset(self, mark: Any) -> None:
-        """Those of then."""
-        copies, left = mark
-        self._copies.reset(copies)
-        self._left = list(left)
-
-    def settle(self) -> None:
-        """The branch that has played is the run: what its rollbacks left behind does not count any more."""
-        self._branching = False
-        for tick, why in self._left:
-            try:
-                self.disk.abandon(tick, why)
-            except OSError as error:
-                log.warning("checkpoints of what was rolled back still count (%s)", error)
-        self._left = []
 
     def undo(self) -> Snapshot:
         return self._copies.undo()

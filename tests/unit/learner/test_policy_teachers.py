@@ -19,6 +19,7 @@ from tests.unit.learner.test_teacher_strategies import file_limit
 from oven_core.errors import ConfigError, TeacherRefusedError, UnknownNameError
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.messages import RunStarted
+from oven_learner import random_state
 from oven_learner.policies import (
     DiffusionPolicy,
     GaussianTrajectory,
@@ -33,7 +34,6 @@ from oven_learner.policies.gaussian import TrajectoryNetwork
 from oven_learner.policies.policy import as_vectors, repeated
 from oven_learner.teachers import TeacherConfig, memory
 from oven_learner.testing import FakeLink
-from oven_learner.trials import random_state
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 SAVED = ["gaussian", "diffusion"]

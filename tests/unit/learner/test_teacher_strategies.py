@@ -25,11 +25,11 @@ from tests.unit.learner.test_attach_trl import grpo, tokenizer
 from tests.unit.learner.test_teachers import batch, gradient, kl_gradient, poisoned, shuffled, teacher
 
 from oven_core.errors import ConfigError, TeacherRefusedError
+from oven_learner import random_state
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import TeacherConfig, Teachers, memory
 from oven_learner.teachers.memory import Footprint, cheapest_needed, own_bytes
 from oven_learner.testing import FakeLink
-from oven_learner.trials import random_state
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 KEPT: dict[str, dict[str, Any]] = {

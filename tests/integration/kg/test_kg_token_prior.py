@@ -27,9 +27,9 @@ from oven_core.protocol.permissions import kg_inbox
 from oven_core.protocol.rules import Rules
 from oven_core.protocol.token_scores import LIMIT, vocabulary_sha
 from oven_core.security.credentials import Credentials
+from oven_kg.arrays.builder import Builder
+from oven_kg.arrays.folder import open_folder, write
 from oven_kg.checked_graph import load
-from oven_kg.large.builder import Builder
-from oven_kg.large.folder import open_folder, write
 from oven_kg.service.endpoints import Answers, open_large
 from oven_kg.service.process import serving
 from oven_kg.service.token_prior_process import GraphPaths

@@ -1,8 +1,8 @@
 """A directed multigraph as sorted arrays: compressed sparse rows in both directions, names, kinds and a content hash.
 
-`N` nodes, `E` edges, `B` bytes of all names. Nodes are numbered in the order of their names (as UTF-8), so that the
-arrays, and with them the hash, depend on what the graph holds and not on the order in which it was read; a name is
-found by bisection, without an index. Two edges of one relation between the same nodes are one.
+`N` nodes, `E` edges, `B` bytes of all names. Nodes are numbered in the order of their names (as UTF-8). So the arrays
+and their hash do not depend on the order in which the graph was read, and a name is found by bisection, without an
+index. Two edges of one relation between the same nodes are one edge.
 """
 
 from __future__ import annotations
@@ -37,55 +37,54 @@ COLUMNS: Final[Mapping[str, tuple[str, Size]]] = MappingProxyType(
         "kinds": ("<i2", "N"),
     }
 )
-"""Field of `Arrays` → numpy's type of it, and its length. All have one dimension."""
+"""Field of `GraphArrays` → its numpy type and its length. All have one dimension."""
 
-NODES: Final = 2**24
-"""The most nodes of a graph: with 2^15 relations, an edge's two ends and its relation still fit 64 bits, by which they
-are sorted."""
-EDGES: Final = 2**31 - 1
-"""The most edges of a graph: `in_edge` counts them in 32 bits."""
-RELATIONS: Final = 2**15 - 1
-"""The most relations, and the most kinds, of a graph: 16 bits each."""
+MAX_NODES: Final = 2**24
+"""With 2^15 relations, an edge's two ends and its relation fit into the 64 bits by which edges are sorted."""
+MAX_EDGES: Final = 2**31 - 1
+"""`in_edge` numbers the edges with 32 bits."""
+MAX_RELATIONS: Final = 2**15 - 1
+"""Also the limit for kinds; both are numbered with 16 bits."""
 
-SIGNPOST: Final = 32
-"""Of a graph with 500,000 nodes 16,000 names are then read when the first is looked for (7 ms, 1 MB), and a name is
-found in 3 µs in place of 9."""
+SAMPLE_EVERY: Final = 32
+"""Every 32nd name is in a list that bisection searches first. For 500,000 nodes it takes 7 ms and 1 MB when the first
+name is looked up, and reduces a lookup from 9 to 3 µs."""
 
 Row: TypeAlias = tuple[NDArray[np.int32], NDArray[np.int16], NDArray[np.float32]]
-"""The edges out of a node, or into it: their other ends, relations and weights; views, in the order of the ends."""
+"""Views of the edges out of a node, or into it: their other ends, ascending, relations and weights."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Arrays:
-    """A graph that does not change. Its arrays are read-only, and may be mapped from files."""
+class GraphArrays:
+    """An immutable graph. Its arrays are read-only, and may be mapped from files."""
 
     nodes: int
     indptr: NDArray[np.int64]
-    """(N+1,): node i's edges out are `indptr[i]` to `indptr[i+1]`, sorted by (dst, rel)."""
+    """(N+1,): the edges out of node i are `indptr[i]` to `indptr[i+1]`, sorted by (dst, rel)."""
     dst: NDArray[np.int32]
-    """(E,): where an edge ends."""
+    """(E,): the node where an edge ends."""
     rel: NDArray[np.int16]
     """(E,): position in `relations`."""
     weight: NDArray[np.float32]
     """(E,): finite, 0 or more."""
     in_indptr: NDArray[np.int64]
-    """(N+1,): node i's edges in are `in_indptr[i]` to `in_indptr[i+1]`, sorted by (src, rel)."""
+    """(N+1,): the edges into node i are `in_indptr[i]` to `in_indptr[i+1]`, sorted by (src, rel)."""
     in_src: NDArray[np.int32]
     in_rel: NDArray[np.int16]
     in_weight: NDArray[np.float32]
     in_edge: NDArray[np.int32]
     """(E,): position of the same edge in `dst`, `rel` and `weight`."""
     name_bytes: NDArray[np.uint8]
-    """(B,): all names one after another, UTF-8, ascending."""
+    """(B,): all names, concatenated, ascending, in UTF-8."""
     name_offsets: NDArray[np.int64]
-    """(N+1,): node i's name is `name_bytes[name_offsets[i]:name_offsets[i+1]]`."""
+    """(N+1,): the name of node i is `name_bytes[name_offsets[i]:name_offsets[i+1]]`."""
     kinds: NDArray[np.int16]
     """(N,): position in `kind_names`."""
     relations: tuple[str, ...]
     kind_names: tuple[str, ...]
-    """Ascending; "" is the kind of a node of which none was said."""
+    """Ascending; "" for a node without a kind."""
     licence: str
-    """What the graph may be used under, as an SPDX identifier or in words; "" if unsaid."""
+    """The graph's licence, as an SPDX identifier or in words; "" if unknown."""
     sha: str
     """SHA-256 of all of the above (`content_sha`), in hexadecimal."""
 
@@ -94,10 +93,10 @@ class Arrays:
         return len(self.dst)
 
     def __repr__(self) -> str:
-        return f"<Arrays {self.sha[:12]}: {self.nodes} nodes, {self.edges} edges>"
+        return f"<GraphArrays {self.sha[:12]}: {self.nodes} nodes, {self.edges} edges>"
 
     def name(self, node: int) -> str:
-        """Raises IndexError for a number that no node has."""
+        """A node's name. Raises IndexError for a number that no node has."""
         if not 0 <= node < self.nodes:
             raise IndexError(f"no node {node}: there are {self.nodes}")
         return str(self._bytes_of(node), "utf-8")
@@ -106,17 +105,17 @@ class Arrays:
         return [self.name(int(node)) for node in nodes]
 
     def index(self, name: str) -> int:
-        """The node of that name. Raises KeyError if there is none."""
-        at, found = self._bisect(name)
-        if not found:
+        """The number of the node with this name. Raises KeyError if there is none."""
+        position, exists = self._bisect(name)
+        if not exists:
             raise KeyError(name)
-        return at
+        return position
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._bisect(name)[1]
 
     def near(self, name: str, count: int = 3) -> list[str]:
-        """The names that stand where `name` would, for an error about one that is not there."""
+        """The names next to where `name` would be, for an error about a missing node."""
         first = max(0, min(self._bisect(name)[0] - count // 2, self.nodes - count))
         return self.names(range(first, min(first + count, self.nodes)))
 
@@ -128,21 +127,17 @@ class Arrays:
         first, last = self._in_indptr[node], self._in_indptr[node + 1]
         return self.in_src[first:last], self.in_rel[first:last], self.in_weight[first:last]
 
-    def source(self, edge: int) -> int:
-        """The node that the edge at a position of `dst` leaves."""
-        return int(np.searchsorted(self.indptr, edge, side="right")) - 1
-
     @cached_property
     def sources(self) -> NDArray[np.int32]:
-        """(E,): where each edge begins; made when it is first asked for, 4 bytes an edge."""
+        """(E,): the node where each edge begins. Computed at the first access; 4 bytes per edge."""
         return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.indptr))
 
     @property
     def isolated(self) -> int:
-        """How many nodes have no edge at all."""
+        """The number of nodes without an edge."""
         return int(np.count_nonzero(np.diff(self.indptr) + np.diff(self.in_indptr) == 0))
 
-    # A scalar read from a memoryview takes a third of the time of one from an array.
+    # Reading one number from a memoryview takes a third of the time that it takes from an array.
     @cached_property
     def _indptr(self) -> memoryview:
         return self.indptr.data
@@ -156,33 +151,33 @@ class Arrays:
         return self.name_bytes.data, self.name_offsets.data
 
     @cached_property
-    def _signposts(self) -> list[bytes]:
-        """Every SIGNPOST-th name, as what a bisection written in C looks through first."""
-        return [self._bytes_of(node) for node in range(0, self.nodes, SIGNPOST)]
+    def _sampled_names(self) -> list[bytes]:
+        return [self._bytes_of(node) for node in range(0, self.nodes, SAMPLE_EVERY)]
 
     def _bytes_of(self, node: int) -> bytes:
-        held, offsets = self._names
-        return bytes(held[offsets[node] : offsets[node + 1]])
+        name_bytes, offsets = self._names
+        return bytes(name_bytes[offsets[node] : offsets[node + 1]])
 
     def _bisect(self, name: str) -> tuple[int, bool]:
-        wanted = name.encode("utf-8", "surrogatepass")  # a lone surrogate is in no name
-        first = max(0, bisect_right(self._signposts, wanted) - 1) * SIGNPOST
-        after = min(first + SIGNPOST, self.nodes)
-        at = first + bisect_left(range(first, after), wanted, key=self._bytes_of)
-        return at, at < self.nodes and self._bytes_of(at) == wanted
+        """The position at which the name is, or would be inserted, and whether it is there."""
+        encoded = name.encode("utf-8", "surrogatepass")  # no node's name has a lone surrogate
+        first = max(0, bisect_right(self._sampled_names, encoded) - 1) * SAMPLE_EVERY
+        end = min(first + SAMPLE_EVERY, self.nodes)
+        position = first + bisect_left(range(first, end), encoded, key=self._bytes_of)
+        return position, position < self.nodes and self._bytes_of(position) == encoded
 
 
 def row_positions(indptr: NDArray[np.int64], nodes: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the edges of several nodes are, one node's after another's, and how many each has."""
-    first, after = indptr.take(nodes), indptr.take(nodes + 1)
-    counts = after - first
-    positions = (after - counts.cumsum()).repeat(counts)
+    """The positions of all edges of some nodes, node by node, and each node's number of edges."""
+    first, end = indptr.take(nodes), indptr.take(nodes + 1)
+    counts = end - first
+    positions = (end - counts.cumsum()).repeat(counts)
     positions += np.arange(len(positions))
     return positions, counts
 
 
-def size(column: str, nodes: int, edges: int, name_bytes: int) -> int:
-    """How many elements a column has."""
+def column_length(column: str, nodes: int, edges: int, name_bytes: int) -> int:
+    """The number of elements of a column."""
     return {"N": nodes, "N+1": nodes + 1, "E": edges, "B": name_bytes}[COLUMNS[column][1]]
 
 

@@ -63,7 +63,7 @@ def scores_of_sources(files: Sequence[Path], texts: Sequence[str]) -> GraphScore
 def scores_of_folder(folder: Path, texts: Sequence[str]) -> GraphScores:
     """Of a large graph, as the prior service with `--set kg=FOLDER` answers. Raises ConfigError for a folder that is
     not one, and where no token of the vocabulary is in the graph's names."""
-    from oven_kg.large.folder import open_folder
+    from oven_kg.arrays.folder import open_folder
 
     arrays = open_folder(folder)
     ask = answers(large=folder)

@@ -107,7 +107,7 @@ def lint_graph(file: File = None) -> int:
     Example: oven-controller kg lint my_graph.yaml
     """
     if file and not is_yaml(file):
-        from oven_kg.large.faults import faults as large_faults
+        from oven_kg.arrays.inspection import faults as large_faults
 
         arrays = large_graph(file)
         return _faults(large_faults(arrays), arrays.nodes, arrays.edges)

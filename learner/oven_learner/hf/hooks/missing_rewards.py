@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.hf.step_hooks import StepEnd, StepHook
+from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 
 UNSCORED = MetricSpec(name="rewards/unscored", better="down", unit="completions without any reward (None or NaN)")
 INFINITE = MetricSpec(

@@ -22,10 +22,10 @@ from oven_core.errors import ConfigError, reason
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
+from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.hf.prompts.admission import Admission, key_of, text_of
 from oven_learner.hf.prompts.authored import SHARE
 from oven_learner.hf.prompts.source import PromptSource
-from oven_learner.hf.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_runs.home.authored_prompts import CHARACTERS, AuthoredPrompt, Batch, Topic, read_prompts, write_topics

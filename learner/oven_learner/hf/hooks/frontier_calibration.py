@@ -17,7 +17,7 @@ from oven_core.errors import ConfigError, OvenError, reason
 from oven_core.files import write_atomic
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.frontier.policy_reading import PolicyReading, Reading
-from oven_learner.hf.step_hooks import StepEnd, StepHook
+from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_runs.home import probe_set
 from oven_runs.settings.committee_settings import FrontierSettings

@@ -1,8 +1,9 @@
-"""Lets a trainer run as many epochs as rollbacks in place make it need: the data continues while the step goes back."""
+"""How long an attached trainer trains: its budget of steps, and the epochs that rollbacks make it need."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +48,32 @@ class EpochExtension:
     def _step(self) -> int:
         file = self.resumed / TRAINER_STATE_NAME if self.resumed is not None else None
         return TrainerState.load_from_json(str(file)).global_step if file is not None and file.is_file() else 0
+
+
+@dataclass(slots=True)
+class StepBudget:
+    """The gradient steps of one training, and how many it may make."""
+
+    limit: int | None
+    """None: no end by steps."""
+    charge_rollbacks: bool
+    """Whether steps that rollbacks threw away count."""
+    trained_before: int
+    """Gradient steps before this training."""
+    step_before: int
+    trained: int = 0
+    """Gradient steps of this training, those that rollbacks threw away included."""
+
+    @property
+    def total(self) -> int:
+        """Gradient steps of the run so far."""
+        return self.trained_before + self.trained
+
+    def spent(self, step: int) -> bool:
+        """Whether `step` is the last. Rollbacks cost no steps at the end, unless they are charged."""
+        steps = self.trained if self.charge_rollbacks else step
+        return self.limit is not None and steps >= self.limit
+
+    def thrown_away(self, step: int) -> int:
+        """Gradient steps of this training that its rollbacks in place threw away."""
+        return self.trained - (step - self.step_before)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from transformers import Trainer
 
 from oven_core.protocol.messages import MetricSpec
+from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.hf.knobs.mixture import Mixture
-from oven_learner.hf.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 
 REPEATED = MetricSpec(name="data/repeated", unit="share of the step's rows that were read before")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.hf.step_hooks import StepEnd, StepHook
+from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_learner.teachers import Teachers
 from oven_learner.teachers.registry import teaching

@@ -16,7 +16,7 @@ from typing import Any
 from oven_learner.client.client import OvenClient
 from oven_learner.completions.sample import MemberVerdict, Sample
 from oven_learner.completions.sampling import Sampling
-from oven_learner.hf.step_hooks import StepEnd, StepHook
+from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.group import Evidence

@@ -10,8 +10,8 @@ from transformers import TrainerControl
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured, means
-from oven_learner.hf.step_hooks import StepEnd, StepHook
-from oven_learner.hf.step_metrics import StepMetrics
+from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
+from oven_learner.hf.hooks.step_metrics import StepMetrics
 from oven_learner.random_state import undisturbed
 from oven_learner.ranks import Ranks
 

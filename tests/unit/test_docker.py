@@ -21,6 +21,8 @@ from oven_core.protocol.permissions import Role
 from oven_runs.settings.layers import ENVIRONMENT
 from oven_runs.settings.model import Settings, dotted_names
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()

@@ -17,7 +17,6 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from oven_core import plugins
 from oven_core.bus import streams
 from oven_core.protocol import (
     codec,
@@ -39,7 +38,7 @@ from oven_runs.settings.environment import VARIABLES
 from oven_runs.settings.language_models import ModelSettings
 from oven_runs.settings.model import Settings
 from oven_runs.settings.notifications import RecipientSettings
-from oven_runs.traces.formats.trace_format import named
+from oven_runs.traces.formats.table import FORMATS, format_named
 
 PAGES = ("architecture.md", "protocol.md", "protocol/messages.md", "deciding.md", "settings.md", "traces.md")
 ROOT = Path(__file__).parents[1]
@@ -72,10 +71,10 @@ PARTS = (
 def trace_formats() -> str:
     """What each format of traces is, keeps aside, and loses."""
     rows = []
-    for name in plugins.points("traces"):
-        one = named(name)
+    for name in FORMATS:
+        one = format_named(name)
         losses = "; ".join(f"{what}: {why}" for what, why in one.loses.items())
-        rows.append(f"| `{name}` | {one.about} | {', '.join(one.aside) or '–'} | {losses or 'nothing'} |")
+        rows.append(f"| `{name}` | {one.about} | {', '.join(one.free_field) or '–'} | {losses or 'nothing'} |")
     return "\n".join(
         ["| format | what it is | in its free field, whole or in part | lost |", "|---|---|---|---|", *rows]
     )

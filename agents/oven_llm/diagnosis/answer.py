@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from oven_core.errors import OvenError
 from oven_core.protocol.messages import ActuatorSpec, Value
 from oven_core.terminal_text import clean
-from oven_llm.supervisor.diagnosis.log_context import LogContext
+from oven_llm.diagnosis.log_context import LogContext
 
 NONE: Final = "none"
 """The cause of a run that is well."""

@@ -28,8 +28,8 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.operator_messages import OperatorCommand
+from oven_llm.diagnosis.detectors import Alarm, alarms
 from oven_llm.judges.sanitize import visible
-from oven_llm.supervisor.diagnosis.detectors import Alarm, alarms
 
 TEXT: Final = 300
 """Characters of a text that are kept: a rationale's figures are in its first sentence."""

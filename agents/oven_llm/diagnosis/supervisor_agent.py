@@ -22,15 +22,14 @@ from oven_core.errors import ConfigError
 from oven_core.mesh.actuator_values import show
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import RunStarted, Value, Vote
+from oven_llm.diagnosis.answer import NONE, Diagnosis, RevertIf
+from oven_llm.diagnosis.detectors import Alarm, alarms
+from oven_llm.diagnosis.diagnosing import Found, votable
+from oven_llm.diagnosis.enquirer import Enquirer
+from oven_llm.diagnosis.log_context import shown_settings
+from oven_llm.diagnosis.transcripts import Asked, Kept, Transcripts, recalled
 from oven_llm.language_models.desk import Desk, counted
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.supervisor.diagnosis.answer import NONE, Diagnosis, RevertIf
-from oven_llm.supervisor.diagnosis.detectors import Alarm, alarms
-from oven_llm.supervisor.diagnosis.diagnosing import Found, votable
-from oven_llm.supervisor.diagnosis.enquirer import Enquirer
-from oven_llm.supervisor.diagnosis.log_context import shown_settings
-from oven_llm.supervisor.diagnosis.recall import recalled
-from oven_llm.supervisor.diagnosis.transcripts import Asked, Kept, Transcripts
 from oven_runs.settings.language_models import SupervisorSettings
 
 log = logging.getLogger("oven.agent")

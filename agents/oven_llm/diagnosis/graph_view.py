@@ -16,10 +16,10 @@ from oven_agents.sdk.alternative_plans import phase
 from oven_core.protocol.graph_requests import DiagnoseRequest, Symptom
 from oven_core.protocol.graph_requests import Diagnosis as GraphDiagnosis
 from oven_core.protocol.messages import RunStarted
-from oven_llm.supervisor.diagnosis.answer import NONE, Diagnosis, evidence
-from oven_llm.supervisor.diagnosis.detectors import LARGEST, TOGETHER, Alarm
-from oven_llm.supervisor.diagnosis.gauges import GAUGES
-from oven_llm.supervisor.diagnosis.log_context import LogContext
+from oven_llm.diagnosis.answer import NONE, Diagnosis, evidence
+from oven_llm.diagnosis.detectors import LARGEST, TOGETHER, Alarm
+from oven_llm.diagnosis.gauges import GAUGES
+from oven_llm.diagnosis.log_context import LogContext
 
 Asking = Generator[tuple[str, bytes], bytes | None, "GraphView"]
 REMEDIES: Final = 8

@@ -6,20 +6,72 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from oven_agents.runtime.companion import Surroundings
 from oven_core.errors import BusError, ConfigError, OvenError
 from oven_core.protocol.events import Event
+from oven_llm.diagnosis.diagnosing import Found, diagnose
+from oven_llm.diagnosis.graph_view import GraphView, viewing
+from oven_llm.diagnosis.log_context import LogContext, shown_settings
+from oven_llm.diagnosis.transcripts import FOLDER, Asked, Question, Transcripts
 from oven_llm.language_models.desk import Desk, counted
+from oven_llm.providers.budget import Budget
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.supervisor.caps import Caps
-from oven_llm.supervisor.diagnosis.diagnosing import Found, diagnose
-from oven_llm.supervisor.diagnosis.graph_view import GraphView, viewing
-from oven_llm.supervisor.diagnosis.log_context import LogContext, shown_settings
-from oven_llm.supervisor.diagnosis.run_models import ConfiguredModels
-from oven_llm.supervisor.diagnosis.transcripts import Asked, Question, Transcripts
+from oven_llm.supervisor.models import ModelHandler, ProviderHandler
+from oven_runs.settings.judge_providers import catalogue, endpoint_of, key_of
 from oven_runs.settings.language_models import SupervisorSettings
+
+SPEND: Final = "spend.sqlite"
+"""In the folder of the run's diagnoses: what was spent, so that a resumed run counts on from there."""
+
+
+class ConfiguredModels:
+    """Raises ConfigError for a provider that there is not, and without a model's key."""
+
+    def __init__(self, around: Surroundings, settings: SupervisorSettings) -> None:
+        assert settings.model is not None
+        self._around, self._settings = around, settings
+        self._wanted = {"supervisor.model": settings.model}
+        if settings.worker is not None:
+            self._wanted["supervisor.worker"] = settings.worker
+        known = catalogue(around.providers_file)
+        for at, model in self._wanted.items():
+            key_of(at, endpoint_of(around.name, model, known, at), at=at)
+        self._budget: Budget | None = None
+        self._handlers: list[ModelHandler] = []
+
+    def connected(self) -> tuple[ModelHandler, ModelHandler]:
+        """The supervisor and its worker. Importing their SDKs takes a second or two, the first time. Raises ConfigError
+        where an SDK is not installed, or the budget caps US dollars and a price is not known."""
+        if not self._handlers:
+            settings, folder = self._settings, Path(self._around.folder) / FOLDER
+            self._budget = Budget(settings.usd, settings.tokens, path=folder / SPEND, called="supervisor")
+            self._handlers = [
+                ProviderHandler.connected(
+                    model,
+                    self._around.providers_file,
+                    at,
+                    budget=self._budget,
+                    account=at.rpartition(".")[2],
+                    timeout_s=settings.seconds,
+                )
+                for at, model in self._wanted.items()
+            ]
+        return self._handlers[0], self._handlers[-1]
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Of the run so far; None where a price is not known."""
+        return self._budget.cost_usd if self._budget is not None else 0.0
+
+    def close(self) -> None:
+        """The budget stays open: calls that were left behind book what they come to."""
+        for handler in self._handlers:
+            handler.close()
+
 
 log = logging.getLogger("oven.agent")
 

@@ -18,12 +18,12 @@ from oven_core.mesh.actuator_values import show
 from oven_core.plugged_command import PluggedCommand
 from oven_core.protocol.messages import Observation
 from oven_core.terminal_text import say, wrapped
+from oven_llm.diagnosis.answer import Diagnosis
+from oven_llm.diagnosis.diagnosing import MAX_ITERATIONS, Found, diagnose
+from oven_llm.diagnosis.graph_view import GraphView, by_detectors, view
+from oven_llm.diagnosis.log_context import LogContext, shown_settings
 from oven_llm.supervisor.caps import Caps
 from oven_llm.supervisor.configured_models import configured_model
-from oven_llm.supervisor.diagnosis.answer import Diagnosis
-from oven_llm.supervisor.diagnosis.diagnosing import MAX_ITERATIONS, Found, diagnose
-from oven_llm.supervisor.diagnosis.graph_view import GraphView, by_detectors, view
-from oven_llm.supervisor.diagnosis.log_context import LogContext, shown_settings
 from oven_llm.supervisor.log import Role
 from oven_llm.supervisor.models import MAX_TOKENS, ModelHandler
 

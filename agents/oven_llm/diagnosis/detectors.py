@@ -15,8 +15,8 @@ from typing import Any, Final, Literal
 
 from oven_agents.stats.robust_statistics import noise
 from oven_core.protocol.messages import MetricSpec
-from oven_llm.supervisor.diagnosis.change_points import Change, cusum, page_hinkley
-from oven_llm.supervisor.diagnosis.gauges import FAST, JUDGES, LEVELS, Gauge, gauges_of
+from oven_llm.diagnosis.change_points import Change, cusum, page_hinkley
+from oven_llm.diagnosis.gauges import FAST, JUDGES, LEVELS, Gauge, gauges_of
 
 Series = tuple[Sequence[int], Sequence[float]]
 """Ticks and readings of one metric, oldest first; what was not measured is left out, what is not finite is not."""

@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 def say_what_is_missing(access: RunAccess) -> None:
     """On stderr, and ends the command with exit code 3, where a run that is down lacks messages of its learner."""
-    from oven_runs.access.warning import warn
+    from oven_runs.access.run_access import warn
 
     if missing := access.missing():
         warn(missing)

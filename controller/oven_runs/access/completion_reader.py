@@ -15,9 +15,8 @@ from oven_core.protocol.completion_messages import CompletionsBatch, Completions
 from oven_core.protocol.names import Subjects
 from oven_core.security.credentials import Credentials
 from oven_runs.access.log_sources import connected
-from oven_runs.access.run_access import RunAccess
+from oven_runs.access.run_access import RunAccess, warn
 from oven_runs.access.run_finder import local_folder
-from oven_runs.access.warning import warn
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.server.embedded import EmbeddedServer
 

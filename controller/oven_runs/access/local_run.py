@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from oven_core.protocol.events import Event
 from oven_core.protocol.permissions import Role
 from oven_core.security.signing import Keyring, load_keys
-from oven_runs.access.run_access import RunAccess
-from oven_runs.access.warning import warn
+from oven_runs.access.run_access import RunAccess, warn
 from oven_runs.home.run_folder import RunFolder, RunInfo
 
 if TYPE_CHECKING:  # imported where it is used: see run_access

@@ -11,7 +11,7 @@ from oven_core.protocol.messages import Observation
 from oven_core.security.signing import Keyring
 from oven_runs.access import log_recovery
 from oven_runs.access.log_sources import batches, connected, exported, stored
-from oven_runs.access.warning import warn
+from oven_runs.access.run_access import warn
 from oven_runs.home.run_folder import RunFolder
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -19,11 +20,17 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_core.protocol.permissions import Role
 from oven_core.security.signing import Keyring
-from oven_runs.access.warning import warn
+from oven_core.terminal_text import clean
 from oven_runs.home.run_folder import RunInfo
 
 if TYPE_CHECKING:  # it takes as long to import as all the rest, and the monitor paints first
     from oven_core.bus.connection import Bus
+
+
+def warn(line: str) -> None:
+    """On stderr, no matter who reads the log."""
+    print(f"warning: {clean(line)}", file=sys.stderr, flush=True)
+
 
 AGAIN_S: Final = 0.25
 """Between two attempts to connect, in seconds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_runs.operator.receipt_wait import BOUNDARIES, LEAST_S, SETTLE_S, STEPS_LONG, STILL_S, ReceiptWait
+from oven_runs.operator.operator_client import BOUNDARIES, LEAST_S, SETTLE_S, STEPS_LONG, STILL_S, ReceiptWait
 
 
 def test_a_long_step_is_waited_for_and_two_of_them_are_enough() -> None:

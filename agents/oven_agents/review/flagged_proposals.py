@@ -82,7 +82,7 @@ class Flag:
 
     @property
     def verdict(self) -> str:
-        """Of its first proposals: adopted, tried, advised, withheld, rejected; where several differ, all of them."""
+        """Of its first proposals: adopted, advised, rejected; where several differ, all of them."""
         found = dict.fromkeys(said.decision.verdict if said.decision else "not counted" for said in self.words[0])
         return " and ".join(found)
 

@@ -64,7 +64,7 @@ class Session:
         self._knobs: dict[str, Knob] = {}
         self._receipts: list[Receipt] = []
         self._ballots: dict[str, BallotOpened] = {}
-        self._in_flight: dict[str, Decision] = {}  # by actuator: adopted or on trial, without a receipt
+        self._in_flight: dict[str, Decision] = {}  # by actuator: adopted, without a receipt
         self._answered: set[str] = set()  # decisions with a receipt
         self._changed: dict[str, Decision] = {}  # by actuator: the newest that began a cool-down
         self._turned_down: dict[str, Decision] = {}  # by actuator: the newest that left a proposal of its own undone
@@ -142,9 +142,9 @@ class Session:
         own = self._cast.pop(actuator, None) is not None
         if (ballot := self._ballots.get(actuator)) is not None and ballot.id == decision.ballot:
             del self._ballots[actuator]
-        if decision.verdict in ("adopted", "tried") and decision.id not in self._answered:
+        if decision.verdict == "adopted" and decision.id not in self._answered:
             self._in_flight[actuator] = decision
-        if decision.verdict in ("adopted", "tried", "withheld"):
+        if decision.verdict == "adopted":
             self._changed[actuator] = decision
         elif own or any(line.agent == self.name and line.stance == "propose" for line in decision.tally):
             self._turned_down[actuator] = decision
@@ -198,7 +198,7 @@ class Session:
 
     @property
     def in_flight(self) -> list[str]:
-        """Changes adopted or on trial, without a receipt and not lapsed, spelt like "optimizer.lr_scale:down"."""
+        """Changes adopted, without a receipt and not lapsed, spelt like "optimizer.lr_scale:down"."""
         tick = self._observations[-1].tick if self._observations else 0
         flying = (decision for decision in self._in_flight.values() if tick <= decision.expires_at_tick)
         return [change(decision.actuator, decision.before, decision.value) for decision in flying]

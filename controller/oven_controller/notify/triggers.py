@@ -137,7 +137,7 @@ class Triggers:
             self._last_message, self._reported_quiet = event.time, False
 
     def _decision(self, body: Decision) -> list[Notice]:
-        if body.verdict in ("adopted", "tried"):
+        if body.verdict == "adopted":
             self._adopted[body.id] = body
             if len(self._adopted) > DECISIONS:
                 del self._adopted[next(iter(self._adopted))]

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
 from oven_core.bus.connection import Bus
 from oven_core.errors import ConfigError
+from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
 from oven_core.protocol.history_requests import HistoryBatch, HistoryRequest
 from oven_core.protocol.messages import Observation
@@ -43,7 +44,7 @@ class LogFile:
     """The run's log.jsonl, read line by line. Iterate over it once.
 
     Raises ConfigError for a line that is not an event, is not the next event, or belongs to another run. The message
-    says which lines can still be read.
+    says which lines can still be read. Also raises ConfigError if the log needs something that this version removed.
     """
 
     def __init__(
@@ -95,6 +96,8 @@ class LogFile:
             problem = f"{event.seq - self.seq - 1} events between them are missing"
             problem = problem if event.seq > self.seq else "it is a duplicate, or out of order"
             raise self._error(f"event {event.seq} follows event {self.seq}; {problem}")
+        if isinstance(event.body, Malformed) and event.body.fault == "removed":
+            raise ConfigError(event.body.reason)
         if isinstance(event.body, Observation):
             self._tick = event.body.tick
         return event

@@ -233,18 +233,16 @@ SCRIPTS = st.dictionaries(st.integers(1, 25), PROPOSALS, max_size=6)
     scripts=st.lists(SCRIPTS, min_size=1, max_size=4),
     losses=st.lists(st.floats(allow_nan=True), min_size=25, max_size=25),
     lockstep=st.booleans(),
-    share=st.sampled_from((0.0, 0.5)),
     data=st.data(),
 )
 def test_the_log_replays_and_no_order_of_participants_matters(
     scripts: list[dict[int, tuple[str, float, float]]],
     losses: list[float],
     lockstep: bool,
-    share: float,
     data: st.DataObject,
 ) -> None:
     def lines(order: Sequence[int]) -> list[str]:
-        learner = Learner([Scripted(f"agent-{n}", scripts[n]) for n in order], control_share=share)
+        learner = Learner([Scripted(f"agent-{n}", scripts[n]) for n in order])
         learner.start(lockstep)
         for loss in losses:
             learner.step(loss=loss)

@@ -10,9 +10,10 @@ COMMIT: Final = "bd5379d1453e678330abff41fc609c67028186e7"
 """The commit that the tag names, for clones without tags."""
 
 REMOVED: Final[Mapping[str, frozenset[str]]] = {
-    "bench": frozenset({"loop-trials", "short-horizon", "trials"}),
+    "bench": frozenset({"loop-trials", "questions", "short-horizon", "trials"}),
     "command of kg": frozenset({"learn"}),
     "command of supervise": frozenset({"analyze", "ask", "data", "grid"}),
+    "command of traces": frozenset({"ab"}),
     "format of graphs": frozenset({"causenet", "gexf", "graphrag", "neo4j-csv", "neo4j-jsonl", "nquads", "trig"}),
     "setting": frozenset(
         {

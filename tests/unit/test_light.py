@@ -41,11 +41,18 @@ HEAVY = (
         "oven_recipes.distillation.recipe, oven_recipes.pretrain.recipe",
         "oven_recipes.grpo.settings as grpo; grpo.parse_start('tuned', 1)",
         "oven_learner.rewards, oven_recipes.grpo.rewards, oven_bench.judging.faulty_members",
-        "oven_kg.service.process, oven_kg.cli.graph_commands",
+        "oven_kg.service.process, oven_controller.cli.kg_graph",
     ],
 )
 def test_importing_it_pulls_in_nothing_heavy(modules: str) -> None:
     code = f"import sys, {modules}; print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_importing_networkx_imports_none_of_our_modules() -> None:
+    """networkx imports the entry points that packages add to it; we add none."""
+    code = "import sys, networkx; print([name for name in sys.modules if name.startswith('oven')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
 

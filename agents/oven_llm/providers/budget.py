@@ -75,7 +75,7 @@ class Budget:
 
         Raises ModelFailure `budget` if a cap is used up, or if the ledger cannot be written and something is capped.
         """
-        spend = _spend([most], 0, model)
+        spend = _spend([most], 1, model)  # unanswered until it is booked
         while True:
             try:
                 hold = self._spend.hold(account, spend)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,17 +17,14 @@ from oven_llm.providers.failures import HOPELESS, ModelFailure
 from oven_llm.providers.usage import Usage
 from oven_llm.sandbox.limits import Limits
 from oven_llm.supervisor import prompts
-from oven_llm.supervisor.call_threads import CallThreads
 from oven_llm.supervisor.caps import Cap, CapReachedError, Caps, Meter, unpriced
-from oven_llm.supervisor.log import Role, RunLogger
+from oven_llm.supervisor.log import RecordedCalls, RunLogger
 from oven_llm.supervisor.loop import MAX_ITERATIONS, Message, Outcome, conversation
 from oven_llm.supervisor.loop import Ended as LoopEnded
-from oven_llm.supervisor.model_calls import ModelCalls, StoppedError
+from oven_llm.supervisor.model_calls import CallThreads, ModelCalls, StoppedError
 from oven_llm.supervisor.models import ModelHandler
-from oven_llm.supervisor.primitives import Primitives, check_primitives, described
-from oven_llm.supervisor.recorded_calls import RecordedCalls
 from oven_llm.supervisor.repl import OUTPUT_LIMIT, Context, Execution, Repl, Turn
-from oven_llm.supervisor.worker_functions import WorkerFunctions
+from oven_llm.supervisor.worker_functions import Primitives, WorkerFunctions, check_primitives, described
 
 Ended = LoopEnded | Cap | Literal["failed"]
 """Besides how the loop ends: a cap was reached before FINAL, or the supervisor could not be asked."""
@@ -38,6 +35,18 @@ CONCURRENCY: Final = 16
 """Worker calls at a time."""
 LIMITS: Final = Limits(output_bytes=4_000_000)
 """Of a block: logs have its output whole, up to this; what is above is counted."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One program that the supervisor wrote, and its outcome."""
+
+    turn: int
+    code: str
+    output: str
+    """Standard output and errors."""
+    ended: str
+    """How the program ended, as in `Block.ended`."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +74,13 @@ class RunResult:
     """Calls that were answered, of both."""
     unmetered: int = 0
     """Of those: calls that did not say what they used."""
+    steps: tuple[Step, ...] = ()
+    """The programs in their order."""
 
     @property
     def answered(self) -> bool:
         """Whether the supervisor gave an answer, by itself or when it was asked for it at the end."""
         return self.ended in ("final", "forced")
-
-    def failed_kinds(self, role: Role) -> set[str]:
-        """Kinds of the role's calls that failed."""
-        return {name.removeprefix(f"{role} ") for name in self.failures if name.startswith(f"{role} ")}
 
 
 def run(
@@ -90,7 +97,6 @@ def run(
     caps: Caps | None = None,
     prompt: str = "",
     resume: bool = False,
-    again: Collection[str] = (),
     concurrency: int = CONCURRENCY,
     limits: Limits | None = None,
     backend: str | None = None,
@@ -99,20 +105,17 @@ def run(
 
     `log_dir` gets supervisor.jsonl, worker.jsonl and repl.jsonl. With `resume` it may hold an interrupted run of the
     same question: its programs run again, and a call that its log has an answer to is not made again. Calls of the
-    worker that failed are repeated as the supervisor was told of them; those of the kinds `again` are made again, and
-    the supervisor continues from what they bring. `output_limit`:
-    characters of a block's output that the supervisor is shown. `worker_ctx_k`: thousands of tokens of the worker's
-    window, as the supervisor is told. `primitives` are called in this process, with its rights. `prompt` is appended to
-    the system prompt. `concurrency`: worker calls at a time. `limits` and `backend` are the sandbox's.
+    worker that failed are repeated as the supervisor was told of them. `output_limit`: characters of a block's output
+    that the supervisor is shown. `worker_ctx_k`: thousands of tokens of the worker's window, as the supervisor is told.
+    `primitives` are called in this process, with its rights. `prompt` is appended to the system prompt.
+    `concurrency`: worker calls at a time. `limits` and `backend` are the sandbox's.
 
     Raises ConfigError for arguments that do not fit, a context that is empty or too large, and where there is no
     sandbox; ProcessError where it does not start; OSError where the log cannot be written. What models do wrong is in
     the result.
     """
     asked = _Asked(query, supervisor, worker, max_iterations, worker_ctx_k, caps or Caps(), concurrency)
-    return asked.play(
-        context, primitives or {}, log_dir, output_limit, prompt, resume, again, limits or LIMITS, backend
-    )
+    return asked.play(context, primitives or {}, log_dir, output_limit, prompt, resume, limits or LIMITS, backend)
 
 
 async def arun(
@@ -129,7 +132,6 @@ async def arun(
     caps: Caps | None = None,
     prompt: str = "",
     resume: bool = False,
-    again: Collection[str] = (),
     concurrency: int = CONCURRENCY,
     limits: Limits | None = None,
     backend: str | None = None,
@@ -147,7 +149,6 @@ async def arun(
             output_limit,
             prompt,
             resume,
-            again,
             limits or LIMITS,
             backend,
         )
@@ -205,7 +206,6 @@ class _Asked:
         output_limit: int,
         prompt: str,
         resume: bool,
-        again: Collection[str],
         limits: Limits,
         backend: str | None,
     ) -> RunResult:
@@ -218,7 +218,7 @@ class _Asked:
         secrets = [secret for model in self._models for secret in model.secrets]
         with contextlib.ExitStack() as exits:
             logger = exits.enter_context(RunLogger(log_dir, secrets=secrets, resume=resume))
-            recorded = RecordedCalls(Path(log_dir) if log_dir is not None and resume else None, again)
+            recorded = RecordedCalls(Path(log_dir) if log_dir is not None and resume else None)
             common = self._meter, logger, recorded, self._stopped
             asking = ModelCalls("supervisor", self._models[0], *common)
             working = ModelCalls("worker", self._models[1], *common, self._concurrency)
@@ -305,6 +305,7 @@ class _Asked:
             failures=dict(sorted(failures.items())),
             calls=sum(one.calls for one in accounts),
             unmetered=sum(one.unmetered for one in accounts),
+            steps=tuple(turns.steps),
         )
 
 
@@ -314,11 +315,15 @@ class _FailedTurns:
     def __init__(self, repl: Repl) -> None:
         self._repl = repl
         self.played = self.failed = 0
+        self.steps: list[Step] = []
 
     def turn(self, answer: str) -> Turn:
         turn = self._repl.turn(answer)
         self.played += 1
         self.failed += turn.failed
+        for program in turn.executions:
+            block = program.block
+            self.steps.append(Step(self.played, program.code, block.stdout + block.stderr, block.ended))
         return turn
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from typer import Option
 
-import oven_llm.supervisor.diagnosis as diagnosis
+import oven_llm.diagnosis as diagnosis
 from oven_bench.bench_command import Bench, Jobs, Json, ResultsFile, one_of, print_object, print_table, seed_list
 from oven_bench.diagnosis import planted_causes as planted
 from oven_bench.diagnosis import scripted_supervisor

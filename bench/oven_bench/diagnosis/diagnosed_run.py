@@ -12,10 +12,10 @@ from oven_bench.diagnosis.planted_run import planted
 from oven_bench.diagnosis.scripted_supervisor import script
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_kg.service.endpoints import answers
-from oven_llm.supervisor.diagnosis.answer import NONE, Diagnosis
-from oven_llm.supervisor.diagnosis.diagnosing import Found, diagnose
-from oven_llm.supervisor.diagnosis.graph_view import GraphView, by_detectors, view
-from oven_llm.supervisor.diagnosis.log_context import LogContext, context_of
+from oven_llm.diagnosis.answer import NONE, Diagnosis
+from oven_llm.diagnosis.diagnosing import Found, diagnose
+from oven_llm.diagnosis.graph_view import GraphView, by_detectors, view
+from oven_llm.diagnosis.log_context import LogContext, context_of
 from oven_llm.supervisor.models import OpenAIHandler
 
 MODEL: Final = "scripted"

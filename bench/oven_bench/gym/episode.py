@@ -10,7 +10,7 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from oven_bench.gym.arm import Arm, KeepingBest, Reporting, Trying
+from oven_bench.gym.arm import Arm, KeepingBest, Reporting
 from oven_bench.gym.episode_schedule import HORIZON, end, max_steps
 from oven_bench.gym.fault import Fault, Trainee
 from oven_bench.gym.intervention_counter import InterventionCounter
@@ -18,7 +18,6 @@ from oven_bench.gym.shared_prefix import Record
 from oven_bench.gym.task_table import Kind
 from oven_core.errors import OvenError
 from oven_core.mesh.state import held_out
-from oven_core.protocol.messages import MetricSpec
 from oven_core.protocol.rules import Rules
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.client import OvenClient
@@ -73,52 +72,11 @@ class Training:
         self.step, state = kept
         self._trainee.restore(state)
 
-    def branch_state(self) -> tuple[int, Mapping[str, Any]]:
-        self.interfere()
-        return self.step, self._trainee.branch_state()
-
-    def restore_branch(self, kept: tuple[int, Mapping[str, Any]]) -> None:
-        self.step, state = kept
-        self._trainee.restore_branch(state)
-
     def loss(self) -> float:
         if self._record and self.steps in self._record.losses:
             return self._record.losses[self.steps]
         self.interfere()
         return self._trainee.quality()
-
-
-class Branches:
-    """An episode's training as a trial takes it back: what a trainee reads follows from its state, so nothing has to be
-    recorded. The gradient steps of branches count as those of the episode do."""
-
-    by_clock = by_steps = False
-    lagging: frozenset[str] = frozenset()
-
-    def __init__(self, training: Training, trainee: Trainee) -> None:
-        reading = held_out(trainee.metrics)
-        assert reading is not None  # every trainee announces one
-        self._reading = reading
-        self._training, self._trainee = training, trainee
-
-    @property
-    def reading(self) -> MetricSpec:
-        return self._reading
-
-    def problem(self) -> str:
-        return ""
-
-    def take(self) -> object:
-        return self._training.branch_state()
-
-    def restore(self, state: Any) -> None:
-        self._training.restore_branch(state)
-
-    def examples(self) -> list[float]:
-        return self._trainee.examples()
-
-    def finish(self) -> None:
-        pass
 
 
 def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None, horizon: int = HORIZON) -> Ended:
@@ -143,7 +101,6 @@ def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None, h
         charge_rollbacks=True,
         rules=RULES,
         snapshots=Snapshots(training.take, training.restore, credit=math.inf),
-        trials=Branches(training, trainee) if isinstance(arm, Trying) and arm.tries else None,
         best=best,
     )
     client.start()
@@ -155,7 +112,6 @@ def run(trainee: Trainee, case: Fault, arm: Arm, record: Record | None = None, h
         client.poll()
         if tap.failure is not None:
             raise tap.failure
-    client.end_trial("the episode ends")
     client.finish()
     loss = training.loss()
     client.close("stopped" if client.stopping else "completed", detail=client.stopping)

@@ -29,7 +29,7 @@ from typer import Option
 from oven_bench.bench_command import Bench, Json, print_object
 from oven_bench.performance.monitor import RUN, Generator, Meter, logged_run
 from oven_bench.performance.webhook_server import Posted, Reply, WebhookServer
-from oven_controller.notify import cursor, kept_addresses
+from oven_controller.notify import cursor, saved_addresses
 from oven_controller.stack.plan import own_command
 from oven_core.bus.connection import Bus
 from oven_core.errors import ProcessError
@@ -95,7 +95,7 @@ class Events(Generator):
 @contextlib.asynccontextmanager
 async def _notifier(folder: RunFolder, urls: Sequence[str]) -> AsyncIterator[psutil.Process]:
     """The process, once it has read the log."""
-    settings = kept_addresses.keep(folder.path, NotifySettings.model_validate({"to": urls}))
+    settings = saved_addresses.save(folder.path, NotifySettings.model_validate({"to": urls}))
     folder.config.write_text(Settings(notify=settings).model_dump_json())
     cursor.save(folder.path, cursor.Cursor())
     before = cursor.written(folder.path)
@@ -201,7 +201,7 @@ async def outage(home: Home, count: int, outage_s: float) -> dict[str, Any]:
         "read_s": round(read, 1),
         "memory_grown_mb": round(grown / 2**20, 1),
         "cpu_s": round(cpu.user + cpu.system, 2),
-        "cursor_bytes": (folder.path / kept_addresses.FOLDER / cursor.NAME).stat().st_size,
+        "cursor_bytes": (folder.path / saved_addresses.FOLDER / cursor.NAME).stat().st_size,
         "lines_logged": len(said),
         **{f"lost_{name}": count - told[name] for name in servers},
         **{f"attempts_{name}": len(server.posted) for name, server in servers.items()},
@@ -218,19 +218,19 @@ async def _begun(bus: Bus) -> Events:
 
 
 def _kinds(posted: Sequence[Posted]) -> list[str]:
-    return [one.json["notice"]["kind"] for one in posted]
+    return [one.json["kind"] for one in posted]
 
 
 def _told(posted: Sequence[Posted]) -> int:
     """Events that messages which were taken tell of."""
-    return sum(1 + one.json["more"] for one in list(posted) if one.taken)
+    return sum(1 + one.json["merged"] for one in list(posted) if one.taken)
 
 
 def _densest(posted: Sequence[Posted]) -> int:
     """The most requests of one kind that came within a minute (less half a second, for they travel)."""
     times = Counter[str]()
     for one in posted:
-        kind = one.json["notice"]["kind"]
+        kind = one.json["kind"]
         beside = (other for other in posted if kind in _kinds([other]) and 0 <= other.at - one.at < 59.5)
         times[kind] = max(times[kind], sum(1 for _ in beside))
     return max(times.values(), default=0)

@@ -25,9 +25,9 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.names import Subjects
 from oven_kg.service.endpoints import answers
-from oven_llm.supervisor.diagnosis.diagnosing import Found, diagnose
-from oven_llm.supervisor.diagnosis.graph_view import view
-from oven_llm.supervisor.diagnosis.log_context import context_of
+from oven_llm.diagnosis.diagnosing import Found, diagnose
+from oven_llm.diagnosis.graph_view import view
+from oven_llm.diagnosis.log_context import context_of
 
 LR: Final = "optimizer.lr_scale"
 METRICS: Final = ("loss", "grad_norm", "reward", "kl", "entropy", *(f"gauge/{n}" for n in range(21)))

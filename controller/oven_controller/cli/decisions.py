@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from oven_runs.log.explanation import Explanations
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(from_anywhere(decisions))
-
-
+@from_anywhere
 def decisions(
     run: RunName = None,
     run_: SameRun = None,
@@ -43,7 +40,7 @@ def decisions(
         str,
         typer.Option(
             metavar="VERDICT",
-            help="Only these: adopted, rejected, advised, withheld or tried.",
+            help="Only these: adopted, rejected or advised.",
             autocompletion=completion.verdicts,
         ),
     ] = "",

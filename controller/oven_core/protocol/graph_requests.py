@@ -44,15 +44,7 @@ class DiagnoseRequest(Message):
     actuators: tuple[str, ...] = Field(default=(), description="what the run announces")
     metrics: tuple[str, ...] = Field(default=(), description="what the run publishes")
     held_out: bool = Field(default=False, description="the run has a held-out metric")
-    parameters: int = Field(default=0, ge=0, description="of the model; 0: not said. Outcomes count within a decade")
     k: int = Field(default=5, ge=1, le=50, description="remedies wanted")
-    draw: str = Field(
-        default="",
-        max_length=256,
-        exclude_if=is_default,
-        description="seed: remedies are scored by one draw from what is known of each, so that what is less certain is "
-        "tried at times, too; empty: by the mean. The same seed gives the same answer",
-    )
 
 
 class Cause(BaseModel):
@@ -71,7 +63,6 @@ class Remedy(BaseModel):
     )
     score: Real = Field(description="weight of evidence for it, as log-odds within ±2; ranks, and promises nothing")
     unmet: tuple[str, ...] = Field(default=(), description="preconditions that this run does not meet")
-    observations: Real = Field(default=0.0, description="weight of the outcomes that moved the score")
     paths: tuple[EvidencePath, ...] = ()
 
 
@@ -80,7 +71,6 @@ class Diagnosis(Message):
 
     type: Literal["Diagnosis"] = "Diagnosis"
     graph: str = Field(description="SHA-256 of the graph that answered")
-    posteriors: str = Field(default="", description="SHA-256 of the outcomes that it had learnt from; empty: none")
     causes: tuple[Cause, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     unknown: tuple[str, ...] = Field(default=(), description="symptoms that the graph does not know")
@@ -96,7 +86,6 @@ class JudgeRequest(Message):
     actuators: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
     held_out: bool = False
-    parameters: int = Field(default=0, ge=0, description="of the model; 0: not said")
     in_flight: tuple[str, ...] = Field(default=(), max_length=64, description="changes under way, spelt alike")
 
 
@@ -105,7 +94,6 @@ class Judgement(Message):
 
     type: Literal["Judgement"] = "Judgement"
     graph: str
-    posteriors: str = Field(default="", description="SHA-256 of the outcomes that it had learnt from; empty: none")
     verdict: Literal["support", "neutral", "object", "barred"]
     log_odds: Real = Field(description="within ±2")
     supports: tuple[EvidencePath, ...] = ()
@@ -123,8 +111,6 @@ class GraphInfo(Message):
 
     type: Literal["GraphInfo"] = "GraphInfo"
     graph: str
-    posteriors: str = Field(default="", description="SHA-256 of the outcomes that it had learnt from; empty: none")
-    outcomes: int = Field(default=0, ge=0, description="how many those are")
     nodes: dict[str, int] = Field(description="kind → count")
     edges: dict[str, int] = Field(description="relation → count")
     grades: dict[str, int] = Field(default_factory=dict, description="grade → edges")
@@ -138,35 +124,6 @@ class GraphInfo(Message):
     requirements: tuple[tuple[str, str], ...] = Field(
         default=(), description='change → "actuator:NAME", "metric:PATTERN" or "held_out"'
     )
-
-
-class OutcomeReport(Message):
-    """anyone who may → kg, as a request on `oven.kg.outcome`: what a change did for a run with these symptoms. Told
-    twice, or in another order, it makes no difference."""
-
-    type: Literal["OutcomeReport"] = "OutcomeReport"
-    id: str = Field(min_length=1, max_length=200, description="of what was done, e.g. the run and the decision")
-    changes: tuple[str, ...] = Field(
-        min_length=1, max_length=8, description='what was done, all of it together, e.g. "optimizer.lr_scale:down"'
-    )
-    symptoms: tuple[Symptom, ...] = Field(min_length=1, max_length=64, description="why it was done")
-    success: Confidence = Field(description="0..1: how probably it beat doing nothing")
-    phase: Phase = ""
-    parameters: int = Field(default=0, ge=0, description="of the model; 0: not said")
-    at: int = Field(
-        default=0, ge=0, description="when, on one clock for all that is told, e.g. ticks; forgetting goes by it"
-    )
-
-
-class OutcomeTaken(Message):
-    """kg → asker."""
-
-    type: Literal["OutcomeTaken"] = "OutcomeTaken"
-    graph: str
-    posteriors: str = Field(description="SHA-256 of all outcomes known now")
-    outcomes: int = Field(description="how many those are")
-    new: bool = Field(description="whether this one changed anything")
-    remedies: tuple[str, ...] = Field(default=(), description="the remedies that these changes are; none: it has none")
 
 
 class Mastery(BaseModel):

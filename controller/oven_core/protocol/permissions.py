@@ -65,7 +65,7 @@ def permissions(
         ],
         "mesh": [*patterns_by(run, "mesh"), *read_log],
         "history": ["_INBOX_.>", *read_log, *_read_completions(run)],
-        "kg": ["_INBOX_.>", on.history],
+        "kg": ["_INBOX_.>"],
         "member": [f"{score_inbox('learner')}.*"],
         "agent": [*_own(run, "agent", voices), on.history, "oven.kg.*"],
         "operator": [*_own(run, "operator", [name]), on.history, on.stored_completions],
@@ -86,13 +86,10 @@ def permissions(
     held: dict[str, Any] = {"publish": {"allow": publish[role]}, "subscribe": {"allow": subscribe[role]}}
     if role in ("history", "kg"):
         # Whoever hears the learner or the mesh sees the inbox of its acknowledgements, and could name it in a request.
-        # The prior service asks `history` itself, and nobody else sees the inbox that it names.
-        own = ("learner", "mesh", "history") if role == "history" else ("learner", "mesh", "history", "kg")
-        held["publish"]["deny"] = [f"{inbox_prefix(other)}.>" for other in own]
+        held["publish"]["deny"] = [f"{inbox_prefix(other)}.>" for other in ("learner", "mesh", "history")]
     if role in ("agent", "monitor"):
-        # Who is judged by outcomes does not tell the graph of them; and scores of tokens, which take seconds, are the
-        # learner's alone to ask for.
-        held["publish"]["deny"] = [*map(names.kg, ("outcome", *OF_THE_LEARNER))]
+        # Only the learner may request token scores, which take seconds to compute.
+        held["publish"]["deny"] = [*map(names.kg, OF_THE_LEARNER)]
     if role in ("operator", "monitor"):
         # A request's reply inbox is nobody's business, and in the replicas' queue requests would go astray.
         held["subscribe"]["deny"] = [on.history, on.history_of("*"), on.stored_completions]

@@ -24,8 +24,6 @@ from oven_core.protocol.graph_requests import (
     GraphQuery,
     Judgement,
     JudgeRequest,
-    OutcomeReport,
-    OutcomeTaken,
     PartTaken,
     QueryAnswer,
     RequestPart,
@@ -49,7 +47,6 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand, OperatorKey
-from oven_core.protocol.trial_messages import BranchObservation, TrialEnded, TrialStarted
 
 Writer = Literal["learner", "mesh", "agent", "operator"]
 
@@ -99,8 +96,6 @@ SUBJECTS: Final = (
     Subject("decision", (Decision,), "mesh", last="id", agents=True),
     Subject("receipt", (Receipt,), "learner", agents=True),
     Subject("outcome", (Outcome,), "mesh", last="id", agents=True),
-    Subject("trial", (TrialStarted,), "mesh", last="id", agents=True),
-    Subject("branch", (BranchObservation, TrialEnded), "learner", agents=True),
     Subject("operator", (OperatorCommand, OperatorKey), "operator", last="operator"),
     Subject("answer", (CommandAnswer,), "mesh", last="id"),
     Subject("step", (StepClosed,), "mesh", last="tick"),
@@ -181,7 +176,6 @@ REQUESTS: Final = (
     Request("kg.diagnose", "oven.kg.diagnose", DiagnoseRequest, Diagnosis),
     Request("kg.judge", "oven.kg.judge", JudgeRequest, Judgement),
     Request("kg.info", "oven.kg.info", GraphInfoRequest, GraphInfo),
-    Request("kg.outcome", "oven.kg.outcome", OutcomeReport, OutcomeTaken),
     Request("kg.curriculum", "oven.kg.curriculum", CurriculumRequest, Curriculum),
     Request("kg.token_prior", "oven.kg.token_prior", TokenPriorRequest, TokenPrior),
     Request("kg.upload", "oven.kg.upload", RequestPart, PartTaken),

@@ -12,9 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_core.protocol.events import Event
 from oven_core.protocol.graph_requests import DiagnoseRequest, Phase, Symptom
 from oven_core.protocol.messages import Observation, RunStarted, Vote
-from oven_runs.log.outcome_reports import SYMPTOM
 from oven_runs.log.since import BEGINNING, Since
 
+SYMPTOM: Final = "symptom:"
+"""A vote's evidence "symptom:loss_spike" names a node of the graph."""
 ASKED: Final = 64
 """Symptoms that a question to the graph may hold (`DiagnoseRequest.symptoms`)."""
 

@@ -69,7 +69,7 @@ VARIABLES = (
     Variable(
         "OVEN_LEARNER_KEY",
         "public key of the learner, by which all other keys are known; unset: the first one in the log is believed",
-        "agents, mesh, kg; the command line for a run elsewhere",
+        "agents, mesh; the command line for a run elsewhere",
         "stack",
     ),
     Variable(

@@ -1,14 +1,10 @@
 """Diagnosis: from symptoms to ranked causes and remedies.
 
-Pure: the same question gets the same answer, in whatever order it is put. With a seed in it (`draw`) remedies are
-scored by one draw from what is known of each (oven_kg/reasoning/thompson.py), otherwise by the mean.
+Pure: the answer does not depend on the order of the symptoms.
 
 Causes follow QMR-DT (Shwe et al. 1991): a symptom arises by noisy-OR from its causes and a leak. Each cause is judged
-by itself, with the others at their priors, so that what is seen more strongly never lowers a cause of it; that gives up
-explaining away, and makes `p` a rank. Symptoms that were not reported count as not looked for, not as absent.
-
-What outcomes taught moves the strength of SOLVES edges, and a remedy's score for exactly these symptoms; never a
-cause's p (oven_kg/reasoning/posteriors.py).
+by itself, with the others at their priors, so that a more severe symptom never lowers the probability of its causes.
+That gives up explaining away, and makes `p` a rank. Symptoms that were not reported count as unknown, not as absent.
 """
 
 from __future__ import annotations
@@ -21,7 +17,6 @@ from oven_core.mesh.change_requirements import met
 from oven_core.protocol.graph_requests import Cause, DiagnoseRequest, Diagnosis, EvidencePath, Remedy, Symptom
 from oven_kg.graph.graph_yaml import Edge, Node
 from oven_kg.graph.knowledge import Knowledge
-from oven_kg.reasoning.posteriors import NOTHING, Learnt
 
 WEAKEST_LAST: Final = "ABDC"
 """A controlled ablation, reported at scale, measured here on one small task, practice."""
@@ -68,13 +63,12 @@ PATHS: Final = 3
 Severities = Mapping[str, float]
 
 
-def diagnose(graph: Knowledge, request: DiagnoseRequest, learnt: Learnt = NOTHING) -> Diagnosis:
+def diagnose(graph: Knowledge, request: DiagnoseRequest) -> Diagnosis:
     seen = severities(graph, request.symptoms)
     causes = posterior(graph, seen, request.phase)
-    learnt = learnt.drawn(request.draw) if request.draw else learnt
     ranked = []
     for node in graph.of_kind("remedy"):
-        if node.applies(request.phase) and (score := weigh(graph, node.id, causes, seen, learnt)) > 0:
+        if node.applies(request.phase) and (score := weigh(graph, node.id, causes, seen)) > 0:
             missing = unmet(_needs(graph, node), request.actuators, request.metrics, request.held_out)
             ranked.append((bool(missing), -score, node, missing))
     ranked.sort(key=lambda found: (found[0], found[1], found[2].id))
@@ -84,9 +78,6 @@ def diagnose(graph: Knowledge, request: DiagnoseRequest, learnt: Learnt = NOTHIN
             changes=node.changes,
             score=-negative,
             unmet=missing,
-            observations=learnt.observations(
-                tuple(seen), node.id, (edge for edge in graph.out_of(node.id, "SOLVES") if edge.dst in causes)
-            ),
             paths=arguments(graph, node.id, causes, seen, ("SOLVES", "PREVENTS")),
         )
         for _, negative, node, missing in ranked[: request.k]
@@ -130,16 +121,13 @@ def posterior(graph: Knowledge, seen: Severities, phase: str = "") -> dict[str, 
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
-def weigh(
-    graph: Knowledge, remedy: str, causes: Mapping[str, float], seen: Severities, learnt: Learnt = NOTHING
-) -> float:
+def weigh(graph: Knowledge, remedy: str, causes: Mapping[str, float], seen: Severities) -> float:
     """ln((1 − harm) / (1 − benefit)) within ±LIMIT, both noisy-ORs over what was diagnosed: a sum of weights of
     evidence, 0 where the graph has nothing to say."""
-    signature = tuple(seen)
     good: list[float] = []
     for relation, share in GOOD:
         good += [
-            _weight(learnt.weight(edge, signature) * share * p)
+            _weight(edge.strength * share * p)
             for edge in graph.edges_out(remedy, relation)
             if (p := causes.get(edge.dst))  # of what was not diagnosed nothing is gained
         ]
@@ -147,8 +135,7 @@ def weigh(
         _weight(edge.strength * causes.get(edge.dst, seen.get(edge.dst, 0.0)))
         for edge in graph.edges_out(remedy, "WORSENS")
     ]
-    score = max(-LIMIT, min(LIMIT, math.fsum(good) - math.fsum(bad)))
-    return learnt.score(score, signature, remedy, LIMIT)
+    return max(-LIMIT, min(LIMIT, math.fsum(good) - math.fsum(bad)))
 
 
 def _weight(p: float) -> float:

@@ -13,18 +13,17 @@ from oven_core.protocol.graph_requests import EvidencePath, Judgement, JudgeRequ
 from oven_kg.graph.graph_yaml import Node
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.reasoning.diagnosis import arguments, path, posterior, severities, unmet, weigh
-from oven_kg.reasoning.posteriors import NOTHING, Learnt
 
 TELLING: Final = 0.1
 """Log-odds below which the graph is neutral."""
 
 
-def judge(graph: Knowledge, request: JudgeRequest, learnt: Learnt = NOTHING) -> Judgement:
+def judge(graph: Knowledge, request: JudgeRequest) -> Judgement:
     """Of several remedies that this change is, or is a part of, the one that speaks most for it is taken; those of
     which the graph has nothing to say do not count."""
     seen = severities(graph, request.symptoms)
     causes = posterior(graph, seen, request.phase)
-    weighed = [(weigh(graph, node.id, causes, seen, learnt), node.id) for node in _standing_for(graph, request)]
+    weighed = [(weigh(graph, node.id, causes, seen), node.id) for node in _standing_for(graph, request)]
     log_odds, best = max((found for found in weighed if found[0]), default=(0.0, ""))
     against = barring(graph, request)
     verdict = "support" if log_odds >= TELLING else "object" if log_odds <= -TELLING else "neutral"

@@ -1,56 +1,230 @@
-"""`supervise run` over real HTTP, killed by SIGKILL and resumed: the score of a supervisor that follows a script."""
+"""`supervise run` over real HTTP: two scripted models behind one endpoint, the sandbox, the log's files."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import runpy
+import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.scripted_handler import program
 
-from oven_bench.questions.counting_endpoint import CountingEndpoint
-from oven_bench.questions.killed_run import measured
-from oven_controller.cli.main import run
-from oven_llm.supervisor.log import lock
+from oven_bench.judging.judge_endpoint import Endpoint
+from oven_bench.judging.scripted_conversation import Asked, Said
+from oven_controller.cli.main import run as cli
+from oven_controller.cli.supervise_run import result_lines
+from oven_core.errors import ConfigError
+from oven_llm.providers.usage import Usage
+from oven_llm.sandbox.probe import probe
+from oven_llm.supervisor.configured_models import address_key
+from oven_llm.supervisor.orchestrator import RunResult
 
-pytest.importorskip("openai")
+pytestmark = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
+
+KEY = "sk-canary-77d1"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "basic_qa.py"
+CODE = """
+parts = [context["a.txt"], context["b.json"]["note"], "a third"]
+slots = worker_batch(parts)
+FINAL({"slots": slots, "texts": [isinstance(one, str) for one in slots]})
+"""
 
 
-def test_a_killed_run_is_resumed_to_the_scripts_own_score_and_pays_no_call_twice(tmp_path: Path) -> None:
-    found = measured(5, 1, 2, tmp_path)
-    assert found["passed"], found
-    assert found["resumed"] == found["clean"] and found["clean"]["answer_f1"] == found["own"]["answer_f1"]
-    assert 0 < found["own"]["answer_f1"] < 1 and found["refused_at_first"] > 0
+def script(asked: Asked) -> Said:
+    last = asked.messages[-1].text
+    return Said("assistant", program(CODE) if asked.model == "strong" else f"{len(last)} characters")
 
 
-def typed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, Any]:
-    """The exit code, and what was printed as JSON."""
-    with pytest.raises(SystemExit) as ended:
-        run(["supervise", *words, "--json"])
-    return ended.value.code, json.loads(capsys.readouterr().out)
+@pytest.fixture
+async def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Endpoint]:
+    async with Endpoint().running() as found:
+        found.script = script
+        monkeypatch.setenv("SUPERVISOR_MODEL", "strong")
+        monkeypatch.setenv("WORKER_MODEL", "cheap")
+        monkeypatch.setenv("BASE_URL", found.openai_url)
+        monkeypatch.setenv("CANARY_KEY", KEY)
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "a.txt").write_text("alpha\n")
+        (tmp_path / "b.json").write_text('{"note": "beta"}')
+        yield found
 
 
-def test_a_grid_measures_each_pair_and_is_continued_where_one_failed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+async def ask(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    """(exit code, output, errors)."""
+
+    def call() -> int:
+        try:
+            cli(["supervise", "run", "How long?", "a.txt", "b.json", *args])
+        except SystemExit as ended:
+            return int(ended.code or 0)
+        return 0
+
+    code = await asyncio.to_thread(call)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def events(folder: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+async def test_a_question_is_answered_through_both_models(
+    endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    logs = tmp_path / "logs"
-    with CountingEndpoint() as endpoint:
-        options = ["--base-url", endpoint.url, "--judge-model", "none", "--no-baselines", "--log-dir", str(logs)]
-        options += ["--concurrency", "1"]
-        models = ["--supervisor-model", "script-supervisor", "--supervisor-model", "away", "--worker-model"]
-        code, found = typed(capsys, "grid", "--task", "stdlib", "-n", "2", *models, "script-worker", *options)
-        good, bad = found["rows"]
-        assert code == 3 and (good["scored"], good["errors"], bad["scored"], bad["errors"]) == (2, 0, 0, 1)
-        calls = endpoint.total
-        code, again = typed(capsys, "grid", "--resume", found["grid"])
-        assert code == 3 and again["rows"][0] == good and endpoint.total == calls
+    args = ("--log-dir", "log", "--key-env", "CANARY_KEY", "--json")
+    code, out, err = await ask(capsys, *args)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["answer"] == {"slots": ["6 characters", "4 characters", "7 characters"], "texts": [True] * 3}
+    assert found["ended"] == "final" and found["calls"] == 4 and found["cost_usd"] is None
+    assert found["worker_usage"]["input_tokens"] > 0
+    assert all(headers["Authorization"] == f"Bearer {KEY}" for headers in endpoint.headers)
+    assert len(events(tmp_path / "log", "worker")) == 3
+    sent = len(endpoint.requests)
+    code, out, _ = await ask(capsys, *args, "--resume")
+    assert code == 0 and json.loads(out)["answer"] == found["answer"] and len(endpoint.requests) == sent
+    code, _, err = await ask(capsys, *args)
+    assert code == 2 and "holds a run already" in err
+
+
+async def test_an_answered_run_is_printed_with_its_programs_and_exported_for_training(
+    endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing = iter([program("1 / 0"), "no program", program(CODE)])
+    endpoint.script = lambda asked: Said("assistant", next(failing) if asked.model == "strong" else "a text")
+    code, out, _ = await ask(capsys, "--log-dir", "logs/first", "--trajectory")
+    assert code == 0 and "turn 1 (error):\n  1 / 0\n" in out and "turn 3 (completed):" in out
+    endpoint.script = lambda asked: Said("assistant", "no program")
+    assert (await ask(capsys, "--log-dir", "logs/unanswered", "--max-iterations", "1"))[0] == 0  # "forced", not FINAL
+
+    def exported(role: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         with pytest.raises(SystemExit) as ended:
-            run(["supervise", "grid", "--resume", found["grid"], "--budget-usd", "1"])
-        assert ended.value.code == 2 and "a cap in US dollars cannot be kept" in capsys.readouterr().err
-        settings = [json.loads(path.read_text()) for path in logs.glob("stdlib/*/config.json")]
-        assert [one["budget_usd"] for one in settings] == [None, None], "a cap that cannot be kept is not written down"
-    with lock(Path(json.loads(Path(found["grid"]).read_text())[0])), pytest.raises(SystemExit) as ended:
-        run(["supervise", "grid", "--resume", found["grid"]])
-    assert ended.value.code == 2 and "another process writes to" in capsys.readouterr().err
-    code, rows = typed(capsys, "analyze", str(logs / "stdlib"))
-    assert code == 0 and {row["supervisor"] for row in rows} == {"script-supervisor", "away"}
+            cli(["supervise", "export", "logs", "--role", role, "--json"])
+        assert not ended.value.code
+        counts = json.loads(capsys.readouterr().out)
+        return counts, [json.loads(line) for line in Path(counts["file"]).read_text().splitlines()]
+
+    counts, rows = await asyncio.to_thread(exported, "supervisor")
+    assert (counts["answered"], counts["rows"], counts["skipped"]) == (1, 1, 2)
+    assert [message["role"] for message in rows[0]["prompt"]][:2] == ["system", "user"]
+    assert rows[0]["completion"] == [{"role": "assistant", "content": program(CODE)}] and rows[0]["step"] == 3
+    counts, rows = await asyncio.to_thread(exported, "worker")
+    assert [row["prompt"][0]["content"] for row in rows] == ["alpha\n", "beta", "a third"]
+    for folder, message in (("logs/unanswered", "none of 1 runs has a call"), ("a.txt", "holds no log of")):
+        with pytest.raises(SystemExit) as ended:
+            await asyncio.to_thread(cli, ["supervise", "export", folder])
+        assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_tokens_that_were_not_told_are_said_not_to_be_counted() -> None:
+    result = RunResult("x", 1, Usage(7, 5), Usage(0, 0), 0.1, "final", None, calls=3, unmetered=2)
+    said = " ".join(result_lines(result))
+    assert "worker 0 and 0, plus those of 2 calls without a usage report; price unknown" in said
+
+
+async def test_the_key_of_one_address_is_not_sent_to_a_worker_at_another(
+    endpoint: Endpoint, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKERS_KEY", "sk-canary-of-the-worker")
+    other = endpoint.openai_url.replace("127.0.0.1", "localhost")
+    args = ("--key-env", "CANARY_KEY", "--worker-base-url", other, "--json")
+    for more, keys in (((), {KEY, "none"}), (("--worker-key-env", "WORKERS_KEY"), {KEY, "sk-canary-of-the-worker"})):
+        endpoint.headers.clear()
+        assert (await ask(capsys, *args, *more))[0] == 0
+        sent = {(headers["Host"].partition(":")[0], headers["Authorization"]) for headers in endpoint.headers}
+        assert {key for host, key in sent if host == "127.0.0.1"} == {f"Bearer {KEY}"}
+        assert {key.removeprefix("Bearer ") for _, key in sent} == keys
+
+
+@pytest.mark.parametrize(
+    ("fault", "slot"),
+    [("html", "bad_response"), ("cutbody", "bad_response"), ("404", "not_found"), ("401", "auth")],
+)
+async def test_a_worker_that_answers_with_something_else_leaves_the_reason_in_its_slot(
+    endpoint: Endpoint, capsys: pytest.CaptureFixture[str], fault: str, slot: str
+) -> None:
+    code, out, _ = await ask(capsys, "--worker-model", f"cheap@{fault}", "--concurrency", "1", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["answer"]["texts"] == [False, True, True]
+    assert found["answer"]["slots"][0]["failed"].startswith(slot) and found["failures"] == {f"worker {slot}": 1}
+
+
+async def test_a_key_that_an_endpoint_sends_back_is_in_no_file(
+    endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, model in enumerate(("cheap@echo200", "cheap@echo500x9", "cheap@echo400")):
+        shown = await ask(capsys, "--worker-model", model, "--log-dir", f"log{number}", "--key-env", "CANARY_KEY")
+        assert shown[0] == 0 and KEY not in "".join(shown[1:])
+    assert KEY not in "".join(path.read_text() for path in tmp_path.rglob("*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (("--supervisor-model", "strong@401"), 3, "no answer (failed): the supervisor cannot be asked: auth: HTTP 401"),
+        (("--supervisor-model", "strong@htmlx5"), 3, "bad_response"),
+        (("--max-calls", "1", "--worker-model", "x@html"), 0, "the cap of 1 calls is reached"),
+        (("--resume",), 2, "--resume needs --log-dir"),
+        (("--key-env", "NO_SUCH_KEY"), 2, "the environment variable NO_SUCH_KEY is not set; export it"),
+        (("--base-url", "https://example.org/v1"), 2, "no key for https://example.org/v1: name the variable"),
+        (("--base-url", "https://me:hunter2@x/v1"), 2, "the supervisor has a user, a password or a query; name its"),
+        (("--base-url", "http://[::1"), 2, "the address of the supervisor is 'http://[::1'; give one like"),
+        (("--worker-key-env", "CANARY_KEY"), 2, "the key's of --worker-base-url, which is not given"),
+        (("--base-url", "ftp://x"), 2, "the address of the supervisor is 'ftp://x'; give one like"),
+        (("--max-usd", "1"), 2, "cannot be kept"),
+        (("--max-seconds", "0"), 2, "the cap seconds is 0"),
+        (("missing.txt",), 2, "the context missing.txt cannot be read: No such file or directory"),
+        (("a.txt",), 2, "a.txt is named twice"),
+        (("cut.json",), 2, "cut.json is not whole JSON"),
+        (("cut.jsonl",), 2, "cut.jsonl, line 2, is not whole JSON"),
+        (("latin.txt",), 2, "latin.txt is not UTF-8 text (byte 3)"),
+        (("number.json",), 2, "number.json holds 7; a context is a text"),
+    ],
+)
+async def test_bad_input_is_answered_with_the_remedy(
+    endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str], args: tuple[str, ...], code: int, said: str
+) -> None:
+    (tmp_path / "cut.json").write_text('{"a": [1, 2')
+    (tmp_path / "cut.jsonl").write_text('{"a": 1}\n{"a":')
+    (tmp_path / "latin.txt").write_bytes("naïve é".encode("latin-1").replace(b"na\xef", b"abc\xef"))
+    (tmp_path / "number.json").write_text("7")
+    ended, out, err = await ask(capsys, *args)
+    assert (ended, said in out + err) == (code, True), out + err
+    assert "Traceback" not in out + err and "hunter2" not in out + err
+
+
+async def test_the_example_runs(
+    endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint.script = lambda asked: Said("assistant", program("FINAL(query)"))
+    monkeypatch.setattr(sys, "argv", ["basic_qa.py", "a.txt", "Which method won?"])
+    for folder in ("basic_qa", "basic_qa-2"):
+        with pytest.raises(SystemExit) as ended:
+            await asyncio.to_thread(runpy.run_path, str(EXAMPLE), run_name="__main__")
+        assert not ended.value.code and capsys.readouterr().out == "Which method won?\n"
+        assert len(events(tmp_path / "logs" / folder, "supervisor")) == 1
+
+
+async def test_without_a_key_the_usual_endpoint_is_not_asked_and_openais_key_goes_to_openai_alone(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("BASE_URL", "TOGETHER_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    code, _, err = await ask(capsys)
+    assert (
+        code == 2 and "no key for https://api.together.xyz/v1: the environment variable TOGETHER_API_KEY is not" in err
+    )
+    assert address_key("https://api.openai.com/v1") == KEY
+    for address in ("https://api.openai.com.example.org/v1", "https://api.deepseek.com/v1", "https://10.0.0.1/v1"):
+        with pytest.raises(ConfigError, match="there is no key for"):
+            address_key(address, environ={"OPENAI_API_KEY": KEY})
+    assert address_key("http://127.0.0.1:8000/v1") is None
+    for name in ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY"):
+        monkeypatch.setenv(name, KEY)
+    await ask(capsys, "--base-url", endpoint.openai_url)
+    assert endpoint.headers and not any(KEY in str(headers) for headers in endpoint.headers)

@@ -115,7 +115,7 @@ class Watching:
 
 @contextlib.asynccontextmanager
 async def watching(file: Path) -> AsyncIterator[Watching]:
-    made = Watching(RemoteRun.at(Endpoint(creds=file)))
+    made = Watching(RemoteRun.from_endpoint(Endpoint(creds=file)))
     task = asyncio.create_task(made.feed.run())
     yield made
     task.cancel()
@@ -160,7 +160,7 @@ async def test_every_action_from_elsewhere_and_none_without_the_right(tls_stack:
 
     far.json_elsewhere(0, ann, "stop")
     far.end(finished=True)
-    hook.until(lambda posted: posted[-1].json["notice"]["kind"] == "ended", "its end is told elsewhere")
+    hook.until(lambda posted: posted[-1].json["kind"] == "ended", "its end is told elsewhere")
     assert far.stack.end_of(watcher)[0] == 0
     code, said = far.elsewhere(eve, "log")
     assert (code, f"no mesh of run '{RUN}' answers" in said) == (3, True), said
@@ -205,7 +205,9 @@ def all_with_it(far: TlsStack, ann: Path, bob: Path) -> None:
 async def two_at_once(ann: Path, bob: Path) -> None:
     wanted = ((ann, 4.0), (bob, 5.0))
     both = [
-        carried_out(RemoteRun.at(Endpoint(creds=who)), command(action="set", actuator="grad.clip", value=value), 20)
+        carried_out(
+            RemoteRun.from_endpoint(Endpoint(creds=who)), command(action="set", actuator="grad.clip", value=value), 20
+        )
         for who, value in wanted
     ]
     assert [(found.code, found.line()) for found in await asyncio.gather(*both) if found.code] == []

@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 from tests.integration.conftest import ROOT
-from tests.support.mesh_log import Log
-from tests.unit.controller.test_outcome_reports import changed, reports
 
 from oven_agents import Agent, Vote, Window
 from oven_agents.runtime.host import host
@@ -30,22 +28,16 @@ from oven_core.protocol import names
 from oven_core.protocol.graph_requests import (
     DiagnoseRequest,
     Diagnosis,
-    GraphInfo,
     GraphInfoRequest,
     Judgement,
     JudgeRequest,
-    OutcomeReport,
-    OutcomeTaken,
     Symptom,
 )
 from oven_core.protocol.messages import ActuatorSpec, AgentStatus, MetricSpec, Observation, RunStarted
-from oven_core.protocol.subjects import UNSIGNED
 from oven_core.replica.history_service import serve_history
 from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
-from oven_kg.service.outcome_follower import follow
-from oven_kg.service.posterior_store import PersistentAnswers
 from oven_kg.service.process import NAME, serving
 from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
@@ -147,71 +139,6 @@ async def test_it_writes_to_inboxes_only(server: EmbeddedServer, role: str, capl
         await monitor.flush()
     assert heard == []
     assert caplog.text.count("ignored a request on oven.kg.judge with the reply subject") == 3
-
-
-async def test_it_is_told_of_outcomes_by_the_stack_alone_and_keeps_them(server: EmbeddedServer, tmp_path: Path) -> None:
-    path, told = (
-        tmp_path / "learnt.json",
-        OutcomeReport(id="r/1", changes=("run.rollback",), symptoms=(Symptom(id="loss_spike"),), success=1.0),
-    )
-    async with (
-        connected(server, "kg") as bus,
-        serving(bus, PersistentAnswers(load(), path)),
-        connected(server, "admin") as admin,
-    ):
-        taken = OutcomeTaken.model_validate_json(await admin.request(names.kg("outcome"), told.wire()))
-        assert taken.new and taken.remedies == ("rollback",)
-        for name in ("lr", "monitor"):
-            async with connected(server, name) as stranger:
-                with pytest.raises(BusError):
-                    await stranger.request(names.kg("outcome"), told.wire(), 0.2)
-                assert "ermission" in str(stranger.errors[-1])
-        asked = GraphInfoRequest().wire()
-        before = await admin.request(names.kg("info"), asked)
-    async with (
-        connected(server, "kg") as bus,
-        serving(bus, PersistentAnswers(load(), path)),
-        connected(server, "admin") as admin,
-    ):
-        assert await admin.request(names.kg("info"), asked) == before, "a restart loses nothing"
-    assert GraphInfo.model_validate_json(before).posteriors == taken.posteriors
-
-
-async def test_it_learns_from_the_runs_log_and_again_after_a_restart(server: EmbeddedServer, tmp_path: Path) -> None:
-    """A log that the real mesh wrote, in a real store, read through `history` as the mesh's process serves it: each
-    under the credentials of its own role."""
-    log = Log.running("amy", "bob", outcome_ticks=10, cooldown_ticks=0)
-    for value, loss in ((0.5, 0.5), (0.25, 1.0), (0.125, 3.0)):
-        changed(log, ("symptom:loss_spike",), loss, value)
-    wanted = {report.id: report for report in reports(log)}
-    assert len(wanted) == 3
-    shas = set()
-    async with connected(server, "admin") as admin, connected(server, "history") as history:
-        await streams.create(admin.jetstream, "r")
-        read = admin.read("r")
-        for event in log.events:
-            if names.kind(event.subject) in UNSIGNED:  # the votes' stream acknowledges nothing
-                await admin.publish(event.subject, event.data)
-            else:
-                await admin.append(event.subject, event.data)
-            assert (await anext(read)).data == event.data
-        await read.aclose()
-        await serve_history(history, "r")
-        for _ in range(2):
-            async with connected(server, "kg") as bus:
-                held = Answers(load())
-                following = asyncio.create_task(follow(bus, "r", held, every_s=0.01))
-                try:
-                    async with asyncio.timeout(60):
-                        while len(held.posteriors.reports) < len(wanted):
-                            await asyncio.sleep(0.01)
-                finally:
-                    following.cancel()
-                    await asyncio.wait({following})
-                assert held.posteriors.reports == wanted and bus.errors == history.errors == []
-                shas.add(held.posteriors.sha)
-    assert len(shas) == 1 and shas != {Answers(load()).posteriors.sha}
-    assert "Violation" not in (tmp_path / "nats-server.log").read_text()
 
 
 async def test_it_outlives_a_restart_of_the_server(server: EmbeddedServer, tmp_path: Path) -> None:

@@ -27,14 +27,14 @@ from oven_core.protocol.permissions import kg_inbox
 from oven_core.protocol.rules import Rules
 from oven_core.protocol.token_scores import LIMIT, vocabulary_sha
 from oven_core.security.credentials import Credentials
+from oven_kg.arrays.builder import Builder
+from oven_kg.arrays.folder import open_folder, write
 from oven_kg.checked_graph import load
-from oven_kg.large.builder import Builder
-from oven_kg.large.folder import open_folder, write
-from oven_kg.service.endpoints import Answers, opened
+from oven_kg.service.endpoints import Answers, open_large
 from oven_kg.service.process import serving
-from oven_kg.service.token_prior_process import Graphs
+from oven_kg.service.token_prior_process import GraphPaths
 from oven_learner.link.find_controller import Connection
-from oven_learner.link.token_prior import WHOLE, ServedPrior, ask_token_prior
+from oven_recipes.pretrain.token_prior import WHOLE, ServedPrior, ask_token_prior
 from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.
@@ -92,13 +92,13 @@ async def test_a_large_graph_answers_under_its_own_hash_and_scores_hold_nobody_u
     folder, builder = tmp_path / "graph", Builder()
     builder.edges(["loss", "spike"], ["CAUSES", "REQUIRES"], ["spike", "rate"])
     write(folder, builder.finish())
-    answers = Answers(load(), large=opened(folder))
+    answers = Answers(load(), large=open_large(folder))
     sha = open_folder(folder).sha
     asking = GraphQuery(op="neighbors", node="spike").wire()
     seen = DiagnoseRequest(symptoms=(Symptom(id="loss_spike"),)).wire()
     async with (
         connected(server, "kg") as bus,
-        serving(bus, answers, Graphs(large=folder)),
+        serving(bus, answers, GraphPaths(large=folder)),
         connected(server, "lr") as agent,
     ):
         scoring = asyncio.create_task(asked(server, LARGE))
@@ -125,7 +125,7 @@ async def test_what_cannot_be_answered_is_refused_in_a_sentence(server: Embedded
     ):
         with pytest.raises(BusError, match=r"vocabulary_sha says .* it is another tokenizer's; send the vocabulary"):
             await learner.request(subject, other.wire(), 60)
-        with pytest.raises(BusError, match=r"no upload '0000.* is known here"):
+        with pytest.raises(BusError, match=r"there is no upload '0000"):
             await learner.request(subject, TokenPriorRequest(upload="0" * 32).wire())
         await learner.request(names.kg("upload"), part.wire())
         with pytest.raises(BusError, match="another tokenizer's"):

@@ -20,9 +20,12 @@ SHIPPED = entry_points()["oven.agents"]
 @pytest.mark.parametrize("name", SHIPPED)
 def test_entry_point_module_and_class_agree(name: str) -> None:
     camel = "".join(part.capitalize() for part in name.split("_"))
-    elsewhere = {"tuner": "language_models", "author": "language_models", "supervisor": "supervisor.diagnosis"}
-    folder = elsewhere.get(name, "shipped")
-    assert SHIPPED[name] == f"oven_agents.{folder}.{name}:{camel}"
+    with_models = {
+        "tuner": "oven_llm.language_models.tuner",
+        "author": "oven_llm.language_models.author",
+        "supervisor": "oven_llm.diagnosis.supervisor_agent",
+    }
+    assert SHIPPED[name] == f"{with_models.get(name, f'oven_agents.shipped.{name}')}:{camel}"
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -19,15 +19,11 @@ from oven_bench.gym.arms.controller import (
     MESH_SHUFFLED,
     MESH_TRIALS,
     WITHHELD,
-    LearntArm,
     MeshArm,
     alone,
-    prior,
-    taught,
 )
 from oven_bench.gym.arms.in_memory_link import LoopLink
 from oven_core.errors import ConfigError, UnknownNameError
-from oven_core.protocol.graph_requests import Judgement, JudgeRequest, OutcomeReport
 from oven_core.protocol.messages import Decision, MetricSpec, Outcome, Receipt, RunStarted, Vote
 from oven_core.protocol.rules import Rules
 from oven_learner.actuators import Actuators
@@ -170,29 +166,15 @@ def test_a_name_that_two_arms_have_is_refused(tmp_path: Path, monkeypatch: pytes
 def test_who_is_not_installed_is_named() -> None:
     with pytest.raises(UnknownNameError, match="agent"):
         MeshArm("a", ("nobody-here",)).link("gym-1", Random(0))
-    with pytest.raises(ConfigError, match=r"has learnt nothing yet; run mesh\+kg first"):
-        LearntArm().link("gym-1", Random(0))
 
 
-def test_what_is_kept_is_plain_and_has_the_outcome_and_its_lesson() -> None:
+def test_what_is_kept_is_plain_and_has_the_outcome() -> None:
     link = alone("learning_rate").link("gym-1", Random(0))
     trained(link, 60)
     kept = link.report()
     assert json.loads(json.dumps(kept, allow_nan=False)) == kept
     outcome = Outcome.model_validate(kept["outcomes"][0])
     assert outcome.scored and outcome.lines[0].agent == "learning_rate" and outcome.lines[0].success == 1.0
-    report = OutcomeReport.model_validate(kept["reports"][0])
-    assert report.changes == ("optimizer.lr_scale:up",) and report.symptoms[0].id == "gradients_aligned"
-    assert (report.success, report.phase) == (1.0, "grpo")
-
-
-def test_outcomes_of_runs_that_are_called_alike_are_told_apart() -> None:
-    def told(steps: int) -> str:
-        link = alone("learning_rate").link("gym-1", Random(0))
-        trained(link, steps)
-        return str(link.report()["reports"][0]["id"])
-
-    assert told(60) == told(60) != told(61)
 
 
 def test_with_a_prior_a_proposal_has_its_sources_and_the_run_its_rules() -> None:
@@ -214,27 +196,3 @@ def test_the_shuffled_prior_is_another_and_the_same_for_one_episode() -> None:
     false = [evidence(MESH_SHUFFLED, seed) for seed in range(3)]
     assert false == [evidence(MESH_SHUFFLED, seed) for seed in range(3)]
     assert any(one != evidence(MESH_KG, 0) for one in false)
-
-
-def test_what_is_learnt_weighs_and_in_any_order() -> None:
-    seen = {"symptoms": [{"id": "gradients_aligned"}], "phase": "grpo"}
-    failed = seen | {"type": "OutcomeReport", "changes": ["optimizer.lr_scale:up"], "success": 0.0}
-    past = tuple(json.dumps([failed | {"id": f"other/{n}"} for n in numbers]) for numbers in ((1, 2), (3,)))
-    question = JudgeRequest.model_validate(seen | {"changes": "optimizer.lr_scale:up"}).wire()
-
-    def log_odds(posteriors: bytes | None) -> float:
-        answer = prior(None, posteriors)("judge", question)
-        assert answer is not None
-        return Judgement.model_validate_json(answer).log_odds
-
-    assert taught(past) == taught(past[::-1])
-    assert log_odds(taught(past)) < log_odds(taught(past[1:])) < log_odds(None)
-
-
-def test_with_nothing_learnt_the_graph_has_its_own_word() -> None:
-    arm, logs = LearntArm(), []
-    arm.learn([{"outcomes": [], "reports": []}])
-    for link in (arm.link("gym-1", Random(0)), MESH_KG.link("gym-1", Random(0))):
-        trained(link)
-        logs.append([event.line() for event in link.events])
-    assert logs[0] == logs[1]

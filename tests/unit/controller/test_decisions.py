@@ -90,9 +90,9 @@ def test_bad_input(home: Home, capsys: pytest.CaptureFixture[str], arguments: li
 
 
 def test_where_there_is_no_row_the_reason_is_said(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke("decisions", "r", "--verdict", "withheld") == 0
+    assert invoke("decisions", "r", "--verdict", "advised") == 0
     assert capsys.readouterr().out == "none of the 4 decisions is such a one\n"
-    assert invoke("decisions", "r", "--verdict", "withheld", "--json") == 0
+    assert invoke("decisions", "r", "--verdict", "advised", "--json") == 0
     assert capsys.readouterr().out == ""
 
 
@@ -101,7 +101,7 @@ def test_a_log_cut_in_half_is_refused_with_what_is_left(home: Home, capsys: pyte
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     for command in (["decisions", "r"], ["explain", LR, "--run", "r"]):
         assert invoke(*command) == 2
-        assert "lines before it are whole, up to tick " in capsys.readouterr().err
+        assert "lines before it are intact, up to tick " in capsys.readouterr().err
 
 
 def test_an_id_is_known_by_its_beginning() -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.support.decisions import decide, make
 
 from oven_core.errors import BusError, UnknownNameError
-from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.messages import LogMessage, Observation, Receipt, RunEnded, RunStarted, StepClosed
 from oven_core.protocol.rules import Rules
 from oven_learner.actuators import Actuators
@@ -172,7 +172,7 @@ def test_a_risky_change_is_preceded_by_a_snapshot() -> None:
     assert model.step == 3
 
 
-@pytest.mark.parametrize("verdict", ["rejected", "advised", "withheld"])
+@pytest.mark.parametrize("verdict", ["rejected", "advised"])
 def test_only_what_is_adopted_is_carried_out(verdict: str) -> None:
     line = FakeLink()
     client, model = make(line)

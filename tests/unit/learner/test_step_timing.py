@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import TrainerControl
 
-from oven_learner.hf.step_hooks import StepEnd
-from oven_learner.hf.step_timing import StepTiming
+from oven_learner.hf.hooks.step_hooks import StepEnd
+from oven_learner.hf.hooks.step_metrics import StepTiming
 from oven_learner.link.machine_readings import EVERY_S, MEMORY, MachineReadings, visible_gpus
 from oven_learner.ranks import Ranks
 
@@ -62,7 +62,7 @@ def step(timing: StepTiming, trainer: Any, clock: Clock, inputs: Any = None) -> 
     timing.end_step(ended)
     clock.now += 0.125
     timing.after_poll(TrainerControl(), None)  # type: ignore[arg-type]
-    return ended.known
+    return ended.metrics
 
 
 def test_the_parts_of_a_step_and_its_tokens() -> None:

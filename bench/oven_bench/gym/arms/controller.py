@@ -1,4 +1,4 @@
-"""The controller as an arm: with a prior, without one, with a false one, with what it learnt, and agents by themselves.
+"""The controller as an arm: with a prior, without one, with a false one, and agents by themselves.
 
 Nothing is tuned for the gym: the rules are the product's defaults in autonomy `auto`, the agents those that are
 installed. Arms that are compared withhold nothing; one of its own pays for controls.
@@ -6,19 +6,19 @@ installed. Arms that are compared withhold nothing; one of its own pays for cont
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
+from oven_agents.runtime.in_process import participants
 from oven_bench.gym.arms.in_memory_link import LoopLink
 from oven_controller.stack.kg_rules import merged
-from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import GraphInfo, GraphInfoRequest
 from oven_core.protocol.rules import Autonomy, Rules
+from oven_kg.service.endpoints import answers
 
 Ask: TypeAlias = Callable[[str, bytes], bytes | None]
 """The prior service without a bus: (endpoint, request) → answer."""
@@ -51,30 +51,6 @@ class MeshArm:
         return controller_link(run, self.agents, ask, self.control_share, self.autonomy, self.tries)
 
 
-class LearntArm:
-    """With a prior that knows how the same controller's changes went in the episodes of other families, of other tasks
-    where several were played."""
-
-    name: ClassVar[str] = "mesh+kg.learnt"
-    learns_from: ClassVar[str] = "mesh+kg"
-    keeps_best: ClassVar[bool] = True
-
-    def __init__(self) -> None:
-        self._posteriors: bytes | None = None
-
-    def learn(self, past: Sequence[Mapping[str, Any]]) -> None:
-        """What `LoopLink.report` gave of each of those episodes. Replaces what was learnt before."""
-        self._posteriors = taught(tuple(sorted(json.dumps(one["reports"]) for one in past)))
-
-    def link(self, run: str, rng: Random) -> LoopLink:
-        """Raises ConfigError before `learn`: with nothing learnt it would be another arm under this name."""
-        if self._posteriors is None:
-            raise ConfigError(
-                f"{self.name} has learnt nothing yet; run {self.learns_from} first and give it to learn()"
-            )
-        return controller_link(run, None, prior(None, self._posteriors))
-
-
 MESH = MeshArm("mesh")
 MESH_KG = MeshArm("mesh+kg", prior="graph")
 MESH_SHUFFLED = MeshArm("mesh+kg.shuffled", prior="shuffled")
@@ -100,7 +76,7 @@ def controller_link(
     trials: Tries | Literal["off"] = "",
 ) -> LoopLink:
     """A mesh with these installed agents, None: all; `trials`: the rule, empty: as the client announces it."""
-    members = plugins.load("in_process", "part of the controller", "agents")(agents, ask)
+    members = participants(agents, ask)
 
     def rules(announced: Rules) -> Rules:
         """As `up` has them: installed agents are trusted, and what the prior knows of needs and contradictions becomes
@@ -116,27 +92,13 @@ def controller_link(
 
 
 @lru_cache(maxsize=2 * SHUFFLES)
-def prior(shuffled: int | None, posteriors: bytes | None = None) -> Ask:
+def prior(shuffled: int | None) -> Ask:
     """Shared by the episodes of a process: what they ask changes nothing in it."""
-    made: Ask = plugins.load("in_process", "part of the controller", "kg")(shuffled=shuffled, posteriors=posteriors)
-    return made
+    return answers(shuffled=shuffled)
 
 
 def _known(ask: Ask) -> GraphInfo:
     answer = ask("info", GraphInfoRequest().wire())
     if answer is None:
-        raise ConfigError("the prior has no endpoint `info`; oven.in_process has another `kg` than this version's")
+        raise ConfigError("the prior service has no endpoint `info`")
     return GraphInfo.model_validate_json(answer)
-
-
-@lru_cache(maxsize=4)
-def taught(past: tuple[str, ...]) -> bytes:
-    """Its own prior, since telling it something changes it."""
-    ask: Ask = plugins.load("in_process", "part of the controller", "kg")()
-    for told in past:
-        for report in json.loads(told):
-            ask("outcome", json.dumps(report).encode())
-    learnt = ask("posteriors", b"")
-    if learnt is None:
-        raise ConfigError("the prior gives out no `posteriors`; oven.in_process has another `kg` than this version's")
-    return learnt

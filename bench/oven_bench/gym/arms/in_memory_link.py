@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +14,6 @@ from oven_learner.link.link_interface import Make
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
 from oven_runs.log.closed_loop import ClosedLoop, Participant
-from oven_runs.log.outcome_reports import OutcomeReports
 
 
 class LoopLink:
@@ -67,11 +65,5 @@ class LoopLink:
         return True
 
     def report(self) -> dict[str, Any]:
-        """`outcomes`: the mesh's own, in which every voter's probability stands beside its outcome. `reports`: the
-        same as a prior is told. Runs of one seed are called alike whatever befell them, so that the reports are named
-        by what is in the log."""
-        outcomes = [json.loads(event.data) for event in self.events if isinstance(event.body, Outcome)]
-        digest = hashlib.blake2b(b"".join(event.data for event in self.events), digest_size=8).hexdigest()
-        heard = map(OutcomeReports(f"{self._run}-{digest}").hear, self.events)
-        reports = [json.loads(report.wire()) for report in heard if report is not None]
-        return {"outcomes": outcomes, "reports": reports}
+        """`outcomes`: the mesh's own, in which every voter's probability stands next to its outcome."""
+        return {"outcomes": [json.loads(event.data) for event in self.events if isinstance(event.body, Outcome)]}

@@ -24,7 +24,7 @@ from oven_bench.performance.large_graph.drawn_graph import draw, drawn_nodes
 from oven_bench.statistics import seen_quantile
 from oven_bench.worker_pool import workers
 from oven_core.errors import ProcessError
-from oven_kg.large.folder import write
+from oven_kg.arrays.folder import write
 
 ACCURACY: Final = 1e-8
 """L1 distance to the true ranks at which both PageRanks stop."""

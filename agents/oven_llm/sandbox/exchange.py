@@ -1,0 +1,204 @@
+"""One request to the child and every frame that it sends until it is done. Nothing in the frames is trusted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from oven_core.errors import ConfigError
+from oven_llm.sandbox import frames
+from oven_llm.sandbox.frames import FrameError, frame
+from oven_llm.sandbox.limits import Limits
+
+Ended = Literal["completed", "error", "timeout", "died", "protocol", "limit"]
+"""`completed`: it reached its end, or FINAL. `error`: an exception that it did not catch. The others cost the process:
+`timeout`, it ran too long; `died`, the process ended by itself; `protocol`, it sent something that is not a frame;
+`limit`, it called or sent too much."""
+Functions = Mapping[str, Callable[..., Any]]
+"""The host's functions by the name that the code calls. Arguments and results are JSON values."""
+
+
+@dataclass(frozen=True)
+class FinalAnswer:
+    """The value that FINAL was called with. 0, "" and None are answers too."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Block:
+    """The outcome of a block of code."""
+
+    ended: Ended
+    stdout: str
+    stderr: str
+    """Standard error, with a traceback at its end if the block failed."""
+    error: str
+    """The reason in one line if `ended` is not `completed`."""
+    answer: FinalAnswer | None
+    """The first answer, also if the block did not complete."""
+    refused: tuple[str, ...]
+    """Reasons why values given to FINAL were refused: not JSON, or too large."""
+    calls: int
+    """Calls of the host's functions."""
+    own_s: float
+    """Wall time in the child, which the deadline limits."""
+    host_s: float
+    """Wall time in the host's functions."""
+    dropped: int
+    """Characters printed above the limit."""
+    namespace_lost: bool
+    """Whether the process is gone with everything that it defined. The next block gets a new process with the same
+    variables assigned."""
+
+
+class DeadlineError(Exception):
+    """The child did not answer, or did not read, in time."""
+
+
+class GoneError(Exception):
+    """The child ended by itself; the message says how."""
+
+
+class Peer(Protocol):
+    """The other end: the child, or its stand-in in a test."""
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """Send bytes. Raises DeadlineError and GoneError."""
+
+    def receive(self, deadline: float) -> tuple[int, bytes]:
+        """Return the next frame: kind and payload. Raises DeadlineError, GoneError and FrameError."""
+
+
+class CallError(Exception):
+    """A host function raises this to fail in the calling code with this message. For any other error the code is told
+    only its type, because its text may contain a key or a path."""
+
+
+class Exchange:
+    """One request and the child's frames until it is done."""
+
+    def __init__(self, functions: Functions, limits: Limits) -> None:
+        self._functions, self._limits = functions, limits
+        self._output: dict[int, list[bytes]] = {frames.OUT: [], frames.ERR: []}
+        self._answer: FinalAnswer | None = None
+        self._refused: list[str] = []
+        self._calls = self._received = self._printed = self._dropped = 0
+        self._host_s = 0.0
+
+    def run(self, child: Peer, request: bytes) -> Block:
+        """Send the request and return the outcome. Never raises, whatever the child does."""
+        began = time.monotonic()
+        deadline = began + self._limits.block_s
+        ended: Ended
+        try:
+            child.send(request, deadline)
+            ended, error = self._listen(child, deadline)
+        except DeadlineError:
+            ended, error = "timeout", f"it took more than {self._limits.block_s:g} s, and was ended"
+        except GoneError as gone:
+            ended, error = "died", str(gone)
+        except FrameError as fault:
+            ended, error = "protocol", f"it was ended: it sent {fault}"
+        except _LimitError as exceeded:
+            ended, error = "limit", f"it was ended: {exceeded}"
+        elapsed = time.monotonic() - began
+        out, err = (b"".join(self._output[kind]).decode(errors="replace") for kind in (frames.OUT, frames.ERR))
+        return Block(
+            ended, out, err, error, self._answer, tuple(self._refused), self._calls, elapsed - self._host_s,
+            self._host_s, self._dropped, ended not in ("completed", "error"),
+        )  # fmt: skip
+
+    def _listen(self, child: Peer, deadline: float) -> tuple[Ended, str]:
+        limits = self._limits
+        while True:
+            kind, payload = child.receive(deadline)
+            self._received += frames.HEADER.size + len(payload)
+            if self._received > limits.received_bytes:
+                raise _LimitError(f"it sent more than {limits.received_bytes} bytes")
+            if kind in self._output:
+                self._add_output(kind, payload)
+            elif kind == frames.CALL:
+                self._calls += 1
+                if self._calls > limits.calls:
+                    raise _LimitError(f"it called the host more than {limits.calls} times")
+                began = time.monotonic()
+                reply = self._reply(payload)
+                elapsed = time.monotonic() - began
+                self._host_s += elapsed
+                deadline += elapsed
+                child.send(reply, deadline)
+            elif kind == frames.FINAL:
+                value = frames.decode(payload)
+                if self._answer is None:
+                    self._answer = FinalAnswer(value)
+            elif kind == frames.REFUSED:
+                self._refused.append(payload.decode(errors="replace"))  # counted in _received
+            elif kind == frames.DONE:
+                return self._done(payload)
+            else:
+                raise FrameError("a frame out of turn")
+
+    def _add_output(self, kind: int, payload: bytes) -> None:
+        """Append output up to the limit. The child cuts its output too, but is not trusted to."""
+        fitting = payload[: max(0, self._limits.output_bytes - self._printed)]
+        self._printed += len(fitting)
+        self._dropped += len(payload) - len(fitting)
+        if fitting:
+            self._output[kind].append(fitting)
+
+    def _done(self, payload: bytes) -> tuple[Ended, str]:
+        match frames.decode(payload):
+            case {"ended": "completed", "dropped": int(dropped)}:
+                self._dropped += dropped
+                return "completed", ""
+            case {"ended": "error", "error": str(error), "dropped": int(dropped)}:
+                self._dropped += dropped
+                return "error", error
+        raise FrameError("a malformed report")
+
+    def _reply(self, payload: bytes) -> bytes:
+        match frames.decode(payload):
+            case {"name": str(name), "args": list(args), "kwargs": dict(kwargs)}:
+                pass
+            case _:
+                raise FrameError("a malformed call")
+        function = self._functions.get(name)
+        if function is None:
+            return _failed(f"there is no function {name[:100]!r}")
+        try:
+            return frame(frames.RETURNED, frames.encode(function(*args, **kwargs)))
+        except CallError as error:
+            return _failed(str(error))
+        except FrameError as error:
+            return _failed(f"the result of {name}() cannot be passed on: {error}")
+        except Exception as error:
+            return _failed(f"{name}() failed: {type(error).__name__}")
+
+
+def assignment(name: str, value: object) -> bytes:
+    """Return the frame that assigns a variable. Raises ConfigError for an invalid name or value."""
+    if not name.isidentifier():
+        raise ConfigError(f"{name!r} cannot be the name of a variable in the sandbox; choose another")
+    kind, data = frames.TEXT, b""
+    try:
+        if isinstance(value, str):
+            data = value.encode("utf-8", "surrogatepass")
+        else:
+            kind, data = frames.VALUE, frames.encode(value)
+    except FrameError as error:
+        raise ConfigError(f"{name} cannot go into the sandbox: {error}; give text, or what JSON can hold") from None
+    try:
+        return frame(kind, name.encode() + b"\0" + data)
+    except FrameError as error:
+        raise ConfigError(f"{name} cannot go into the sandbox: {error}; give less") from None
+
+
+def _failed(reason: str) -> bytes:
+    return frame(frames.FAILED, reason[:2000].encode(errors="backslashreplace"))
+
+
+class _LimitError(Exception):
+    pass

@@ -25,8 +25,8 @@ class Notice:
 
 
 Answer: TypeAlias = Vote | Sequence[Vote] | Plan | Alternatives | TopicShares | Notice | None
-"""The result of `Agent.vote`: an abstention, one vote, several independent votes, a plan, alternative plans of which one
-is published, shares of topics that the knowledge graph may adjust, or a notice."""
+"""The result of `Agent.vote`: an abstention, one vote, several independent votes, a plan, alternative plans of which
+one is published, shares of topics that the knowledge graph may adjust, or a notice."""
 
 
 SHARE: Final = (0.0, 1.0)
@@ -34,8 +34,8 @@ SHARE: Final = (0.0, 1.0)
 
 
 class Agent:
-    """Base class for agents. Keep no state that the window does not hold: a restarted agent must vote like one that kept
-    running."""
+    """Base class for agents. Keep no state that the window does not hold: a restarted agent must vote like one that
+    kept running."""
 
     version: ClassVar[str] = "1"
     needs: ClassVar[tuple[str, ...]] = ()
@@ -45,8 +45,9 @@ class Agent:
     speciality: ClassVar[tuple[str, ...]] = ()
     """The actuators in `moves` on which this agent alone is a quorum, if it is confident enough."""
     options: ClassVar[Mapping[str, tuple[float, float]]] = {}
-    """Option → (lowest value, highest value). Every numeric attribute in capitals that has a docstring is an option, named
-    in lower case. An option without bounds here keeps the sign of its default (oven_runs.settings.agent_options)."""
+    """Option → (lowest value, highest value). Every numeric attribute in capitals that has a docstring is an option,
+    named in lower case. An option without bounds here keeps the sign of its default
+    (oven_runs.settings.agent_options)."""
 
     unrepeatable: ClassVar[str] = ""
     """Why the agent's votes cannot be recomputed from a log, as the rest of a sentence that begins with its name. Empty
@@ -60,9 +61,8 @@ class Agent:
     def alerts(self, window: Window) -> Sequence[Alert]:
         """Return the symptoms that are present now (`window.alert`). Called before `vote`.
 
-        The runtime logs a symptom when it first appears and again when it is no longer returned. Return it as long as it
-        lasts, and use hysteresis between start and end (oven_agents.stats.hysteresis).
-        """
+        The runtime logs a symptom when it first appears and again when it is no longer returned. Return it as long as
+        it lasts, and use hysteresis between start and end (oven_agents.stats.hysteresis)."""
         return ()
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
@@ -82,6 +82,7 @@ class Agent:
 
 
 def unmeasured(run: RunStarted, *metrics: str) -> str:
-    """Return the learner's reasons why it does not measure these metrics, as ": NAME needs …; …", or an empty string."""
+    """Return the learner's reasons why it does not measure these metrics, as ": NAME needs …; …", or an empty
+    string."""
     reasons = [f"{name} {run.unmeasured[name]}" for name in metrics if name in run.unmeasured]
     return ": " + "; ".join(reasons) if reasons else ""

@@ -1,8 +1,7 @@
 """Several plans for the same symptoms, of which one is published: the knowledge graph's choice, or the agent's first.
 
-An agent sees symptoms. A symptom has several causes, and each cause has its own remedy, so metrics alone often leave more
-than one plan open. The graph says which of them is most likely to help.
-"""
+An agent sees symptoms. A symptom has several causes, and each cause has its own remedy, so metrics alone often leave
+more than one plan open. The graph says which of them is most likely to help."""
 
 from __future__ import annotations
 

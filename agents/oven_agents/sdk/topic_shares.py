@@ -1,8 +1,7 @@
 """A proposed mixture of topics that the knowledge graph may adjust by what builds on what.
 
-The graph may know the prerequisites of a curriculum's levels. If it does not, or does not answer, each level builds on the
-level before it.
-"""
+The graph may know the prerequisites of a curriculum's levels. If it does not, or does not answer, each level builds on
+the level before it."""
 
 from __future__ import annotations
 
@@ -20,7 +19,8 @@ SPARE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class TopicShares:
-    """Shares proportional to what can still be learnt of each topic. A topic that waits for others gets only the floor."""
+    """Shares proportional to what can still be learnt of each topic. A topic that waits for others gets only the
+    floor."""
 
     vote: Vote
     """The proposal without its value and the end of its reason, which depend on the graph's answer."""

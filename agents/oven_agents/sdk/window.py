@@ -119,8 +119,8 @@ class Window:
 
     @property
     def jumps(self) -> list[Receipt]:
-        """Receipts that replaced the run's weights, oldest first: rollbacks, their undo, and a script's own actions with
-        that effect."""
+        """Receipts that replaced the run's weights, oldest first: rollbacks, their undo, and a script's own actions
+        with that effect."""
         actuators = self._weight_actuators()
         return [r for r in self.receipts if r.actuator in actuators and r.status == "applied"]
 
@@ -132,8 +132,8 @@ class Window:
         return [r for r in self.receipts if r.actuator == actuator and r.status == "applied"]
 
     def last_change_tick(self, *actuators: str) -> int:
-        """Return the tick of the last change of any of these actuators (of all, if none is named); −1 if there was none.
-        A name that ends with `.*` matches all actuators with that prefix, e.g. `committee.*`.
+        """Return the tick of the last change of any of these actuators (of all, if none is named); −1 if there was
+        none. A name that ends with `.*` matches all actuators with that prefix, e.g. `committee.*`.
 
         Statistics from before that tick describe another configuration. Actuators that only copy or measure do not
         count. `run.rollback` includes everything else that replaces the weights, such as undoing a rollback.

@@ -9,7 +9,7 @@ from oven_agents import Agent
 from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.learning_rate import ALIGNMENT
-from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Value, Vote
 
 LEVELS = ("len3", "len4", "len5")

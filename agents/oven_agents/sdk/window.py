@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from oven_core.protocol.actions import ROLLBACK, UNDO
+from oven_core.protocol.actuator_names import ROLLBACK, UNDO
 from oven_core.protocol.alerts import REASON_LENGTH, Alert
 from oven_core.protocol.messages import ActuatorSpec, BallotOpened, Observation, Receipt, RunStarted, Value, Vote
 

@@ -8,7 +8,7 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import PATIENCE, available, request_evaluation
 from oven_agents.stats.objective import held_out, objective, signed
 from oven_agents.stats.rollback_success import RECOVERED, recovered_share
-from oven_core.protocol.actions import EVALUATE, ROLLBACK, UNDO
+from oven_core.protocol.actuator_names import EVALUATE, ROLLBACK, UNDO
 from oven_core.protocol.messages import Receipt, RunStarted, Value, Vote
 
 SCALE = "optimizer.lr_scale"

@@ -7,7 +7,7 @@ import pytest
 
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import STANDS_ALONE, confidence, needs_second, stands_alone
-from oven_core.mesh.effect import effect
+from oven_core.mesh.measurements import effect
 from oven_core.mesh.reputation import beaten
 from oven_core.protocol.messages import MetricSpec, Observation, RunStarted
 from oven_core.protocol.rules import Rules

@@ -17,9 +17,9 @@ from oven_agents.review.review_command import review
 from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.learning_rate import LearningRate
+from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.events import Event
-from oven_core.protocol.known_actuators import ACTUATORS
 from oven_core.protocol.messages import (
     ActuatorSpec,
     Decision,

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from oven_bench.gym.fault import NOTHING, Fault, Step
 from oven_bench.gym.task_table import Kind
-from oven_core.protocol.actions import EVALUATE
+from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.optim.gauges import ABSENT_IF_NAN, OptimizerGauges

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from oven_core.errors import reason
-from oven_core.protocol.actions import BEST
+from oven_core.protocol.actuator_names import BEST
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators, Applied, Status
 from oven_learner.ranks import Ranks

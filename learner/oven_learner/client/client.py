@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from oven_core.errors import reason
-from oven_core.protocol.actions import BEST
+from oven_core.protocol.actuator_names import BEST
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.messages import (
     ActuatorSpec,

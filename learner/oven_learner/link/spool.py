@@ -11,7 +11,7 @@ from oven_core.bus.log import Entry
 from oven_core.errors import OvenError
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer
-from oven_runs.home.spool import Kept, Spool
+from oven_runs.home.spool import Spool, SpooledMessage
 
 log = logging.getLogger("oven.learner")
 
@@ -25,7 +25,7 @@ def take(folder: str, run: str) -> Spool | None:
     if not folder:
         return None
     try:
-        spool = Spool.take(Path(folder), run, make=True, wait_s=WAIT_S)
+        spool = Spool.take(Path(folder), run, create=True, wait_s=WAIT_S)
     except OSError as error:
         log.warning("no spool in %s (%s): what the log does not take at the end will be lost", folder, error.strerror)
         return None
@@ -37,8 +37,8 @@ def take(folder: str, run: str) -> Spool | None:
 def begin(spool: Spool) -> None:
     """Empty the spool, whose messages are in the log now."""
     try:
-        if spool.left.lost:
-            log.error("%s was cut: %d messages that it held are lost", spool.path, spool.left.lost)
+        if spool.content.lost:
+            log.error("%s was cut: %d messages that it held are lost", spool.path, spool.content.lost)
         spool.begin()
     except OSError as error:
         log.warning("%s cannot be written (%s)", spool.path, error.strerror)
@@ -47,7 +47,7 @@ def begin(spool: Spool) -> None:
 def release(spool: Spool | None) -> None:
     """Release the spool of a run that could not be opened. Its messages stay; an empty spool is removed."""
     if spool is not None:
-        if not spool.left.messages:
+        if not spool.content.messages:
             spool.done()
         spool.close()
 
@@ -82,6 +82,6 @@ def keep(spool: Spool | None, entries: Sequence[Entry], credentials: Credentials
         spool.close()
 
 
-def _signed(entry: Entry, signer: Signer | None) -> Kept:
+def _signed(entry: Entry, signer: Signer | None) -> SpooledMessage:
     signature = signer.sign(entry.subject, entry.message_id, entry.data) if signer is not None else ""
-    return Kept(entry.subject, entry.data, entry.message_id, signature)
+    return SpooledMessage(entry.subject, entry.data, entry.message_id, signature)

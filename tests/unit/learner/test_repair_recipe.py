@@ -165,7 +165,7 @@ class TestCollect:
             (["--set", "hidden=["], "is not YAML"),
             (["--set", "shapes=[cube]"], "no shape is called 'cube'"),
             (["--set", "hiden=3"], "--set hiden: Extra inputs"),
-            (["--instances", "nowhere.jsonl"], "nowhere.jsonl is not there"),
+            (["--instances", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
         ],
     )
     def test_a_wrong_option_is_named(self, arguments: list[str], said: str, tmp_path: Path) -> None:

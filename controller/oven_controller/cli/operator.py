@@ -1,7 +1,7 @@
 """Operator commands to a running run, made from the table of actions (`oven_core.protocol.operator_actions`).
 
 Each logs the action, waits for the answer, and prints it in one line. Exit codes: 0 done, 1 the answer is no, 3 no
-answer in time (`oven_runs.operator.receipt_wait`).
+answer in time (`oven_runs.operator.operator_client`).
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def send(run: str | None, at: Endpoint, wait: float | None, as_json: bool, **com
 
     from oven_core.terminal_text import say
     from oven_runs.access.run_finder import find_run
-    from oven_runs.operator.command_report import CommandReport
+    from oven_runs.log.command_result import CommandReport
     from oven_runs.operator.operator_client import carried_out, new_command
 
     access = find_run(run, at, running=True)

@@ -21,7 +21,7 @@ from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, on_thread, sentences
 from oven_core.protocol.operator_actions import ACTIONS, Action, Argument, Kind
 from oven_runs.access.run_access import RunAccess
-from oven_runs.operator.command_report import CommandReport
+from oven_runs.log.command_result import CommandReport
 from oven_runs.operator.operator_client import carried_out, new_command
 
 TOOLS: Final = ("approve", "veto", "set", "hold", "resume")

@@ -13,6 +13,7 @@ REMOVED: Final[Mapping[str, frozenset[str]]] = {
     "bench": frozenset({"loop-trials", "questions", "short-horizon", "trials"}),
     "command of kg": frozenset({"learn"}),
     "command of supervise": frozenset({"analyze", "ask", "data", "grid"}),
+    "command of traces": frozenset({"ab"}),
     "format of graphs": frozenset({"causenet", "gexf", "graphrag", "neo4j-csv", "neo4j-jsonl", "nquads", "trig"}),
     "setting": frozenset(
         {

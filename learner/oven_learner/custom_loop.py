@@ -26,11 +26,10 @@ from oven_core.protocol.actions import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
-from oven_learner.client import training_names
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.held_out_evaluation import Evaluation, Measured
-from oven_learner.client.idle_client import idle_client
-from oven_learner.client.loop_client import LoopClient
+from oven_learner.client.loop_client import LoopClient, idle_client
+from oven_learner.client.run_start import installed, next_training_name
 from oven_learner.completions.redaction import Redact
 from oven_learner.completions.sampling import sampling_of
 from oven_learner.link.find_controller import Connection, Mode, seek
@@ -38,7 +37,6 @@ from oven_learner.link.link_interface import Link
 from oven_learner.optim.lr_scale import USER_BOUNDS, LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback
 from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
-from oven_learner.versions import installed
 
 if TYPE_CHECKING:
     from oven_learner.optim.step_gauges import StepGauges
@@ -143,7 +141,7 @@ def connect(
             link,
             knobs,
             recipe=recipe,
-            training=training or training_names.count(connection.run if connection else "", given),
+            training=training or next_training_name(connection.run if connection else "", given),
             metrics=announced,
             max_steps=max_steps,
             seconds=seconds,

@@ -28,15 +28,6 @@ def restore(state: State) -> None:
         generators[name][1](value)
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two states, of one generator or of all, are equal bit for bit."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool((one == other).all()) if hasattr(one, "shape") else bool(one == other)
-
-
 @contextmanager
 def undisturbed(model: Any) -> Iterator[None]:
     """Whatever is measured within: the generators, and which parts of `model` are in training mode, are as before."""

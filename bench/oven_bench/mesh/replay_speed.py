@@ -165,7 +165,7 @@ def measure(size: int, folder: RunFolder) -> dict[str, Any]:
 
 async def _replayed(folder: RunFolder) -> ReplayReport:
     again, keyring = Replay(folder.run), Keyring(check=False)
-    async for event in log_reader.entries(folder, exact=True):
+    async for event in log_reader.raw_events(folder, exact=True):
         again.take(keyring.verify(event))
     return again.report()
 

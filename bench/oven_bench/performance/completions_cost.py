@@ -106,8 +106,8 @@ def _trainer() -> Any:
 def _train(
     link: ProcessLink, pairs: int, block: int, every: int, characters: int, redact: Callable[[str], str] | None
 ) -> tuple[dict[str, Arm], int]:
-    from oven_learner.hf.completion_samples import CompletionSamples
-    from oven_learner.hf.step_hooks import StepEnd
+    from oven_learner.hf.hooks.completion_samples import CompletionSamples
+    from oven_learner.hf.hooks.step_hooks import StepEnd
     from oven_learner.ranks import Ranks
 
     sampling = sampling_of(None, {"every": every, "characters": 100_000}, redact)

@@ -188,7 +188,7 @@ def measure(kind: str, megabytes: float, rounds: int) -> dict[str, Any]:
     """One kind of training, in this process. Raises what the training or the operator raised."""
     from oven_core.protocol.events import Event
     from oven_core.protocol.messages import Observation
-    from oven_learner.hf.idle_teachers import PREFIX
+    from oven_learner.hf.hooks.idle_teachers import PREFIX
     from oven_runs.log.replay import replay
 
     os.environ.update(

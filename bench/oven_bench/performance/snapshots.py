@@ -81,7 +81,7 @@ def _train(kind: str, seconds: float, folder: Path) -> dict[str, float]:
 def bench(
     seconds: Annotated[float, Option(help="Seconds of training at each size.")] = 330.0, as_json: Json = False
 ) -> int:
-    from oven_learner.rollback.snapshot_time_budget import SHARE
+    from oven_learner.rollback.snapshot_schedule import SHARE
 
     found: dict[str, Any] = {}
     for kind in SIZES:

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import TokenPrior, TokenPriorRequest
 from oven_core.protocol.token_scores import decode, encode, vocabulary_sha
+from oven_kg.service.endpoints import answers
+from oven_kg.token_prior.python_code_prior import source_prior
 
 TOKENS: Final = 358
 """That have a score: as many as in the source experiment."""
@@ -55,7 +56,7 @@ class GraphScores:
 
 def scores_of_sources(files: Sequence[Path], texts: Sequence[str]) -> GraphScores:
     """Of the graph that Python sources make: names, and what they call, raise, catch and contain."""
-    made: Any = plugins.load("in_process", "function", "source_prior")(files, texts, TOKENS)
+    made = source_prior(files, texts, TOKENS)
     return GraphScores(made.blob, len(texts), vocabulary_sha(texts), made.nodes, made.edges, "the sources trained on")
 
 
@@ -65,11 +66,11 @@ def scores_of_folder(folder: Path, texts: Sequence[str]) -> GraphScores:
     from oven_kg.arrays.folder import open_folder
 
     arrays = open_folder(folder)
-    ask: Any = plugins.load("in_process", "function", "kg")(large=folder)
+    ask = answers(large=folder)
     asked = TokenPriorRequest(method="kg", vocabulary=tuple(texts), k=TOKENS)
     answer = ask("token_prior", asked.wire())
     if answer is None:
-        raise ConfigError("the prior answers no `token_prior`; oven.in_process has another `kg` than this version's")
+        raise ConfigError("the prior service has no endpoint `token_prior`")
     found = TokenPrior.model_validate_json(answer)
     blob = base64.b64decode(found.blob)
     return GraphScores(blob, len(texts), vocabulary_sha(texts), arrays.nodes, len(arrays.dst), found.graph)

@@ -25,10 +25,6 @@ NOTE = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(calibration)
-
-
 def calibration(
     runs: Annotated[
         list[str] | None,

@@ -34,19 +34,6 @@ Agents = Annotated[
 Members = Annotated[list[str] | None, typer.Option("--member", metavar="NAME", help="Remote judge; repeat it.")]
 
 
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        no_args_is_help=True,
-        help="Keys for agents and persons elsewhere, and for your own server.\n\nExample: oven-controller creds list",
-    )
-    group.command("add")(add)
-    group.command("revoke")(revoke)
-    group.command("list")(list_keys)
-    group.command("server")(server)
-    group.command("cluster")(cluster)
-    app.add_typer(group, name="creds")
-
-
 def add(
     name: Annotated[
         str,
@@ -123,7 +110,7 @@ def revoke(
     """
     from oven_controller.cli.person_creds import RELOAD
     from oven_controller.stack import agent_keys, person_keys
-    from oven_runs.access.warning import warn
+    from oven_runs.access.run_access import warn
     from oven_runs.home.run_folder import Home
 
     todo = ""

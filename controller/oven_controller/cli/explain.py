@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from oven_runs.log.other_rules import OtherRuling
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(from_anywhere(explain))
-
-
+@from_anywhere
 def explain(
     decision: Annotated[
         str,
@@ -68,7 +65,7 @@ def explain(
 
 async def _read(access: RunAccess, name: str, rules: dict[str, Any]) -> tuple[Explanation, OtherRuling | None]:
     from oven_core.errors import UnknownNameError
-    from oven_runs.access.rule_question import other_ruling
+    from oven_runs.access.other_ruling import other_ruling
     from oven_runs.log.explanation import Explanations
 
     seen = Explanations()

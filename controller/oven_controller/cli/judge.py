@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from oven_runs.log.committee_view import CommitteeView
     from oven_runs.settings.committee_settings import CommitteeSettings
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="The judges of a run's reward committee: list them, and swap them while it trains.\n\n"
-    "Example: oven-controller judge list",
-)
 
 Member = Annotated[str, typer.Argument(metavar="NAME", help="The committee member.", autocompletion=completion.judges)]
 Provider = Annotated[str, typer.Option(help="Whose API it speaks, as in committee.members.NAME.")]
@@ -36,7 +31,6 @@ Logprobs = Annotated[bool, typer.Option("--logprobs", help="Ask for its tokens' 
 TopLogprobs = Annotated[int, typer.Option(help="Alternatives per token, with --logprobs: 1 to 20.")]
 
 
-@app.command("list")
 def list_judges(run: RunOption = None, as_json: Json = False) -> None:
     """List the remote members: which model judges, its role and weight, and whether it scores or why not.
 
@@ -63,7 +57,6 @@ def list_judges(run: RunOption = None, as_json: Json = False) -> None:
         say(f"{line.member:<16} {line.role:<12} {weight:>6}  {line.judge}  ({line.state})")
 
 
-@app.command("swap")
 def swap(
     name: Member,
     provider: Provider,
@@ -91,7 +84,7 @@ def swap(
     from oven_core.terminal_text import say
     from oven_runs.access.local_run import LocalRun
     from oven_runs.home.run_folder import Home
-    from oven_runs.operator.judge_swap import swapped
+    from oven_runs.operator.judge_swap import swap_judge
     from oven_runs.settings.judges import check_judge, first_problem
 
     folder = Home().find(run, running=True)
@@ -109,13 +102,12 @@ def swap(
     except ValidationError as error:
         raise ConfigError(f"the judge cannot be asked: {first_problem(error)}") from None
     check_judge(settings, name, judge)  # what cannot be asked is not sent
-    found = asyncio.run(swapped(LocalRun(folder), name, judge, settings.deadline_s, reason))
+    found = asyncio.run(swap_judge(LocalRun(folder), name, judge, settings.deadline_s, reason))
     say(json.dumps(found.fields()) if as_json else found.line())
     if found.code:
         raise typer.Exit(found.code)
 
 
-@app.command("mute")
 def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: Json = False) -> None:
     """Stop asking this member; its weight counts for the others meanwhile. `swap` it, or `set committee.NAME MODEL`, to
     have it back.
@@ -130,7 +122,6 @@ def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: 
     _say(folder, as_json, None, action="set", actuator=f"committee.{name}", value=OFF, reason=reason)
 
 
-@app.command("add")
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new member's name.")],
     provider: Provider,
@@ -158,7 +149,7 @@ def add(
     from oven_core.errors import ConfigError
     from oven_core.protocol import names
     from oven_runs.home.run_folder import Home
-    from oven_runs.operator.judge_swap import BESIDE_S, JOIN_S
+    from oven_runs.operator.judge_swap import JOIN_S, MARGIN_S
     from oven_runs.settings.judges import judge_of, new_member
 
     folder = Home().find(run, running=True)
@@ -187,7 +178,7 @@ def add(
     said = {"action": "add", "actuator": f"committee.{name}", "judge": judge_of(member), "value": share}
     code = 1
     try:
-        code = _said(folder, as_json, JOIN_S + settings.deadline_s + BESIDE_S, **said, reason=reason)
+        code = _said(folder, as_json, JOIN_S + settings.deadline_s + MARGIN_S, **said, reason=reason)
     finally:
         if code == 1:  # its process ends by the learner's answer, and nothing of it stays
             _taken_out(folder, name)
@@ -195,7 +186,6 @@ def add(
         raise typer.Exit(code)
 
 
-@app.command("remove")
 def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: Json = False) -> None:
     """Let a member go: its process ends, the others have its weight, and the quorum no longer counts it.
 

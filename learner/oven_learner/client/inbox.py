@@ -12,7 +12,7 @@ from typing import Literal
 
 from oven_core.protocol.messages import Decision, StepClosed
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_learner.client.hold_and_stop import LOCAL, has_unanswered_command
+from oven_learner.client.commands import LOCAL, has_unanswered_command
 from oven_learner.client.judge_offers import Offered
 from oven_learner.link.link_interface import Link
 from oven_learner.ranks import Ranks

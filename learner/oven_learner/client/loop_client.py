@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
+from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Evaluation
+from oven_learner.link.find_controller import Mode
+from oven_learner.ranks import Ranks, SilentLink
 
 if TYPE_CHECKING:
     from oven_learner.completions.sampling import Sampling
     from oven_learner.optim.rate_readback import RateReadback
     from oven_learner.optim.step_gauges import StepGauges
+
+log = logging.getLogger("oven.learner")
 
 
 class LoopClient(OvenClient):
@@ -107,3 +113,28 @@ class LoopClient(OvenClient):
         self.gauges.end_step(tick, step, known)
         if self._lockstep:
             self.gauges.settle()  # the tick closes when its observation is in the log
+
+
+class IdleClient(LoopClient):
+    """`observe` says nothing to anybody; `poll` hears of a spent time budget and of `request_stop`, on all ranks."""
+
+    def hold(self, reason: str) -> None:
+        """No one could say that it continues."""
+        log.warning("without a controller nothing is held: %s", reason)
+
+
+def idle_client(
+    mode: Mode,
+    actuators: Actuators,
+    *,
+    step: int = 0,
+    max_steps: int | None = None,
+    seconds: float | None = None,
+    ranks: Ranks | None = None,
+) -> LoopClient:
+    """Says so, once."""
+    client = IdleClient(SilentLink(), actuators, max_steps=max_steps, seconds=seconds, ranks=ranks)
+    client.start(step)
+    client.began(step)
+    mode.say_why_not()
+    return client

@@ -20,27 +20,28 @@ from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.protocol.actions import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.client import training_names
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.client.run_start import installed, next_training_name
 from oven_learner.completions.sampling import Sampling
-from oven_learner.hf import knobs
-from oven_learner.hf.authored_prompts import AuthoredPromptsReader
-from oven_learner.hf.checkpoints import TrainerCheckpoints
-from oven_learner.hf.completion_samples import CompletionSamples
-from oven_learner.hf.epoch_extension import EpochExtension
-from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
+from oven_learner.hf.checkpoints import SaveSchedule, TrainerCheckpoints
 from oven_learner.hf.final_weights import choose_best
-from oven_learner.hf.frontier_calibration import FrontierCalibration
-from oven_learner.hf.idle_teachers import IdleTeachers
-from oven_learner.hf.missing_rewards import RewardFaults
+from oven_learner.hf.hooks.authored_prompts import AuthoredPromptsReader
+from oven_learner.hf.hooks.completion_samples import CompletionSamples
+from oven_learner.hf.hooks.evaluations import TrainerEvaluation, UserEvaluation
+from oven_learner.hf.hooks.frontier_calibration import FrontierCalibration
+from oven_learner.hf.hooks.idle_teachers import IdleTeachers
+from oven_learner.hf.hooks.missing_rewards import RewardFaults
+from oven_learner.hf.hooks.repeated_rows import Repeated
+from oven_learner.hf.hooks.step_hooks import ChannelMetrics, CommitteeScores, Gauges, StepEnd, StepHook, StepRate
+from oven_learner.hf.hooks.step_metrics import StepMetrics, StepTiming
+from oven_learner.hf.knobs import mixture as mixtures
+from oven_learner.hf.knobs import scalars
+from oven_learner.hf.knobs.mixture import Mixture
+from oven_learner.hf.knobs.user_values import UserValues, check_trainable
 from oven_learner.hf.prompts import PromptSource
-from oven_learner.hf.repeated_rows import Repeated
 from oven_learner.hf.rollback import choose_rollback
-from oven_learner.hf.save_schedule import SaveSchedule, StepBudget
-from oven_learner.hf.step_hooks import ChannelMetrics, CommitteeScores, Gauges, StepEnd, StepHook, StepRate
-from oven_learner.hf.step_metrics import StepMetrics
-from oven_learner.hf.step_timing import StepTiming
+from oven_learner.hf.training_length import EpochExtension, StepBudget
 from oven_learner.link.find_controller import Connection
 from oven_learner.link.link_interface import Link
 from oven_learner.optim.device_readback import Readback
@@ -50,7 +51,6 @@ from oven_learner.ranks import Ranks, SilentLink
 from oven_learner.rewards.committee import Committee
 from oven_learner.rollback.kept_state import Rollback
 from oven_learner.teachers import Teachers, announce_anchor
-from oven_learner.versions import installed
 
 log = logging.getLogger("oven.learner")
 
@@ -71,7 +71,7 @@ class Options:
     teachers: Teachers | None
     beta_bounds: tuple[float, float]
     committee: Committee | None
-    mixture: knobs.Mixture | None
+    mixture: Mixture | None
     stateful: Mapping[str, Stateful]
     sampling: Sampling | None
     """How completions are shown; None: they are not."""
@@ -91,7 +91,7 @@ class Attachment(TrainerCallback):
         """Whether checkpoints are taken by themselves where copies in memory would do for rollback."""
         run = connection.run if connection else ""
         self.checkpoints = TrainerCheckpoints(
-            trainer, run, options.stateful, lambda: options.training or training_names.count(run, link)
+            trainer, run, options.stateful, lambda: options.training or next_training_name(run, link)
         )
         self.epochs = EpochExtension(trainer)
         self.readback = Readback(self._publish, ABSENT_IF_NAN)
@@ -103,7 +103,7 @@ class Attachment(TrainerCallback):
         self._budget = StepBudget(None, False, 0, 0)
         self._numbers: dict[str, torch.Tensor] = {}
         self._not_finite: Counter[str] = Counter()
-        self._users = knobs.UserValues()
+        self._users = UserValues()
         self._sigterm = EndOnSigterm(self._stop)
         self._channels = tuple(getattr(trainer, "channels", ()))
         self._make_hooks()
@@ -338,23 +338,23 @@ class Attachment(TrainerCallback):
     def _announce_knobs(self) -> None:
         """What this trainer has that acts when it is turned; the user's own actuators are there already."""
         trainer, actuators, options = self.trainer, self.actuators, self._options
-        knobs.check_trainable(trainer)
+        check_trainable(trainer)
         RateReadback(self._rate.scale, IN_A_TRAINER).announce(actuators, options.lr_bounds)
-        knobs.announce(trainer, actuators, self._users, options.beta_bounds)
+        scalars.announce(trainer, actuators, self._users, options.beta_bounds)
         announce_anchor(actuators, trainer, options.teachers, options.beta_bounds, lambda: self.client)
         for channel in self._channels:
             channel.announce(actuators)
         if self._user_evaluation is not None or trainer.args.eval_strategy != "no":
             actuators.action(EVALUATE, (self._user_evaluation or self._evaluation).ask, effect="measures")
         if options.mixture is not None:
-            knobs.mixture.announce(actuators, options.mixture)
-            knobs.skip.announce(trainer, actuators, options.mixture)
+            mixtures.announce(actuators, options.mixture)
+            mixtures.announce_skip(trainer, actuators, options.mixture)
         if self._authored is not None:
             self._authored.announce(actuators)
         if options.committee is not None:
             options.committee.announce(actuators)
         else:
-            knobs.reward_weights.announce(trainer, actuators)
+            scalars.announce_reward_weights(trainer, actuators)
 
     def _hold(self, why: str) -> None:
         if self.client is not None:

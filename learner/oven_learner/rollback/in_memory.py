@@ -9,8 +9,7 @@ from typing import Any
 
 from oven_core.errors import reason
 from oven_learner.rollback.kept_state import Snapshot
-from oven_learner.rollback.snapshot_schedule import Schedule
-from oven_learner.rollback.snapshot_time_budget import SnapshotTimeBudget
+from oven_learner.rollback.snapshot_schedule import Schedule, SnapshotTimeBudget
 
 log = logging.getLogger("oven.learner")
 

@@ -15,8 +15,7 @@ from typing import Any
 from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.in_memory import Snapshots
 from oven_learner.rollback.kept_state import Snapshot
-from oven_learner.rollback.snapshot_schedule import Schedule
-from oven_learner.rollback.snapshot_time_budget import SnapshotTimeBudget
+from oven_learner.rollback.snapshot_schedule import Schedule, SnapshotTimeBudget
 from oven_runs.home import relaunch
 from oven_runs.home.relaunch import Relaunch
 

@@ -62,6 +62,7 @@ class Heard:
                 await self._more.wait()
 
 
+@pytest.mark.slow
 async def test_live_over_a_restart_from_elsewhere_and_after(
     folder: RunFolder,  # noqa: F811
     capsys: pytest.CaptureFixture[str],
@@ -73,7 +74,7 @@ async def test_live_over_a_restart_from_elsewhere_and_after(
             _, bus = await first.enter_async_context(serving(folder))
             await streams.create(bus.jetstream, "r")
             await serve_completions(bus, "r")
-            with pytest.raises(ConfigError, match=r"run 'r' keeps no completions: .*completions.every=10"):
+            with pytest.raises(ConfigError, match=r"run 'r' stores no completions: .*completions.every=10"):
                 await newest(local, 5)
             await streams.keep_completions(bus.jetstream, "r")
             assert await newest(local, 5) == []

@@ -13,12 +13,10 @@ import torch
 from oven_bench.statistics import Word
 from oven_bench.training import token_prior as bench
 from oven_bench.training.graph_scores import scores_of_folder
-from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_core.protocol.token_scores import LIMIT, decode, vocabulary_sha
 from oven_kg.arrays.builder import Builder
 from oven_kg.arrays.folder import write
-from oven_kg.service.endpoints import answers
 from oven_kg.token_prior.python_code_prior import source_prior, triples_of
 
 SOURCE = """
@@ -108,7 +106,6 @@ def test_a_large_graphs_scores_are_those_of_the_service_and_shuffle(
     builder.edges(sources, relations, targets)
     write(tmp_path / "graph", builder.finish())
     texts = ["loads", " Oven", "q", "bake", "os"]
-    monkeypatch.setattr(plugins, "load", lambda *_: answers)
     found = scores_of_folder(tmp_path / "graph", texts)
     assert (found.nodes, found.edges, len(found.graph)) == (10, 11, 64)
     assert set(found.scores) == {0, 1, 3, 4} and max(found.scores.values()) == 1
@@ -124,7 +121,6 @@ def test_a_large_graphs_scores_are_those_of_the_service_and_shuffle(
 def test_a_quick_run_that_is_continued(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(plugins, "load", lambda *_: source_prior)
     options = ["--quick", "--json", "--results", str(tmp_path / "rows.jsonl")]
     assert bench.BENCH.run(options) == 0
     found = json.loads(capsys.readouterr().out)

@@ -149,15 +149,15 @@ DAMAGE: dict[str, tuple[Callable[[RunFolder], bytes], str]] = {
     "cut": (cut, "the file is cut off after"),
     "empty": (lambda _: b"", "log.jsonl is empty"),
     "gap": (lambda f: b"".join(lines(f)[:4] + lines(f)[6:]), "line 5: event 7 follows event 4; 2 events between them"),
-    "twice": (lambda f: b"".join(lines(f)[:4] + lines(f)[3:]), "event 4 follows event 4; it stands there twice"),
+    "twice": (lambda f: b"".join(lines(f)[:4] + lines(f)[3:]), "event 4 follows event 4; it is a duplicate"),
     "beheaded": (lambda f: b"".join(lines(f)[1:]), "line 1: event 2 follows event 0; 1 events between them"),
-    "garbage": (lambda _: bytes(range(128, 256)), "line 1: it is not text (byte 0 is 0x80); nothing stands before it"),
-    "gzip": (lambda f: gzip.compress(b"".join(lines(f))), "line 1: it is gzip'ed; unpack it with `gunzip` first"),
+    "garbage": (lambda _: bytes(range(128, 256)), "line 1: it is not text (byte 0 is 0x80); no line before"),
+    "gzip": (lambda f: gzip.compress(b"".join(lines(f))), "line 1: it is gzip-compressed; unpack it with `gunzip`"),
     "foreign": (lambda _: b'{"level": "info"}\n', "line 1: not a line of an exported log"),
     "a field": (lambda f: lines(f)[0].replace(b'"seq"', b'"sequel"'), "line 1: its field 'seq' is missing"),
     "another run": (
         lambda f: b"".join(lines(f)).replace(b"oven.r.", b"oven.q."),
-        "line 1: the event is on oven.q.run, so this is the log of another run than 'r'",
+        "line 1: the event's subject is oven.q.run, so this is not the log of run 'r'",
     ),
 }  # fmt: skip
 
@@ -173,10 +173,10 @@ def test_a_damaged_log_is_named_with_its_line_and_what_is_left(
     assert invoke(command, "r") == 2
     said = capsys.readouterr().err
     assert said.startswith(f"error: {folder.export}") and said.count("\n") == 1
-    assert words in said and "restore it from a copy" in said
+    assert words in said and "restore it from a backup" in said
     (folder.server.folder / "store").mkdir(parents=True)
     assert invoke(command, "r") == 2
-    assert "move it away, and the store is read instead" in capsys.readouterr().err
+    assert "move it away, and the log is read from the store instead" in capsys.readouterr().err
 
 
 def test_a_cut_log_is_read_up_to_a_tick_that_is_whole(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,7 +184,7 @@ def test_a_cut_log_is_read_up_to_a_tick_that_is_whole(home: Home, capsys: pytest
     folder.export.write_bytes(cut(folder))
     assert invoke("replay", "r") == 2
     assert (
-        f"the {len(lines(folder)) - 1} lines before it are whole, up to tick 9: `--until 8`" in capsys.readouterr().err
+        f"the {len(lines(folder)) - 1} lines before it are intact, up to tick 9: `--until 8`" in capsys.readouterr().err
     )
     assert invoke("replay", "r", "--until", "8") == 0
     assert "up to tick 8" in capsys.readouterr().out

@@ -10,13 +10,13 @@ import pytest
 import torch
 from datasets import Dataset
 from tests.support.attached import THIRD_PARTY, equal, trainer, weights
+from tests.support.random_states import same_state
 from tests.support.tiny_grpo import ROWS, grpo
 from tests.unit.learner.test_attach_trl import sft
 from transformers import TrainerCallback
 
 from oven_learner import random_state
-from oven_learner.hf.held_out_examples import HeldOutScore
-from oven_learner.hf.plain_values import copied, put
+from oven_learner.hf.final_weights import HeldOutScore, copied, put
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -38,7 +38,7 @@ class ScoreAfterStep2(TrainerCallback):
             generators = random_state.take()
             self.value = self._score.read()
             assert self._score.read() == self.value
-            assert repr(random_state.take()) == repr(generators)
+            assert same_state(random_state.take(), generators)
 
 
 def score_after_step_2(trained: Any, metric: str = "eval/loss") -> float | None:

@@ -18,7 +18,7 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from oven_core.errors import ConfigError
-from oven_learner.hf import trainer_snapshot
+from oven_learner.hf import rollback
 from oven_learner.losses import (
     Channel,
     ChannelTrainer,
@@ -118,14 +118,14 @@ def test_a_second_training_goes_on_with_the_same_head(tmp_path: Path) -> None:
 def test_a_copy_for_rollback_has_the_head(tmp_path: Path) -> None:
     made = job(tmp_path, MultiToken(0.3), max_steps=2)
     made.train()
-    _, state = trainer_snapshot.take(made)
+    _, state = rollback.take_snapshot(made)
     head = made.channels[0].module
     then = [value.clone() for value in head.state_dict().values()]
     with torch.no_grad():
         head.down += 1
-    trainer_snapshot.restore(made, state)
+    rollback.restore_snapshot(made, state)
     assert equal(then, [*head.state_dict().values()])
-    assert trainer_snapshot.size(made) == 12 * sum(p.numel() for p in [*made.model.parameters(), *head.parameters()])
+    assert rollback.snapshot_size(made) == 12 * sum(p.numel() for p in [*made.model.parameters(), *head.parameters()])
 
 
 class Supervision(TextChannels, SFTTrainer):

@@ -12,12 +12,13 @@ from functools import lru_cache
 from random import Random
 from typing import ClassVar, Literal, TypeAlias
 
+from oven_agents.runtime.in_process import participants
 from oven_bench.gym.arms.in_memory_link import LoopLink
 from oven_controller.stack.kg_rules import merged
-from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import GraphInfo, GraphInfoRequest
 from oven_core.protocol.rules import Autonomy, Rules
+from oven_kg.service.endpoints import answers
 
 Ask: TypeAlias = Callable[[str, bytes], bytes | None]
 """The prior service without a bus: (endpoint, request) → answer."""
@@ -75,7 +76,7 @@ def controller_link(
     trials: Tries | Literal["off"] = "",
 ) -> LoopLink:
     """A mesh with these installed agents, None: all; `trials`: the rule, empty: as the client announces it."""
-    members = plugins.load("in_process", "part of the controller", "agents")(agents, ask)
+    members = participants(agents, ask)
 
     def rules(announced: Rules) -> Rules:
         """As `up` has them: installed agents are trusted, and what the prior knows of needs and contradictions becomes
@@ -93,12 +94,11 @@ def controller_link(
 @lru_cache(maxsize=2 * SHUFFLES)
 def prior(shuffled: int | None) -> Ask:
     """Shared by the episodes of a process: what they ask changes nothing in it."""
-    made: Ask = plugins.load("in_process", "part of the controller", "kg")(shuffled=shuffled)
-    return made
+    return answers(shuffled=shuffled)
 
 
 def _known(ask: Ask) -> GraphInfo:
     answer = ask("info", GraphInfoRequest().wire())
     if answer is None:
-        raise ConfigError("the prior has no endpoint `info`; oven.in_process has another `kg` than this version's")
+        raise ConfigError("the prior service has no endpoint `info`")
     return GraphInfo.model_validate_json(answer)

@@ -1,0 +1,152 @@
+"""`supervise run`: answers a question about a long text, a list or an object."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated, Final
+
+from typer import Argument, Option
+
+from oven_core.errors import ConfigError
+from oven_core.terminal_text import say, wrapped
+from oven_llm.supervisor.caps import Caps
+from oven_llm.supervisor.configured_models import NO_WORKER_URL, configured_model
+from oven_llm.supervisor.context_files import read_context
+from oven_llm.supervisor.loop import MAX_ITERATIONS
+from oven_llm.supervisor.orchestrator import CONCURRENCY, WORKER_CTX_K, RunResult, run
+
+MAX_CALLS: Final = 5000
+"""Default limit of `supervise run`. A program with an endless loop could otherwise make 10,000 calls per block.
+Splitting 64 MB into pieces for a window of 8,000 tokens takes 2,700 calls."""
+OUTPUT_LINES: Final = 3
+"""Lines of each program's output that `--trajectory` prints. The log in `--log-dir` has all of them."""
+
+
+def run_question(
+    question: Annotated[str, Argument(metavar="QUESTION", help="The question.")],
+    files: Annotated[
+        list[str],
+        Argument(
+            metavar="FILE…",
+            help="The context: a text, .json, .jsonl (read as a list of its lines), or - for standard input. Several "
+            "files become a dict with their names as keys.",
+        ),
+    ],
+    supervisor_model: Annotated[
+        str | None, Option(metavar="NAME", help="Model that writes the programs.", show_default="$SUPERVISOR_MODEL")
+    ] = None,
+    worker_model: Annotated[
+        str | None, Option(metavar="NAME", help="Model that reads the parts.", show_default="$WORKER_MODEL")
+    ] = None,
+    base_url: Annotated[
+        str | None,
+        Option(
+            metavar="URL", help="Endpoint of both models.", show_default="$BASE_URL, else https://api.together.xyz/v1"
+        ),
+    ] = None,
+    worker_base_url: Annotated[
+        str | None, Option(metavar="URL", help="Endpoint of the worker.", show_default="--base-url")
+    ] = None,
+    key_env: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Environment variable that holds the key for --base-url.",
+            show_default="the provider's usual variable",
+        ),
+    ] = None,
+    worker_key_env: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Environment variable that holds the key for --worker-base-url.",
+            show_default="the provider's usual variable",
+        ),
+    ] = None,
+    max_iterations: Annotated[int, Option(help="Maximum turns of the supervisor.")] = MAX_ITERATIONS,
+    worker_ctx_k: Annotated[int, Option(help="Worker's context window, in thousands of tokens.")] = WORKER_CTX_K,
+    concurrency: Annotated[int, Option(help="Concurrent worker calls.")] = CONCURRENCY,
+    max_usd: Annotated[float | None, Option(help="Make no further call after spending this many US dollars.")] = None,
+    max_tokens: Annotated[int | None, Option(help="Make no further call after using this many tokens.")] = None,
+    max_calls: Annotated[int, Option(help="Make no further call after this many calls.")] = MAX_CALLS,
+    max_seconds: Annotated[float | None, Option(help="Make no further call after this many seconds.")] = None,
+    log_dir: Annotated[
+        Path | None, Option(metavar="DIR", help="Write supervisor.jsonl, worker.jsonl and repl.jsonl to this folder.")
+    ] = None,
+    resume: Annotated[
+        bool, Option("--resume", help="Continue the run in --log-dir without repeating its answered calls.")
+    ] = False,
+    trajectory: Annotated[bool, Option("--trajectory", help="Also print each program and its output.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Answer one question about a long text: a model writes programs over the text, and a cheaper model reads the
+    parts.
+
+    Exit code 1 if there is no answer, 3 if the first model could not be called.
+
+    Example: oven-controller supervise run "Which runs diverged?" log.jsonl --base-url http://127.0.0.1:8000/v1
+    """
+    if resume and log_dir is None:
+        raise ConfigError("--resume needs --log-dir, the folder of the run that was interrupted")
+    if worker_key_env and not worker_base_url:
+        raise ConfigError(NO_WORKER_URL)
+    caps = Caps(max_usd, max_tokens, max_calls, max_seconds)
+    context = read_context(files)
+    worker_endpoint = (worker_base_url, worker_key_env) if worker_base_url else (base_url, key_env)
+    with (
+        configured_model("supervisor", supervisor_model, base_url, key_env) as supervisor,
+        configured_model("worker", worker_model, *worker_endpoint) as worker,
+    ):
+        result = run(
+            question,
+            context,
+            supervisor,
+            worker,
+            max_iterations,
+            log_dir,
+            worker_ctx_k=worker_ctx_k,
+            caps=caps,
+            resume=resume,
+            concurrency=concurrency,
+        )
+    if as_json:
+        print(json.dumps(dataclasses.asdict(result)))
+    else:
+        say(*(trajectory_lines(result) if trajectory else ()), *result_lines(result))
+    if result.answered:
+        return 0
+    return 3 if result.ended == "failed" else 1
+
+
+def trajectory_lines(result: RunResult) -> list[str]:
+    """Return each program and the first lines of its output, as printed."""
+    lines: list[str] = []
+    for step in result.steps:
+        lines.append(f"turn {step.turn} ({step.ended}):")
+        lines += [f"  {line}" for line in step.code.splitlines()]
+        output = step.output.splitlines()
+        lines += [f"  > {line}" for line in output[:OUTPUT_LINES]]
+        if len(output) > OUTPUT_LINES:
+            lines.append(f"  > … {len(output) - OUTPUT_LINES} more lines")
+    return [*lines, ""]
+
+
+def result_lines(result: RunResult) -> list[str]:
+    """Return the answer, or the reason why there is none, and the cost of the run, as printed."""
+    if result.answered:
+        answer = result.answer if isinstance(result.answer, str) else json.dumps(result.answer, indent=1)
+        outcome = answer.splitlines() or ["(empty text)"]
+    else:
+        outcome = wrapped(f"no answer ({result.ended}): {result.why}")
+    supervisor, worker = result.supervisor_usage, result.worker_usage
+    cost = "price unknown" if result.cost_usd is None else f"{result.cost_usd:.4f} USD"
+    unmetered = f", plus those of {result.unmetered} calls without a usage report" if result.unmetered else ""
+    spent = (
+        f"{result.iterations} turns ({result.failed} failed), {result.calls} calls in {result.elapsed:.1f} s; input "
+        f"and output tokens: supervisor {supervisor.input_tokens:,} and {supervisor.output_tokens:,}, worker "
+        f"{worker.input_tokens:,} and {worker.output_tokens:,}{unmetered}; {cost}"
+    )
+    failures = ", ".join(f"{kind} {count}" for kind, count in result.failures.items())
+    return [*outcome, "", *wrapped(spent), *wrapped(f"failed calls: {failures}" if failures else "")]

@@ -1,0 +1,139 @@
+"""`oven-controller traces collect`: rollouts of the recipe's warm policy by TRL, in the environment `repair`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+import yaml
+from pydantic import ValidationError
+
+from oven_controller.cli.options import Json
+from oven_core.errors import NO_ROOM, ConfigError, reason
+from oven_core.files import write_atomic
+from oven_core.terminal_text import say
+from oven_recipes.environments.instance import read_instances
+from oven_recipes.repair.settings import RepairSettings
+from oven_runs.home.run_folder import Home
+from oven_runs.traces import jsonl
+from oven_runs.traces.records import Trace
+
+UNSEEN: Final = "collected"
+"""The seed of the tasks that are attempted where none are named: neither training's nor those of evaluations."""
+
+
+def collect(
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="File of traces to write.")],
+    rollouts: Annotated[int, typer.Option("--rollouts", "-n", min=1, help="Traces to collect.")] = 100,
+    instances: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Tasks in SWE-bench's fields, .json or .jsonl.", show_default="generated, unseen ones"
+        ),
+    ] = None,
+    repositories: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Checkouts of the instances' repositories, as owner__name.")
+    ] = None,
+    openenv: Annotated[bool, typer.Option("--openenv", help="Carry calls out behind an OpenEnv server.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the tasks and the rollouts.")] = 0,
+    policy_seed: Annotated[
+        int | None, typer.Option(min=0, help="Random seed of the warm policy.", show_default="as --seed")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A=B", help="A setting of the recipe repair; repeatable.")
+    ] = None,
+    save_tasks: Annotated[
+        Path | None, typer.Option("--save-tasks", metavar="FILE", help="Also write the tasks, in SWE-bench's fields.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Record traces of the recipe repair's policy on tasks that it has not seen.
+
+    Example: oven-controller traces collect traces.jsonl --rollouts 100
+    """
+    settings = _settings(set_ or [])
+    if out.exists():
+        raise ConfigError(f"{out} is there already; name another file, or remove it")
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"there is no folder {out.absolute().parent}; make it, or name another file")
+    wanted = -(-rollouts // settings.group_size)
+    chosen = (
+        list(read_instances(instances))
+        if instances is not None
+        else settings.tasks(f"{UNSEEN} {seed}", wanted, evaluation=True)
+    )
+    if save_tasks is not None:
+        _written(save_tasks, "".join(f"{one.model_dump_json()}\n" for one in chosen).encode())
+    from oven_recipes.quiet_libraries import quiet_libraries
+
+    quiet_libraries()  # before they are imported
+    from oven_recipes.repair.collection import collected
+
+    began, cpu = time.monotonic(), time.process_time()
+    attempted = [chosen[at % len(chosen)] for at in range(wanted)]
+    traces = collected(
+        settings, attempted, seed, Home().cache, policy_seed=policy_seed, repositories=repositories, openenv=openenv
+    )[:rollouts]
+    _written(out, b"".join(map(jsonl.line, traces)))
+    report = summary(traces) | {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
+    if as_json:
+        print(json.dumps({"file": str(out), **report}))
+    else:
+        say(*lines(out, report))
+    return 0
+
+
+def _written(path: Path, data: bytes) -> None:
+    """Raises ConfigError, and OSError where there is no room."""
+    try:
+        write_atomic(path, data)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        raise ConfigError(f"{path} cannot be written: {reason(error)}") from error
+
+
+def _settings(given: Sequence[str]) -> RepairSettings:
+    """Raises ConfigError, which names the setting."""
+    options: dict[str, Any] = {}
+    for one in given:
+        name, mark, value = one.partition("=")
+        if not mark:
+            raise ConfigError(f"--set {one}: write NAME=VALUE, e.g. --set sft_steps=800")
+        try:
+            options[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ConfigError(f"--set {name}: {value!r} is not YAML; quote it, or write a number or a list") from None
+    try:
+        return RepairSettings.model_validate(options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"--set {first['loc'][0] if first['loc'] else ''}: {first['msg']}") from None
+
+
+def summary(traces: Sequence[Trace]) -> dict[str, Any]:
+    """Counts for the report."""
+    calls = [len(step.action.calls) for trace in traces for step in trace.steps]
+    return {
+        "traces": len(traces),
+        "tasks": len({trace.task.id for trace in traces}),
+        "steps": len(calls),
+        "calls": sum(calls),
+        "solved": sum(bool(trace.solved) for trace in traces),
+        "ended": dict(Counter(trace.ended for trace in traces)),
+    }
+
+
+def lines(out: Path, report: dict[str, Any]) -> list[str]:
+    """For people."""
+    ended = ", ".join(f"{kind} {count}" for kind, count in report["ended"].items())
+    return [
+        f"{out}: traces {report['traces']}, tasks {report['tasks']}, steps {report['steps']}, calls {report['calls']}",
+        f"  solved: {report['solved']} ({report['solved'] / max(1, report['traces']):.2f}); ended: {ended}",
+        f"  {report['seconds']:.1f} s, {report['cpu_seconds']:.1f} s of CPU in this process, the warm-up included",
+    ]

@@ -1,0 +1,133 @@
+"""`traces convert | check | show`: commands on a file of traces."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oven_controller.cli.options import Json
+from oven_controller.cli.traces_source import From, Source
+from oven_core.errors import NO_ROOM, ConfigError, UnknownNameError, reason
+from oven_core.terminal_text import say
+from oven_runs.traces import completeness, jsonl
+from oven_runs.traces.formats.table import format_named, format_of
+from oven_runs.traces.jsonl import BadLine, line, refusal
+from oven_runs.traces.records import Reply, Trace
+from oven_runs.traces.transcript import summary, transcript
+
+
+def convert(
+    source: Source,
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="File or folder to write.")],
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Format of the target.")] = "oven",
+    from_: From = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip lines that hold no trace.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Write traces in another format, and list what that format loses.
+
+    Example: oven-controller traces convert results.jsonl traces.jsonl --to oven
+    """
+    target_format, (name, source_format) = format_named(to), format_of(source, from_)
+    if target.absolute() == source.absolute():
+        raise ConfigError(f"{target} is also the source; name another target")
+    if not target.absolute().parent.is_dir():
+        raise ConfigError(f"there is no folder {target.absolute().parent}; make it, or name another target")
+    skipped: list[BadLine] = []
+
+    def traces() -> Iterator[Trace]:
+        for trace in source_format.read(source):
+            if not isinstance(trace, BadLine):
+                yield trace
+            elif skip_bad:
+                skipped.append(trace)
+            else:
+                raise ConfigError(f"{refusal(source, trace)}; or skip such lines with --skip-bad")
+
+    try:
+        count = target_format.write(target, traces())
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        raise ConfigError(f"{target} cannot be written: {reason(error)}") from error
+    losses = dict(target_format.loses)
+    if as_json:
+        print(json.dumps({"from": name, "to": to, "traces": count, "skipped": len(skipped), "loses": losses}))
+        return 0
+    skipped_text = f"; bad lines skipped: {len(skipped)}" if skipped else ""
+    say(f"{target}: {count} traces, from {name} to {to}{skipped_text}")
+    for what, reason_lost in losses.items():
+        say(f"  lost: {what}: {reason_lost}")
+    return 0
+
+
+def check(source: Source, from_: From = None, as_json: Json = False) -> int:
+    """Count, by kind, the steps that lack a state, an action or a reward. Exit code 1 if there are any.
+
+    Example: oven-controller traces check traces.jsonl --json
+    """
+    name, source_format = format_of(source, from_)
+    counts = completeness.check(source_format.read(source))
+    if as_json:
+        print(json.dumps({"format": name, **counts.plain()}))
+        return 0 if counts.whole else 1
+    traces, steps = f"{counts.whole_traces} of {counts.traces} traces", f"{counts.whole_steps} of {counts.steps} steps"
+    say(f"{source}: {name}; whole: {traces}, {steps}")
+    if counts.ended:
+        say("  ended: " + ", ".join(f"{kind} {count}" for kind, count in counts.ended.most_common()))
+    problems = (
+        ("lines", counts.bad_lines),
+        ("traces", counts.traces_lacking),
+        ("steps", counts.steps_lacking),
+        ("whole, but with an action that cannot be compared", counts.unusable),
+    )
+    for what, kinds in problems:
+        for kind, count in kinds.most_common():
+            say(f"  {what}: {count:,}: {kind.replace('_', ' ')} (e.g. {'; '.join(counts.examples[kind])})")
+    return 0 if counts.whole else 1
+
+
+def show(
+    source: Source,
+    trace: Annotated[
+        str | None, typer.Argument(metavar="TRACE", help="Id of the trace.", show_default="list all traces")
+    ] = None,
+    replies: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With TRACE: also show what teachers would have done.")
+    ] = None,
+    from_: From = None,
+    whole: Annotated[bool, typer.Option("--whole", help="Show every line of each message.")] = False,
+    as_json: Json = False,
+) -> int:
+    """List the traces of a file, or show one trace step by step.
+
+    Example: oven-controller traces show traces.jsonl repair-17
+    """
+    if replies is not None and (trace is None or as_json):
+        raise ConfigError("--replies needs a TRACE and no --json")
+    replies_by_step: dict[int, list[Reply]] = {}
+    for reply in jsonl.read(replies, Reply, cut=True) if replies is not None else ():
+        if reply.trace == trace:
+            replies_by_step.setdefault(reply.step, []).append(reply)
+    ids: list[str] = []
+    for item in format_of(source, from_)[1].read(source):
+        if isinstance(item, BadLine):
+            print(f"skipped: {refusal(source, item)}", file=sys.stderr)
+            continue
+        ids.append(item.id)
+        if trace is not None and item.id != trace:
+            continue
+        if as_json:
+            print(line(item).decode(), end="")
+        else:
+            say(*([summary(item)] if trace is None else transcript(item, replies_by_step, whole=whole)))
+        if trace is not None:
+            return 0
+    if trace is not None:
+        raise UnknownNameError("trace", trace, ids)
+    return 0

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from oven_bench.gym.fault import NOTHING, Fault, Step
 from oven_bench.gym.task_table import Kind
-from oven_core.protocol.actions import EVALUATE
+from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.optim.gauges import ABSENT_IF_NAN, OptimizerGauges
@@ -52,7 +52,7 @@ class TorchTrainee(ABC, Generic[B]):
         self.seed = seed
         self.model, self.optimizer = model, optimizer
         self.gradient_steps = self.cursor = self.updates = 0
-        self._gauges = OptimizerGauges(optimizer, model, heard=True)
+        self._gauges = OptimizerGauges(optimizer, model, published=True)
         self.metrics = (*ANY_LOOP, *self._gauges.announced(), *(spec for some in metrics for spec in some))
         self.settings = self.user_settings()
         self._scale, self._replaced, self._asked = 1.0, dict[str, float](), False

@@ -21,8 +21,8 @@ from oven_bench.hostile.attacks import ATTACKS, USUAL, folder, named
 from oven_bench.hostile.command import BENCH, cases
 from oven_bench.hostile.run_facts import LATER, Case, Log, Row, read
 from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.events import UNKNOWN, Event
-from oven_core.protocol.known_actuators import ACTUATORS
 from oven_core.protocol.messages import (
     AgentStatus,
     Decision,

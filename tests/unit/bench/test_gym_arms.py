@@ -20,7 +20,7 @@ from oven_bench.gym.arms.remedies import BACK, REMEDIES, SKIP, Knobs
 from oven_bench.gym.arms.remedy_on_alarm import OnAlarm
 from oven_bench.gym.arms.spike import OnSpike
 from oven_bench.gym.arms.zclip import WARM_UP, OnNorm
-from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Observation, RunStarted
 
 SCALARS = {

@@ -22,7 +22,7 @@ from oven_bench.gym.shared_prefix import Record, untouched
 from oven_bench.gym.task_table import TASKS, USUAL, Kind, Task, task
 from oven_bench.gym.trainee_factory import make
 from oven_core.errors import ConfigError, UnknownNameError
-from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.actuator_names import ACTUATORS
 
 __all__ = ["entry_points", "installed"]
 SEED = 101

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.mesh_log import LR, Log
+from tests.support.mesh_log import LR, NOON, Log
 from tests.support.own_home import invoke
 from tests.support.replayed import a_run, left_behind
 
@@ -20,6 +20,7 @@ from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.protocol.subjects import SIGNERS
+from oven_core.removed import COMMIT, TAG
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer
 from oven_runs.home.run_folder import Home, RunFolder
@@ -202,6 +203,43 @@ def test_a_log_of_another_schema_version_is_refused(
     assert invoke("replay", "r", *ask) == 2
     said = capsys.readouterr().err
     assert "event 1 on oven.r.run is of schema version 2, and this program reads version 1" in said
+
+
+def with_trials(text: str) -> str:
+    """The log of a run whose rules and learner allowed trials."""
+    return text.replace('"rules":{', '"trials":"eval/loss","rules":{"trials":"risky",', 1)
+
+
+def with_a_trial(text: str) -> str:
+    """The log with an event about a trial at its end."""
+    last = json.loads(text.splitlines()[-1])
+    trial = Event.read(last["seq"] + 1, "oven.r.trial.x", b'{"v":1,"type":"TrialStarted","id":"x"}', NOON)
+    return text + trial.line() + "\n"
+
+
+@pytest.mark.parametrize("change", [with_trials, with_a_trial])
+@pytest.mark.parametrize("command", [["replay", "r"], ["decisions", "r"], ["log", "r"]])
+def test_a_log_with_trials_is_refused_with_one_sentence_that_names_the_tag(
+    home: Home, capsys: pytest.CaptureFixture[str], change: Callable[[str], str], command: list[str]
+) -> None:
+    folder = left_behind(home, a_run())
+    folder.export.write_text(change(folder.export.read_text()))
+    assert invoke(*command) == 2
+    sentence = f"this log has trials, which were removed; check out the tag {TAG} (commit {COMMIT[:12]}) to replay it"
+    assert capsys.readouterr().err.strip().splitlines()[-1].endswith(sentence)
+
+
+def test_a_log_with_withheld_decisions_is_refused_too(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = left_behind(home, a_run())
+    folder.export.write_text(folder.export.read_text().replace('"rules":{', '"rules":{"control_share":0.1,', 1))
+    assert invoke("replay", "r") == 2
+    assert "this log has withheld decisions, which were removed; " in capsys.readouterr().err
+
+
+def test_rules_for_trials_without_a_learner_that_makes_any_replay(home: Home) -> None:
+    folder = left_behind(home, a_run())
+    folder.export.write_text(folder.export.read_text().replace('"rules":{', '"rules":{"trials":"risky",', 1))
+    assert invoke("replay", "r") == 0
 
 
 def test_an_agents_vote_of_another_version_spoils_nothing(home: Home, capsys: pytest.CaptureFixture[str]) -> None:

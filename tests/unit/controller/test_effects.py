@@ -16,8 +16,8 @@ from oven_bench.gym.task_table import USUAL
 from oven_bench.gym.trainee_factory import make
 from oven_controller.importing.declared_knobs import asked
 from oven_core.errors import ConfigError
+from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.codec import Malformed, decode
-from oven_core.protocol.known_actuators import ACTUATORS
 from oven_core.protocol.messages import ActuatorSpec, LearnerMessage, Receipt, RunStarted
 from oven_learner.actuators import Actuators
 

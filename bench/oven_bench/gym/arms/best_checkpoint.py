@@ -6,7 +6,7 @@ from random import Random
 from typing import ClassVar
 
 from oven_bench.fixed_rules import Change, RuleLink
-from oven_core.protocol.actions import BEST
+from oven_core.protocol.actuator_names import BEST
 from oven_core.protocol.messages import Observation, RunStarted
 from oven_learner.client.best_weights import WITH_BEST
 from oven_learner.link.link_interface import Link

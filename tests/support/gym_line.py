@@ -126,7 +126,7 @@ def line(kind: Kind, seed: int) -> Trainee:
     return Line(kind, seed)
 
 
-@fault("line.too_high", kind="pretraining", written="development")
+@fault("line.too_high", kind="pretraining")
 class TooHigh(Fault):
     """The learning rate is set too high, and stays so."""
 
@@ -136,7 +136,7 @@ class TooHigh(Fault):
         step.settings["learning_rate"] *= self.factor
 
 
-@fault("line.too_low", kind="pretraining", written="development")
+@fault("line.too_low", kind="pretraining")
 class TooLow(Fault):
     """The learning rate is too low from the start."""
 
@@ -150,7 +150,7 @@ class TooLow(Fault):
         step.settings["learning_rate"] *= self.factor
 
 
-@fault("line.bad_stretch", kind="pretraining", written="development")
+@fault("line.bad_stretch", kind="pretraining")
 class BadStretch(Fault):
     """The targets of a stretch of the data are noise."""
 
@@ -162,7 +162,7 @@ class BadStretch(Fault):
         )
 
 
-@fault("line.nan", kind="pretraining", written="development")
+@fault("line.nan", kind="pretraining")
 class NotANumber(Fault):
     """All gradients of one step are NaN."""
 
@@ -173,7 +173,7 @@ class NotANumber(Fault):
             parameter.grad = torch.full_like(parameter, math.nan)
 
 
-@fault("line.plain", kind="pretraining", written="development", healthy=True)
+@fault("line.plain", kind="pretraining", healthy=True)
 class Plain(Fault):
     """Nothing is wrong."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from oven_bench.judging.faulty_members import measure
+from oven_bench.committee import measure
 
 
 async def test_no_score_is_wrong_and_every_fault_is_counted(tmp_path: Path) -> None:

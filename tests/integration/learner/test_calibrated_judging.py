@@ -29,7 +29,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_bench.judging.judge_endpoint import KINDS, Endpoint
-from oven_bench.members_on_a_thread import MembersOnAThread
+from oven_bench.committee import MembersOnAThread
 from oven_core.bus.connection import Bus
 from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach

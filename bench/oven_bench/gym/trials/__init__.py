@@ -1,1 +1,0 @@
-"""What a trial is worth to a run of the gym's: bits, intervals, charges, copies, and how long a look it needs."""

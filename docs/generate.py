@@ -17,7 +17,6 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from oven_core import plugins
 from oven_core.bus import streams
 from oven_core.protocol import (
     codec,
@@ -27,7 +26,6 @@ from oven_core.protocol import (
     history_requests,
     judge_spec,
     messages,
-    trial_messages,
 )
 from oven_core.protocol.asyncapi import asyncapi
 from oven_core.protocol.permissions import Role, permissions
@@ -40,7 +38,7 @@ from oven_runs.settings.environment import VARIABLES
 from oven_runs.settings.language_models import ModelSettings
 from oven_runs.settings.model import Settings
 from oven_runs.settings.notifications import RecipientSettings
-from oven_runs.traces.formats.trace_format import named
+from oven_runs.traces.formats.table import FORMATS, format_named
 
 PAGES = ("architecture.md", "protocol.md", "protocol/messages.md", "deciding.md", "settings.md", "traces.md")
 ROOT = Path(__file__).parents[1]
@@ -50,12 +48,9 @@ PARTS = (
     messages.ActuatorSpec,
     messages.MetricSpec,
     messages.Horizon,
-    messages.NextPlan,
     messages.TallyLine,
     judge_spec.JudgeSpec,
     messages.OutcomeLine,
-    trial_messages.TrialArm,
-    trial_messages.ArmReading,
     history_requests.LoggedEvent,
     committee_requests.Completion,
     committee_requests.JudgeHealth,
@@ -76,10 +71,10 @@ PARTS = (
 def trace_formats() -> str:
     """What each format of traces is, keeps aside, and loses."""
     rows = []
-    for name in plugins.points("traces"):
-        one = named(name)
+    for name in FORMATS:
+        one = format_named(name)
         losses = "; ".join(f"{what}: {why}" for what, why in one.loses.items())
-        rows.append(f"| `{name}` | {one.about} | {', '.join(one.aside) or '–'} | {losses or 'nothing'} |")
+        rows.append(f"| `{name}` | {one.about} | {', '.join(one.free_field) or '–'} | {losses or 'nothing'} |")
     return "\n".join(
         ["| format | what it is | in its free field, whole or in part | lost |", "|---|---|---|---|", *rows]
     )

@@ -1,9 +1,8 @@
-"""Makes the pictures of the monitor from recorded runs: `python docs/pictures.py RUN_FOLDER [RUN_WITH_A_TRIAL]`.
+"""Makes the pictures of the monitor from recorded runs: `python docs/pictures.py RUN_FOLDER`.
 
 `docs/monitor.svg` is the board in the middle of the run, `docs/ballot.svg` a decision in full, and `docs/drill.svg` the
-run from its start to its end, as an animation in CSS; `docs/trial.svg` is the last step of the other run's first trial.
-The README's run is `oven-controller up --headless --steps 120 --seed 1`, the other one has `--set rules.trials=all
---set rules.trial_share=0.5` besides. Braille is drawn as dots, since few fonts that a browser falls back to have it.
+run from its start to its end, as an animation in CSS. The README's run is `oven-controller up --headless --steps 120
+--seed 1`. Braille is drawn as dots, since few fonts that a browser falls back to have it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from textual.pilot import Pilot
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, Observation
-from oven_core.protocol.trial_messages import TrialEnded
 from oven_runs.access.local_run import LocalRun
 from oven_runs.access.log_sources import exported
 from oven_runs.home.run_folder import RunFolder
@@ -234,24 +232,7 @@ async def record(folder: RunFolder) -> None:
     print(f"{len(frames)} frames, {len(text) / 1000:.0f} kB")
 
 
-async def record_trial(folder: RunFolder) -> None:
-    """The charts zoomed in on the branches, just before the trial ends."""
-    events = list(exported(folder))
-    ended = next((n for n, event in enumerate(events) if isinstance(event.body, TrialEnded)), None)
-    if ended is None:
-        sys.exit(f"no trial was made in {folder.path}")
-    app = _Recorded(folder)
-    async with app.run_test(size=SIZE) as pilot:
-        app.say("connected", "")
-        app.take(events[:ended])
-        app.paint()
-        await pilot.press("plus", "plus", "plus", "plus")
-        (DOCS / "trial.svg").write_text(still(await _settled(app, pilot), SIZE))
-
-
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
+    if len(sys.argv) != 2:
         sys.exit(__doc__)
     asyncio.run(record(RunFolder(Path(sys.argv[1]))))
-    if len(sys.argv) == 3:
-        asyncio.run(record_trial(RunFolder(Path(sys.argv[2]))))

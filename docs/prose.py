@@ -28,7 +28,7 @@ DOCSTRINGS_ONLY: Final = {
     "agents/oven_llm/judges/rubric_prompts.py": "judges were calibrated with these prompts",
     "learner/oven_learner/rewards/scores.py": "recorded logs hold these failures",
     "learner/oven_learner/actuators.py": "receipts in recorded logs hold these reasons",
-    "learner/oven_learner/client/hold_and_stop.py": "receipts in recorded logs hold these reasons",
+    "learner/oven_learner/client/commands.py": "receipts in recorded logs hold these reasons",
     "learner/oven_learner/rollback/on_disk.py": "receipts in recorded logs hold these reasons",
     "bench/oven_bench/gym/faults/": "models are trained on these texts",
     "bench/oven_bench/gym/tasks/": "models are trained on these texts; recorded receipts hold these reasons",

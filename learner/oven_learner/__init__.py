@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from oven_learner.custom_loop import connect as connect
     from oven_learner.hf.attach import attach as attach
     from oven_learner.hf.callback import Attachment as Attachment
-    from oven_learner.hf.knobs import Mixture as Mixture
+    from oven_learner.hf.knobs.mixture import Mixture as Mixture
     from oven_learner.hf.prompts import PromptSource as PromptSource
     from oven_learner.rewards import Committee as Committee
     from oven_learner.rewards import ModelDescription as ModelDescription
@@ -26,7 +26,7 @@ _HOMES = {
     "Actuators": "actuators",
     "Attachment": "hf.callback",
     "Committee": "rewards",
-    "Mixture": "hf.knobs",
+    "Mixture": "hf.knobs.mixture",
     "ModelDescription": "rewards",
     "Oven": "baking.oven",
     "OvenClient": "client.client",

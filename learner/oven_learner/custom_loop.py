@@ -14,7 +14,7 @@ Without the `with`, say `client.close("completed")` at the end. Torch is importe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,11 +26,10 @@ from oven_core.protocol.actions import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
-from oven_learner.client import training_names
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.held_out_evaluation import Evaluation, Measured
-from oven_learner.client.idle_client import idle_client
-from oven_learner.client.loop_client import LoopClient
+from oven_learner.client.loop_client import LoopClient, idle_client
+from oven_learner.client.run_start import installed, next_training_name
 from oven_learner.completions.redaction import Redact
 from oven_learner.completions.sampling import sampling_of
 from oven_learner.link.find_controller import Connection, Mode, seek
@@ -38,11 +37,9 @@ from oven_learner.link.link_interface import Link
 from oven_learner.optim.lr_scale import USER_BOUNDS, LearningRateScale
 from oven_learner.optim.rate_readback import RateReadback
 from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
-from oven_learner.versions import installed
 
 if TYPE_CHECKING:
     from oven_learner.optim.step_gauges import StepGauges
-    from oven_learner.trials.loop_branch import LoopBranch
 
 ANY_LOOP = (MetricSpec(name="loss", better="down"),)
 
@@ -82,9 +79,6 @@ def connect(
     to that norm before each step, and adds `grad.clip`: leave your own clipping out. `evaluate` measures held-out
     metrics, at the start, every `evaluate_every` steps, at `max_steps` and whenever an agent asks: `run.evaluate`.
     `run.hold` and `run.stop` are always there.
-
-    For trials the loop iterates over `client.batches(loader)`, so that batches can be given again, and `evaluate`
-    returns the value of each held-out example in a list, always in the same order: the mean is published.
 
     `metrics` are the names that `observe` will be given: agents that need another say that they cannot fire; what
     `evaluate` returns is held out, and which way is better is known by the usual names, or said here. `step` is where a
@@ -142,13 +136,12 @@ def connect(
             gauges = _gauges(knobs, rate, model, clip, lambda *reading: client.publish(*reading), together.leader)
             hooks.callback(gauges.close)
         own = _merged(metrics, measured)
-        branch = _branch(model, rate, scheduler, evaluation, metrics, lambda: client, step, by_clock=not lockstep)
         announced = _merged(own, gauges.announced() if gauges is not None else ())
         client = LoopClient(
             link,
             knobs,
             recipe=recipe,
-            training=training or training_names.count(connection.run if connection else "", given),
+            training=training or next_training_name(connection.run if connection else "", given),
             metrics=announced,
             max_steps=max_steps,
             seconds=seconds,
@@ -162,10 +155,9 @@ def connect(
             averaged=[spec.name for spec in own],
             settle=lambda: client.settle(),
             unmeasured=gauges.unmeasured if gauges is not None else {},
-            trials=branch,
             best=_best(model, rate, evaluation, announced, lambda: client, together),
         )
-        client.gauges, client.rate, client.evaluation, client.branch = gauges, rate, evaluation, branch
+        client.gauges, client.rate, client.evaluation = gauges, rate, evaluation
         client.start(step)
         client.hooks, client.sampling = hooks.pop_all(), sampling if together.leader else None
     client.began(step)
@@ -207,38 +199,6 @@ def _best(
     return BestWeights(
         metric, take=copies.take, restore=copies.restore, read=lambda: evaluation.read(name), ranks=together
     )
-
-
-def _branch(
-    model: Any,
-    rate: RateReadback | None,
-    scheduler: Any,
-    evaluation: Evaluation | None,
-    metrics: tuple[MetricSpec, ...],
-    client: Callable[[], LoopClient],
-    began_at: int,
-    *,
-    by_clock: bool,
-) -> LoopBranch | None:
-    """None where not all that trains is known."""
-    if model is None or rate is None:
-        return None
-    from oven_learner.trials.loop_branch import LoopBranch
-    from oven_learner.trials.training_state import TrainingState
-
-    reading = evaluation.reading(metrics) if evaluation is not None else None
-
-    def measure() -> Sequence[float]:
-        assert evaluation is not None
-        assert reading is not None
-        return evaluation.examples(reading.name)
-
-    def moved() -> None:
-        rate.moved()
-        client().put_back()
-
-    training = TrainingState(model, rate.scale.optimizer, scheduler)
-    return LoopBranch(training, reading, measure, moved, begun=lambda: client().step > began_at, by_clock=by_clock)
 
 
 def _gauges(

@@ -42,7 +42,7 @@ class Job:
     trainer: Any
     """Of transformers or TRL."""
     evaluate: Callable[[], Measured]
-    """Measures what is held out: each metric's value, or each example's, by which trials compare."""
+    """Measures what is held out: each metric's value, or each example's, whose mean is published."""
     evaluate_every: int
     """Optimizer steps."""
     metrics: tuple[MetricSpec, ...]

@@ -14,7 +14,8 @@ from typing import Any
 from tests.golden import recorded, said
 from tests.golden.store import Json, Limits, digest, digest_of
 
-from oven_agents.backtest.backtest import Backtest, Findings
+from oven_agents.review.backtest import Backtest, RecordedOutcome
+from oven_agents.review.open_loop_replay import CastVote
 from oven_agents.runtime.loader import load
 from oven_core import plugins
 from oven_core.mesh.state_machine import Mesh
@@ -78,29 +79,23 @@ def backtested(log: Sequence[Event], agent: str) -> dict[str, Json]:
     """One agent over what the learner said. Raises RuntimeError when its code raised."""
     test = Backtest(load(agent)[1], agent, recorded.run_of(log))
     for event in log:
-        test.take(event)
-    found = test.findings()
-    if found.problems:
-        raise RuntimeError(f"{agent} raised: {found.problems[0]}")
-    words: dict[str, Json] = {"votes": [said.short(_vote(one)) for one in found.said]} if found.said else {}
-    if found.said:
-        words["whole"] = digest_of(_whole(found))
-    if found.cannot_fire:
-        words["cannot_fire"] = digest(found.cannot_fire)
-    if found.notices:
-        words["notices"] = digest_of([[tick, text] for tick, text in found.notices])
-    return words | {"same_votes": found.same_votes, "divergences": len(found.divergences)}
+        test.add(event)
+    report = test.report()
+    if report.problems:
+        raise RuntimeError(f"{agent} raised: {report.problems[0]}")
+    votes = [cast.vote.model_dump(mode="json") for cast in test.replay.votes]
+    golden: dict[str, Json] = {}
+    if votes:
+        golden["votes"] = [said.short(vote) for vote in votes]
+        golden["whole"] = digest_of([_whole(*row) for row in zip(votes, *zip(*test.votes, strict=True), strict=True)])
+    if report.cannot_fire:
+        golden["cannot_fire"] = digest(report.cannot_fire)
+    if report.notices:
+        golden["notices"] = digest_of([[notice.tick, notice.text] for notice in report.notices])
+    return golden | {"same_votes": report.same_votes, "divergences": report.divergences}
 
 
-def _vote(one: Any) -> dict[str, Any]:
-    vote: dict[str, Any] = one.vote.model_dump(mode="json")
-    return vote
-
-
-def _whole(found: Findings) -> list[Json]:
-    """Every vote with all that it says, and what was decided on it."""
-    rows = []
-    for one in found.said:
-        verdict = None if one.decision is None else said.short(one.decision.model_dump(mode="json"))
-        rows.append([said.picked(_vote(one)), verdict, one.carried_out, one.happened])
-    return rows
+def _whole(vote: dict[str, Any], cast: CastVote, outcome: RecordedOutcome) -> Json:
+    """Every field of a vote, and what was decided on it."""
+    decision = None if cast.decision is None else said.short(cast.decision.model_dump(mode="json"))
+    return [said.picked(vote), decision, outcome.carried_out, outcome.change]

@@ -33,7 +33,7 @@ learner = oven_standins:learner
 learning_rate = oven_agents.shipped.learning_rate:LearningRate
 curriculum = oven_agents.shipped.curriculum:Curriculum
 [oven.commands]
-backtest = oven_agents.backtest.backtest_command:main
+backtest = oven_agents.review.backtest:main
 """
 MONITOR = {"monitor": "oven_tui.main:main"}
 WAIT_S = 60

@@ -27,14 +27,13 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_core.protocol.rules import Rules
-from oven_core.protocol.trial_messages import ArmReading, TrialEnded, TrialStarted
 
 RUN = "r"
 LR = "optimizer.lr_scale"
 NOON = datetime(2026, 1, 1, tzinfo=UTC)
 
 SPECS = (
-    ActuatorSpec(name=LR, kind="scalar", scale="log", low=0.01, high=100, value=1.0, scales_rate=True),
+    ActuatorSpec(name=LR, kind="scalar", scale="log", low=0.01, high=100, value=1.0),
     ActuatorSpec(name="grad.clip", kind="scalar", low=0, high=10, value=1.0, risky=True),
     ActuatorSpec(name="teacher.active", kind="choice", choices=("none", "small", "big"), value="none"),
     ActuatorSpec(
@@ -102,7 +101,6 @@ class Log:
         reputations: dict[str, float] | None = None,
         metrics: tuple[MetricSpec, ...] = METRICS,
         training: str = "1",
-        reading: str = "",
         max_steps: int | None = None,
         **rules: Any,
     ) -> list[Output]:
@@ -116,7 +114,6 @@ class Log:
             rules=Rules(**{**FREE, **rules}),
             lockstep=lockstep,
             reputations=reputations or {},
-            trials=reading,
             horizon=Horizon(max_steps=max_steps),
         )
         return self.put("run", message)
@@ -197,17 +194,6 @@ class Log:
         )
         return self.put("receipt", message)
 
-    def trial_ended(self, kept: int = 0, gain: float | None = -1.0, noise: float = 0.1, **more: Any) -> list[Output]:
-        """The learner's answer to the newest trial, in which every arm had the same gain."""
-        trial = self.trials[-1]
-        read = {"mean": 2.0, "error": 0.1, "examples": 64}
-        arm = ArmReading(**read, gain=gain, noise=noise) if gain is not None else ArmReading(reason="it cannot be set")
-        told: dict[str, Any] = {
-            "trial": trial.id, "status": "completed", "kept": kept, "tick": self.mesh.state.tick, "step": self.step,
-            "arms": (ArmReading(**read), *[arm for _ in trial.arms[1:]]), "steps": 16, "extra": 8, "seconds": 1.0,
-        }  # fmt: skip
-        return self.put("branch", TrialEnded(**self.stamp(), **(told | more)))
-
     def operator(self, command_id: str, action: Any, by: str = "ann", **fields: Any) -> list[Output]:
         return self.put(f"operator.{by}", OperatorCommand(id=command_id, action=action, **fields))
 
@@ -234,10 +220,6 @@ class Log:
     @property
     def verdict(self) -> str:
         return self.last.verdict
-
-    @property
-    def trials(self) -> list[TrialStarted]:
-        return [output.message for output in self.outputs if isinstance(output.message, TrialStarted)]
 
     @property
     def outcomes(self) -> list[Outcome]:

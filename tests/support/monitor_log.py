@@ -38,7 +38,6 @@ SPECS = (
         high=100,
         value=1.0,
         risky=True,
-        scales_rate=True,
         unit="× the schedule",
     ),
     ACTUATORS["run.hold"],

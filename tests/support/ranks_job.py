@@ -117,14 +117,6 @@ def agreeing(folder: Path, steps: int, seconds: float | None) -> None:
     (folder / f"end-{together.index}.json").write_text(json.dumps(said))
 
 
-def tried(folder: Path, steps: int, seconds: float | None) -> None:
-    """No bus: a Trainer under DistributedDataParallel alone, and with trials."""
-    from tests.support.ranks_trials import runs
-
-    notes = Notes(folder)
-    notes.end([], **runs(folder))
-
-
 def oracle(folder: Path, steps: int, seconds: float | None) -> None:
     """No bus: an oracle's GRPO under DistributedDataParallel, each pass watched. `steps` are a rank's rows."""
     import warnings
@@ -150,7 +142,6 @@ KINDS: dict[str, tuple[Callable[[Path, int, float | None], None], str]] = {
     "loop": (loop, "oven_learner.custom_loop"),
     "attach": (attached, "tests.support.ranks_trainers"),
     "sharded": (sharded, "tests.support.ranks_trainers"),
-    "tried": (tried, "tests.support.ranks_trials"),
     "agreeing": (agreeing, "tests.support.ranks_cases"),
     "channels": (channelled, "tests.support.ranks_channels"),
     "oracle": (oracle, "tests.support.activation_rows"),

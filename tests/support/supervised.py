@@ -40,7 +40,7 @@ from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
 from oven_kg.service.endpoints import Answers
 from oven_kg.service.process import serving as serving_graph
-from oven_llm.supervisor.diagnosis.supervisor import Supervisor
+from oven_llm.diagnosis.supervisor_agent import Supervisor
 
 ON = Subjects(RUN)
 KEY = "sk-canary-5e1d"

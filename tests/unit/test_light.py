@@ -50,6 +50,13 @@ def test_importing_it_pulls_in_nothing_heavy(modules: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_importing_networkx_imports_none_of_our_modules() -> None:
+    """networkx imports the entry points that packages add to it; we add none."""
+    code = "import sys, networkx; print([name for name in sys.modules if name.startswith('oven')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_answers_from_the_built_in_graph_pull_in_nothing_heavy() -> None:
     """Also when they are given: a graph of a few hundred nodes needs no arrays."""
     code = f"""

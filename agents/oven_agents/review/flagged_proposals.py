@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from oven_agents.review.open_loop_replay import Said
+from oven_agents.review.open_loop_replay import CastVote
 from oven_agents.sdk.alternative_plans import SYMPTOM
 from oven_core.mesh.effect import median, sigma
 from oven_core.protocol.actions import ROLLBACK
@@ -49,13 +49,13 @@ class Flag:
     """`words` are its proposals by tick: at each those that belong together, a plan."""
 
     agent: str
-    words: list[list[Said]]
+    words: list[list[CastVote]]
     likely: Likely = "unknown"
     afterwards: str = ""
     """What the target did, in words."""
 
     @property
-    def first(self) -> Said:
+    def first(self) -> CastVote:
         """The proposal that names its target: the first of the plan, all of which name the same."""
         return self.words[0][0]
 
@@ -68,7 +68,7 @@ class Flag:
         return self.first.step
 
     @property
-    def last(self) -> Said:
+    def last(self) -> CastVote:
         return self.words[-1][0]
 
     @property
@@ -82,7 +82,7 @@ class Flag:
 
     @property
     def verdict(self) -> str:
-        """Of its first proposals: adopted, tried, advised, withheld, rejected; where several differ, all of them."""
+        """Of its first proposals: adopted, advised, rejected; where several differ, all of them."""
         found = dict.fromkeys(said.decision.verdict if said.decision else "not counted" for said in self.words[0])
         return " and ".join(found)
 
@@ -98,13 +98,13 @@ class Flag:
         return int(values[0]) if values and isinstance(values[0], int | float) else None
 
 
-def flags(said: Iterable[Said], rules: Rules) -> list[Flag]:
+def flags(said: Iterable[CastVote], rules: Rules) -> list[Flag]:
     """In the order of their ticks. What an agent proposes again, the same actuators in the same directions, belongs to
     its last flag for as long as it could only repeat itself: a horizon, or the life of a decision."""
     open_: dict[tuple[str, frozenset[tuple[str, str]]], Flag] = {}
     found: list[Flag] = []
     lapse = rules.apply_delay_ticks + rules.expire_ticks + rules.cooldown_ticks
-    words: dict[tuple[int, str], list[Said]] = {}
+    words: dict[tuple[int, str], list[CastVote]] = {}
     for one in said:
         words.setdefault((one.tick, one.agent), []).append(one)
     for (tick, agent), word in words.items():

@@ -1,20 +1,20 @@
-"""All agents over one recorded run, open loop, before one mesh: their votes and what would have been decided.
+"""Agents over one recorded run, open loop, before one mesh: their votes, and what would have been decided.
 
-They hear what they would have heard: the recording's start, observations and receipts, and the ballots and decisions of
-a mesh in which their votes stand in place of those that the recording has under their names. At each tick they are
-asked together, and their words are entered by name, so that none hears another's first.
+The agents receive what they would have received live: the recording's start, observations and receipts, and the ballots
+and decisions of a mesh in which their votes replace those that the recording has under their names. They are asked
+together after each event and their messages are added by name, so that no agent sees another's vote first. An agent in
+a process of its own is asked when it has time, so it may have skipped windows on which it votes here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from oven_agents.review.columnar_window import ColumnarWindow
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import KEPT, Session
-from oven_agents.sdk.window import Window, WindowMaker
 from oven_core.errors import OvenError
 from oven_core.mesh.actuator_values import direction
 from oven_core.mesh.outputs import Output
@@ -23,8 +23,10 @@ from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (
+    AgentStatus,
     BallotOpened,
     Decision,
+    LearnerMessage,
     LogMessage,
     Observation,
     Receipt,
@@ -32,7 +34,8 @@ from oven_core.protocol.messages import (
     Value,
     Vote,
 )
-from oven_runs.log.counterfactual import OpenLoop
+from oven_core.protocol.rules import Rules
+from oven_runs.log.counterfactual import Divergence, OpenLoop
 from oven_runs.log.replay import refuse_another_version
 
 ROUNDS = 100
@@ -40,44 +43,62 @@ ROUNDS = 100
 
 
 @dataclass
-class Said:
-    """One proposal."""
+class CastVote:
+    """A vote that an agent casts in the replay, and the mesh's decision on its ballot."""
 
     agent: str
     vote: Vote
     tick: int
     step: int
     before: Value
-    """Of the actuator, as the mesh knew it."""
+    """The actuator's value at the vote, as the mesh knew it."""
+    ballot: str = ""
+    """Empty: the vote did not count."""
     decision: Decision | None = None
 
     @property
     def change(self) -> tuple[str, str]:
-        """The actuator, and which way it would have moved."""
+        """The actuator, and the direction in which the vote would have moved it."""
         return self.vote.actuator, direction(self.before, self.vote.value)
 
 
-class OpenLoopReplay:
-    """Feed it the recorded events in order, judged."""
+@dataclass(frozen=True)
+class AgentNotice:
+    """A text for people: an agent's notice, an alert, or a proposal that it held back."""
 
-    def __init__(self, run: str, agents: Mapping[str, Agent], speaking: Set[int] | None = None) -> None:
-        """`speaking`: the only ticks at which an agent has anything to say; None: they are asked at each."""
-        self.said: list[Said] = []
+    agent: str
+    tick: int
+    step: int
+    text: str
+
+
+class OpenLoopReplay:
+    """Agents, their sessions, and a mesh. Call `add` with the recorded events in order, verified."""
+
+    def __init__(
+        self, run: str, agents: Mapping[str, Agent], rules: Callable[[Rules], Rules] = lambda rules: rules
+    ) -> None:
+        """`rules` maps the recording's rules to those of the replay."""
+        self.votes: list[CastVote] = []
+        self.notices: list[AgentNotice] = []
         self.cannot_fire: dict[str, str] = {}
-        self.notices: list[tuple[int, str, str]] = []
-        """(step, agent, text) of what agents had to say to people, proposals that were held back among it."""
         self.changes: list[tuple[int, str]] = []
-        """Ticks at which the recorded run itself was changed, and by what."""
+        """(tick, description) of every change that the recorded run itself went through."""
+        self.recorded: dict[str, list[Vote]] = {}
+        """The votes that the recording has under the agents' names; the key is missing if an agent took no part."""
+        self.shadows: set[str] = set()
+        """Agents that were shadows in the recording."""
         self._columns = ColumnarWindow(KEPT)
-        self._speaking = speaking
-        windows: WindowMaker = self._columns.window if speaking is None else _newest_only
-        self._sessions = {
-            name: Session(agents[name], name, windows=windows, heartbeats=speaking is None) for name in sorted(agents)
+        self._sessions = {name: Session(agents[name], name, windows=self._columns.window) for name in sorted(agents)}
+        self._loop = OpenLoop(run, rules)
+        self._subjects = names.Subjects(run)
+        self._owners = {
+            subject(name): name
+            for name in self._sessions
+            for subject in (self._subjects.vote, self._subjects.agent, self._subjects.alert)
         }
-        self._loop = OpenLoop(run)
-        self._on = names.Subjects(run)
-        self._own = {on(name) for name in self._sessions for on in (self._on.vote, self._on.agent, self._on.alert)}
-        self._waiting: dict[str, list[Said]] = {}  # ballot → proposals on it
+        self._undecided: dict[str, list[CastVote]] = {}  # by ballot
+        self._latest = (0, -1)  # (incarnation, n) of the newest learner message: one may be stored twice
         self._step = 0
         self._training = ""
 
@@ -90,102 +111,127 @@ class OpenLoopReplay:
         return self._loop.tick
 
     @property
+    def proposals(self) -> list[CastVote]:
+        return [cast for cast in self.votes if cast.vote.stance == "propose"]
+
+    @property
     def decisions(self) -> Sequence[Decision]:
-        """What the mesh decided on the agents' votes, in its order."""
+        """The mesh's decisions, in order."""
         return self._loop.computed
 
     @property
+    def divergences(self) -> list[Divergence]:
+        """The decisions on which replay and recording differ."""
+        return self._loop.divergences()
+
+    @property
+    def ignored_receipts(self) -> int:
+        """Receipts in the recording for decisions that the replay did not make."""
+        return self._loop.ignored_receipts
+
+    @property
     def problems(self) -> dict[str, list[str]]:
-        """Tracebacks of the agents' own code."""
+        """Tracebacks from the agents' own code."""
         return {name: session.problems for name, session in self._sessions.items() if session.problems}
 
-    def take(self, event: Event) -> None:
-        """Raises ConfigError on a log of another schema version."""
+    def add(self, event: Event) -> LogMessage | None:
+        """Replay one event and return the message that the agents received: None for the recording's own decisions,
+        and for messages that the agents' own replace. Raises ConfigError on a log of another schema version."""
         refuse_another_version(event)
-        if event.subject in self._own:
-            return
-        heard, outputs = self._loop.take(event)
-        quiet = False
-        if isinstance(heard, Observation):
-            self._step = heard.step
-            if self._speaking is None:
-                self._columns.add(heard)
-            else:
-                quiet = heard.tick not in self._speaking and not outputs
-        elif isinstance(heard, RunStarted):
-            self.cannot_fire.clear()  # each says it again, of this start
-            if heard.training != self._training:
+        if event.subject in self._owners:
+            self._record(self._owners[event.subject], event.body)
+            return None
+        message, outputs = self._loop.take(event)
+        if isinstance(message, LearnerMessage):
+            if (message.incarnation, message.n) <= self._latest:
+                return None
+            self._latest = message.incarnation, message.n
+        if isinstance(message, Observation):
+            self._step = message.step
+            self._columns.add(message)
+        elif isinstance(message, RunStarted):
+            self.cannot_fire.clear()  # each agent announces it again for this start
+            if message.training != self._training:
                 self._columns.clear()
-            self._training = heard.training
-        self._note_change(heard)
-        if quiet:
-            return
-        if heard is not None:
-            for session in self._sessions.values():
-                session.absorb(heard)
-        self._hear(outputs)
-        if heard is not None or outputs:
-            self._react(event)
+            self._training = message.training
+        if message is not None:
+            self._note_change(message)
+            if not isinstance(message, Alert):  # another agent's
+                self._publish(message)
+        self._publish_outputs(outputs)
+        if message is not None or outputs:
+            self._ask(event)
+        return message
 
-    def _note_change(self, heard: LogMessage | None) -> None:
-        match heard:
-            case RunStarted() if heard.incarnation > 1:
-                self.changes.append((heard.tick, "the run was started again"))
+    def _record(self, agent: str, message: object) -> None:
+        votes = self.recorded.setdefault(agent, [])
+        if isinstance(message, Vote):
+            votes.append(message)
+        elif isinstance(message, AgentStatus) and message.shadow:
+            self.shadows.add(agent)
+
+    def _note_change(self, message: LogMessage) -> None:
+        match message:
+            case RunStarted() if message.incarnation > 1:
+                self.changes.append((message.tick, "the run was started again"))
             case ActuatorAnnounced():
-                self.changes.append((heard.tick, f"{heard.actuator.name} was announced anew"))
-            case Receipt(status="applied") if heard.decision_id:
-                self.changes.append((heard.tick, f"{heard.actuator} was changed"))
+                self.changes.append((message.tick, f"{message.actuator.name} was announced anew"))
+            case Receipt(status="applied") if message.decision_id:
+                self.changes.append((message.tick, f"{message.actuator} was changed"))
 
-    def _react(self, event: Event) -> None:
+    def _ask(self, event: Event) -> None:
+        """Ask all agents, and again as long as they answer to what their own messages led to."""
         for _ in range(ROUNDS):
-            said = [(name, words) for name, session in self._sessions.items() if (words := spoken(session.react()))]
-            if not said:
+            replies = [(name, spoken(session.react())) for name, session in self._sessions.items()]
+            if not any(messages for _, messages in replies):
                 return
-            outputs: list[Output] = []
-            for name, words in said:
-                for word in words:
-                    if isinstance(word, Vote):
-                        outputs += self._vote(name, word, event)
-                        continue
-                    if isinstance(word, Alert):
-                        self.notices.append((self._step, name, f"{word.symptom} {word.state}: {word.reason}"))
-                        continue
-                    if word.state == "cannot_fire":
-                        self.cannot_fire[name] = word.reason
-                    elif word.state == "notice":
-                        self.notices.append((self._step, name, word.reason))
-                    outputs += self._loop.add(self._on.agent(name), word, event)
-            self._hear(outputs)
-        talking = ", ".join(name for name, _ in said)
+            outputs = [
+                output
+                for name, messages in replies
+                for message in messages
+                for output in self._add(name, message, event)
+            ]
+            self._publish_outputs(outputs)
+        talking = ", ".join(name for name, messages in replies if messages)
         raise OvenError(f"{talking} still had something to say after {ROUNDS} rounds at tick {self._loop.tick}")
 
-    def _vote(self, name: str, vote: Vote, event: Event) -> Sequence[Output]:
-        before, ballot = self._loop.value(vote.actuator), self._loop.ballot(vote.actuator)
-        outputs = self._loop.add(self._on.vote(name), vote, event)
-        if vote.stance != "propose":
-            return outputs
-        said = Said(name, vote, self._loop.tick, self._step, before)
-        self.said.append(said)
-        for output in outputs:
-            if isinstance(output.message, BallotOpened):
-                ballot = output.message.id
-            elif isinstance(output.message, Decision) and not output.message.ballot:
-                said.decision = output.message  # refused on the spot
-        if ballot and said.decision is None:
-            self._waiting.setdefault(ballot, []).append(said)
+    def _add(self, agent: str, message: Vote | AgentStatus | Alert, event: Event) -> Sequence[Output]:
+        if isinstance(message, Vote):
+            return self._cast(agent, message, event)
+        if isinstance(message, Alert):
+            self._notice(agent, f"{message.symptom} {message.state}: {message.reason}")
+            return ()
+        if message.state == "cannot_fire":
+            self.cannot_fire[agent] = message.reason
+        elif message.state == "notice":
+            self._notice(agent, message.reason)
+        return self._loop.add(self._subjects.agent(agent), message.model_copy(update={"shadow": False}), event)
+
+    def _notice(self, agent: str, text: str) -> None:
+        self.notices.append(AgentNotice(agent, self._loop.tick, self._step, text))
+
+    def _cast(self, agent: str, vote: Vote, event: Event) -> Sequence[Output]:
+        value, ballot = self._loop.value(vote.actuator), self._loop.ballot(vote.actuator)
+        cast = CastVote(agent, vote, self._loop.tick, self._step, value, ballot)
+        self.votes.append(cast)
+        outputs = self._loop.add(self._subjects.vote(agent), vote, event)
+        for message in (output.message for output in outputs):
+            if isinstance(message, BallotOpened):
+                cast.ballot = message.id
+            elif isinstance(message, Decision) and not message.ballot:
+                cast.decision = message  # rejected at once
+        if cast.ballot and cast.decision is None:
+            self._undecided.setdefault(cast.ballot, []).append(cast)
         return outputs
 
-    def _hear(self, outputs: Sequence[Output]) -> None:
-        """What the mesh says, as the agents hear it."""
-        for body in (output.message for output in outputs):
-            if isinstance(body, BallotOpened | Decision):
-                for session in self._sessions.values():
-                    session.absorb(body)
-            if isinstance(body, Decision):
-                for said in self._waiting.pop(body.ballot, ()):
-                    said.decision = body
+    def _publish(self, message: LogMessage) -> None:
+        for session in self._sessions.values():
+            session.absorb(message)
 
-
-def _newest_only(run: RunStarted, observations: Sequence[Observation], *rest: object) -> Window:
-    """For agents that were asked before, and only say it."""
-    return Window(run, [observations[-1]], *rest)  # type: ignore[arg-type]
+    def _publish_outputs(self, outputs: Sequence[Output]) -> None:
+        for message in (output.message for output in outputs):
+            if isinstance(message, BallotOpened | Decision):
+                self._publish(message)
+            if isinstance(message, Decision):
+                for cast in self._undecided.pop(message.ballot, ()):
+                    cast.decision = message

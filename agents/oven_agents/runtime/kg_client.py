@@ -23,10 +23,8 @@ from oven_agents.sdk.alternative_plans import (
     Plan,
     chosen,
     enquiry,
-    ordered,
     phase,
     spoken,
-    with_next,
 )
 from oven_agents.sdk.topic_shares import TopicShares
 from oven_agents.sdk.window import Knob
@@ -128,12 +126,11 @@ def considering(
     """What to ask about one message, and in the end what to say. A plan of which any part is barred is not said at all:
     a rollback without the cut that belongs to it only fails again."""
     if run is None or not asks(message):
-        return [_fitting(word) for word in spoken([message], run)]
+        return spoken([message])
     if isinstance(message, Alternatives):
         diagnosis = _read(Diagnosis, (yield "diagnose", enquiry(message, run).wire()), tell)
-        _, paths = chosen(message, diagnosis)
-        said = map(_fitting, with_next(ordered(message, diagnosis), run).votes)
-        votes = [_with(vote, [f"chosen: {cited(path)}" for path in paths]) for vote in said]
+        plan, paths = chosen(message, diagnosis)
+        votes = [_with(vote, [f"chosen: {cited(path)}" for path in paths]) for vote in plan.votes]
     elif isinstance(message, Plan):
         votes = list(message.votes)
     elif isinstance(message, TopicShares):
@@ -175,7 +172,7 @@ class Prior:
     ) -> Words:
         """As `consider`, over the bus, all messages at once."""
         if self._away() or not any(map(asks, said)):
-            return [_fitting(word) for word in spoken(said, run)]
+            return spoken(said)
         each = (self._answered(considering(one, run, knobs, in_flight, self._tell)) for one in said)
         return [word for words in await asyncio.gather(*each) for word in words]
 
@@ -214,16 +211,6 @@ def _read(kind: type[_Answer], reply: bytes | None, tell: Tell) -> _Answer | Non
     except ValidationError as error:
         tell(f"votes go out without the graph's sources: {error}")
         return None
-
-
-_Word = TypeVar("_Word", Vote, AgentStatus, Alert, Vote | AgentStatus | Alert)
-
-
-def _fitting(word: _Word) -> _Word:
-    """Without what it would try next where the bus would not take that."""
-    if isinstance(word, Vote) and word.otherwise and len(word.wire()) > VOTE_BYTES - HEADERS:
-        return word.model_copy(update={"otherwise": ()})
-    return word
 
 
 def _with(vote: Vote, found: Sequence[str]) -> Vote:

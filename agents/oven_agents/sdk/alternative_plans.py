@@ -9,17 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
 from oven_agents.sdk.topic_shares import TopicShares
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, EvidencePath, Phase
-from oven_core.protocol.messages import AgentStatus, NextPlan, RunStarted, Vote
+from oven_core.protocol.messages import AgentStatus, RunStarted, Vote
 
 SYMPTOM = "symptom:"
 """Evidence "symptom:loss_spike" names a node of the graph."""
-NEXT = 2
-"""Further plans that go out with the one that is said, at most: a trial has three changes."""
 REMEDIES = 50
 """As many as a diagnosis may hold: a plan that is left out of a short list would look like one that is not known."""
 
@@ -63,13 +59,12 @@ def offer(plans: Sequence[Plan], symptoms: Mapping[str, float]) -> Alternatives 
 
 def enquiry(said: Alternatives, run: RunStarted) -> DiagnoseRequest:
     """What to ask the graph: what was seen, how strongly, and what the run can do."""
-    metrics = tuple(metric.name for metric in run.metrics)
     return DiagnoseRequest.model_validate(
         {
             "phase": phase(run),
             "symptoms": [{"id": id_, "severity": severity} for id_, severity in said.symptoms.items()],
             "actuators": tuple(spec.name for spec in run.actuators),
-            "metrics": metrics,
+            "metrics": tuple(metric.name for metric in run.metrics),
             "held_out": any(metric.held_out for metric in run.metrics),
             "k": REMEDIES,
         }
@@ -79,11 +74,6 @@ def enquiry(said: Alternatives, run: RunStarted) -> DiagnoseRequest:
 def phase(run: RunStarted) -> Phase:
     """Which kind of training it is, as the knowledge graph distinguishes them."""
     return "grpo" if any(metric.name == "reward" for metric in run.metrics) else ""
-
-
-def tries(run: RunStarted) -> bool:
-    """Whether the mesh may measure a change of this run on a branch before it keeps it."""
-    return bool(run.trials) and run.rules.trials != "off"
 
 
 def ordered(said: Alternatives, diagnosis: Diagnosis | None) -> list[Plan]:
@@ -104,36 +94,14 @@ def chosen(said: Alternatives, diagnosis: Diagnosis | None) -> tuple[Plan, tuple
     return best, next((remedy.paths for remedy in found if remedy.id == best.remedy), ())
 
 
-def with_next(plans: Sequence[Plan], run: RunStarted | None) -> Plan:
-    """The first of `plans`; where changes are tried, its first vote says what the agent would try next."""
-    first = plans[0]
-    if run is None or not tries(run):
-        return first
-    following = tuple(found for plan in plans[1:] if (found := _next_plan(plan)) is not None)[:NEXT]
-    lead = first.votes[0].model_copy(update={"otherwise": following})
-    return Plan(first.remedy, (lead, *first.votes[1:]))
-
-
-def _next_plan(plan: Plan) -> NextPlan | None:
-    """None for one that a vote cannot carry."""
-    changes = {vote.actuator: vote.value for vote in plan.votes}
-    if len(changes) < len(plan.votes) or any(vote.stance != "propose" for vote in plan.votes):
-        return None
-    sure = min((vote.confidence for vote in plan.votes), default=0.0)
-    try:
-        return NextPlan(remedy=plan.remedy, changes=changes, confidence=sure)
-    except ValidationError:
-        return None
-
-
 def spoken(
-    said: Sequence[Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares], run: RunStarted | None = None
+    said: Sequence[Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares],
 ) -> list[Vote | AgentStatus | Alert]:
     """`said` as it goes out where no graph is asked."""
     flat: list[Vote | AgentStatus | Alert] = []
     for message in said:
         if isinstance(message, Alternatives):
-            flat.extend(with_next(ordered(message, None), run).votes)
+            flat.extend(message.plans[0].votes)
         elif isinstance(message, Plan):
             flat.extend(message.votes)
         elif isinstance(message, TopicShares):

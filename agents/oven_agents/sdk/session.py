@@ -49,24 +49,22 @@ class Session:
         *,
         shadow: bool = False,
         windows: WindowMaker = plain_window,
-        heartbeats: bool = True,
     ) -> None:
         """`shadow`: it says of itself that its votes shall not count; the run's rules may say so of others. `windows`
-        makes what the agent votes on. Without `heartbeats` it is silent unless it has something to say."""
+        makes what the agent votes on."""
         self.agent = agent
         self.name = name
         self.shadow = shadow
         self.problems: list[str] = []
         """Tracebacks of the agent's own code, for the process log; the host empties it."""
         self._windows = windows
-        self._heartbeats = heartbeats
         self._run: RunStarted | None = None
         self._reason: str | None = None
         self._observations: deque[Observation] = deque(maxlen=KEPT)
         self._knobs: dict[str, Knob] = {}
         self._receipts: list[Receipt] = []
         self._ballots: dict[str, BallotOpened] = {}
-        self._in_flight: dict[str, Decision] = {}  # by actuator: adopted or on trial, without a receipt
+        self._in_flight: dict[str, Decision] = {}  # by actuator: adopted, without a receipt
         self._answered: set[str] = set()  # decisions with a receipt
         self._changed: dict[str, Decision] = {}  # by actuator: the newest that began a cool-down
         self._turned_down: dict[str, Decision] = {}  # by actuator: the newest that left a proposal of its own undone
@@ -144,9 +142,9 @@ class Session:
         own = self._cast.pop(actuator, None) is not None
         if (ballot := self._ballots.get(actuator)) is not None and ballot.id == decision.ballot:
             del self._ballots[actuator]
-        if decision.verdict in ("adopted", "tried") and decision.id not in self._answered:
+        if decision.verdict == "adopted" and decision.id not in self._answered:
             self._in_flight[actuator] = decision
-        if decision.verdict in ("adopted", "tried", "withheld"):
+        if decision.verdict == "adopted":
             self._changed[actuator] = decision
         elif own or any(line.agent == self.name and line.stance == "propose" for line in decision.tally):
             self._turned_down[actuator] = decision
@@ -170,7 +168,7 @@ class Session:
         self._voted_tick = tick
         self._told.update(ballot.id for ballot in ballots)
         unanswered = [ballot for ballot in ballots if self._run.lockstep or not self._answers(ballot)]
-        beats = self._run.lockstep or (self._heartbeats and tick >= self._said_tick + HEARTBEAT_TICKS)
+        beats = self._run.lockstep or tick >= self._said_tick + HEARTBEAT_TICKS
         if unanswered or (news and beats):
             out.append(self._status("done"))
             self._said_tick = tick
@@ -200,7 +198,7 @@ class Session:
 
     @property
     def in_flight(self) -> list[str]:
-        """Changes adopted or on trial, without a receipt and not lapsed, spelt like "optimizer.lr_scale:down"."""
+        """Changes adopted, without a receipt and not lapsed, spelt like "optimizer.lr_scale:down"."""
         tick = self._observations[-1].tick if self._observations else 0
         flying = (decision for decision in self._in_flight.values() if tick <= decision.expires_at_tick)
         return [change(decision.actuator, decision.before, decision.value) for decision in flying]

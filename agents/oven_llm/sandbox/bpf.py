@@ -7,11 +7,55 @@ returns what to do. Rules are tried in their order; what none of them names is r
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from oven_llm.sandbox.syscalls import Machine
+_BOTH: Final = """
+read 0 63, write 1 64, close 3 57, fstat 5 80, lseek 8 62, mmap 9 222, mprotect 10 226, munmap 11 215, brk 12 214,
+rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139, ioctl 16 29, pread64 17 67, pwrite64 18 68,
+readv 19 65, writev 20 66, sched_yield 24 124, mremap 25 216, madvise 28 233, dup 32 23, nanosleep 35 101,
+getpid 39 172, sendfile 40 71, socket 41 198, connect 42 203, sendto 44 206, recvfrom 45 207, shutdown 48 210,
+getsockname 51 204, getpeername 52 205, socketpair 53 199, getsockopt 55 209, clone 56 220, execve 59 221, exit 60 93,
+kill 62 129, uname 63 160, fcntl 72 25, flock 73 32, fsync 74 82, fdatasync 75 83, ftruncate 77 46, getcwd 79 17,
+chdir 80 49, fchdir 81 50, umask 95 166, gettimeofday 96 169, getrusage 98 165, sysinfo 99 179, times 100 153,
+ptrace 101 117, getuid 102 174, getgid 104 176, geteuid 107 175, getegid 108 177, getppid 110 173, capset 126 91,
+sigaltstack 131 132, gettid 186 178, futex 202 98, sched_getaffinity 204 123, getdents64 217 61,
+restart_syscall 219 128, fadvise64 221 223, clock_gettime 228 113, clock_getres 229 114, clock_nanosleep 230 115,
+exit_group 231 94, epoll_ctl 233 21, openat 257 56, mkdirat 258 34, newfstatat 262 79, unlinkat 263 35,
+renameat 264 38, readlinkat 267 78, faccessat 269 48, pselect6 270 72, ppoll 271 73, set_robust_list 273 99,
+epoll_pwait 281 22, eventfd2 290 19, epoll_create1 291 20, dup3 292 24, pipe2 293 59, prlimit64 302 261,
+renameat2 316 276, seccomp 317 277, getrandom 318 278, membarrier 324 283, copy_file_range 326 285, statx 332 291,
+rseq 334 293, clone3 435 435, faccessat2 439 439, landlock_create_ruleset 444 444, landlock_add_rule 445 445,
+landlock_restrict_self 446 446
+"""
+_X86_ONLY: Final = """
+open 2, stat 4, lstat 6, poll 7, access 21, pipe 22, select 23, dup2 33, rename 82, mkdir 83, rmdir 84, unlink 87,
+readlink 89, time 201, epoll_wait 232
+"""
+
+
+def _table(text: str, column: int) -> dict[str, int]:
+    rows = (row.split() for row in text.replace("\n", " ").split(","))
+    return {row[0]: int(row[column]) for row in rows}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A processor's calls, and how the kernel's filters name it."""
+
+    name: str
+    audit: int
+    """AUDIT_ARCH_… of linux/audit.h: what a filter is told of the calling convention."""
+    numbers: Mapping[str, int]
+    foreign_from: int | None = None
+    """Numbers from here on belong to another convention (x32) that shares `audit`."""
+
+
+X86_64: Final = Machine("x86_64", 0xC000003E, _table(_BOTH, 1) | _table(_X86_ONLY, 1), 0x40000000)
+AARCH64: Final = Machine("aarch64", 0xC00000B7, _table(_BOTH, 2))
+MACHINES: Final = {machine.name: machine for machine in (X86_64, AARCH64)}
+"""By what `platform.machine()` says. Others have no walls here."""
 
 LOAD: Final = 0x20
 """BPF_LD | BPF_W | BPF_ABS: a word of seccomp_data into the accumulator."""

@@ -19,13 +19,11 @@ import oven_llm
 from oven_core.errors import ProcessError, reason
 from oven_llm.sandbox import frames
 from oven_llm.sandbox.allow_list import Channel, folder_rules, repl_rules
-from oven_llm.sandbox.bpf import program
-from oven_llm.sandbox.conversation import DeadlineError, GoneError
+from oven_llm.sandbox.bpf import Machine, program
+from oven_llm.sandbox.exchange import DeadlineError, GoneError
 from oven_llm.sandbox.frames import FrameError, Frames, frame
-from oven_llm.sandbox.landlock_rights import ruleset
 from oven_llm.sandbox.limits import Limits
-from oven_llm.sandbox.profiles import Profile
-from oven_llm.sandbox.syscalls import Machine
+from oven_llm.sandbox.profiles import Profile, ruleset
 
 BOOT: Final = (
     "import sys; sys.path.insert(0, sys.argv[1]); "

@@ -16,8 +16,7 @@ from typing import Any, Literal, Self
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import frames
-from oven_llm.sandbox.block import Answer, Block, Ended
-from oven_llm.sandbox.conversation import CallError, Functions
+from oven_llm.sandbox.exchange import Answer, Block, CallError, Ended, Functions
 from oven_llm.sandbox.frames import FrameError
 from oven_llm.sandbox.inside.captured_output import cut
 from oven_llm.sandbox.limits import Limits

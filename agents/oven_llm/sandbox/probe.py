@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from oven_core.errors import ConfigError
-from oven_llm.sandbox.bpf import ERRNO
-from oven_llm.sandbox.syscalls import MACHINES, Machine
+from oven_llm.sandbox.bpf import ERRNO, MACHINES, Machine
 
 Backend = Literal["landlock+seccomp", "seccomp", "monty"]
 BACKENDS: Final[tuple[Backend, ...]] = ("landlock+seccomp", "seccomp", "monty")

@@ -8,14 +8,13 @@ from typing import Protocol, Self
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import frames
-from oven_llm.sandbox.block import Block
-from oven_llm.sandbox.conversation import Conversation, Functions
+from oven_llm.sandbox.bpf import Machine
+from oven_llm.sandbox.exchange import Block, Conversation, Functions
 from oven_llm.sandbox.frames import FrameError, frame
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.locked_child import LockedChild
 from oven_llm.sandbox.probe import Backend, choose, probe
 from oven_llm.sandbox.profiles import REPL, Profile
-from oven_llm.sandbox.syscalls import Machine
 
 
 class Sandbox(Protocol):

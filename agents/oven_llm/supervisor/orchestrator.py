@@ -17,17 +17,14 @@ from oven_llm.providers.failures import HOPELESS, ModelFailure
 from oven_llm.providers.usage import Usage
 from oven_llm.sandbox.limits import Limits
 from oven_llm.supervisor import prompts
-from oven_llm.supervisor.call_threads import CallThreads
 from oven_llm.supervisor.caps import Cap, CapReachedError, Caps, Meter, unpriced
-from oven_llm.supervisor.log import RunLogger
+from oven_llm.supervisor.log import RecordedCalls, RunLogger
 from oven_llm.supervisor.loop import MAX_ITERATIONS, Message, Outcome, conversation
 from oven_llm.supervisor.loop import Ended as LoopEnded
-from oven_llm.supervisor.model_calls import ModelCalls, StoppedError
+from oven_llm.supervisor.model_calls import CallThreads, ModelCalls, StoppedError
 from oven_llm.supervisor.models import ModelHandler
-from oven_llm.supervisor.primitives import Primitives, check_primitives, described
-from oven_llm.supervisor.recorded_calls import RecordedCalls
 from oven_llm.supervisor.repl import OUTPUT_LIMIT, Context, Execution, Repl, Turn
-from oven_llm.supervisor.worker_functions import WorkerFunctions
+from oven_llm.supervisor.worker_functions import Primitives, WorkerFunctions, check_primitives, described
 
 Ended = LoopEnded | Cap | Literal["failed"]
 """Besides how the loop ends: a cap was reached before FINAL, or the supervisor could not be asked."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from oven_llm.supervisor.primitives import Primitive
 from oven_llm.supervisor.repl import Context
+from oven_llm.supervisor.worker_functions import Primitive
 
 CHARACTERS_PER_TOKEN: Final = 3
 """Of the worker's window, as the supervisor is told to count: English has 4, code and figures have 2 or 3."""

@@ -2,11 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import keyword
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from oven_llm.sandbox.conversation import CallError
+from oven_core.errors import ConfigError
+from oven_llm.sandbox.exchange import CallError
 from oven_llm.supervisor.model_calls import Answered, ModelCalls
+
+Primitives: TypeAlias = Mapping[str, Callable[..., Any]]
+"""By name; arguments and results are values of JSON. They run in the caller's process, with its rights."""
+RESERVED: Final = ("context", "query", "worker", "worker_batch", "FINAL")
+"""Names that programs have anyway."""
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """What the supervisor is told of one."""
+
+    name: str
+    signature: str
+    about: str
+
+
+def described(primitives: Primitives) -> list[Primitive]:
+    """As the prompt lists them: signature and first line of the docstring."""
+    found = []
+    for name, function in primitives.items():
+        try:
+            signature = str(inspect.signature(function))
+        except (TypeError, ValueError):  # a builtin that has none
+            signature = "(…)"
+        found.append(Primitive(name, signature, (inspect.getdoc(function) or "").partition("\n")[0]))
+    return found
+
+
+def check_primitives(primitives: Primitives) -> None:
+    """Raises ConfigError for a name that a program cannot call."""
+    for name, function in primitives.items():
+        if name in RESERVED or keyword.iskeyword(name) or not name.isidentifier():
+            raise ConfigError(f"{name!r} cannot be the name of a primitive; take another than {', '.join(RESERVED)}")
+        if not callable(function):
+            raise ConfigError(f"the primitive {name} is of type {type(function).__name__}; give a function")
+
 
 Slot: TypeAlias = str | dict[str, str]
 """A worker's text, or why there is none: {"failed": reason}, so that no program takes a failure for a text."""

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
-from oven_llm.trace_replay.family_votes import ballot
-from oven_llm.trace_replay.pairs import Key, decide
+from oven_llm.trace_replay.pairs import Key, ballot, decide
 from oven_runs.traces.comparable_actions import Unusable, action
 from oven_runs.traces.records import Reply, Rule, Tool, Trace, TraceStep
 

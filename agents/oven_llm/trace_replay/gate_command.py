@@ -13,7 +13,8 @@ from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.plugged_command import PluggedCommand
 from oven_core.terminal_text import say
 from oven_llm.trace_replay.gate import GATES, NOTHING, Curve, Replay, Tiers, cheapest, curve, replayed, tiers
-from oven_llm.trace_replay.pairs_command import Replies, SkipBad, known_traces, read_replies
+from oven_llm.trace_replay.pairs_command import Replies, SkipBad, read_replies
+from oven_runs.traces.formats.table import read_traces
 from oven_runs.traces.source_file import From, Json, Source
 
 
@@ -29,7 +30,7 @@ def _gate(
     as_json: Json = False,
 ) -> int:
     asked = read_replies(replies, ())
-    replay = replayed(known_traces(source, from_, skip_bad), asked)
+    replay = replayed(read_traces(source, from_, skip_bad=skip_bad), asked)
     for name in cheap or ():
         if name not in replay.teachers:
             raise UnknownNameError("teacher", name, replay.teachers)

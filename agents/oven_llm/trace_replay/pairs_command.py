@@ -15,7 +15,6 @@ from oven_core import plugins
 from oven_core.errors import NO_ROOM, ConfigError, UnknownNameError, reason
 from oven_core.plugged_command import PluggedCommand
 from oven_core.terminal_text import say
-from oven_llm.trace_replay.family_votes import OTHER_STATE
 from oven_llm.trace_replay.pair_divergence import (
     FEATURES,
     PERMUTATIONS,
@@ -23,11 +22,12 @@ from oven_llm.trace_replay.pair_divergence import (
     information,
     log_ratio_feature,
 )
-from oven_llm.trace_replay.pairs import LEAST_FAMILIES, Key, Mined, grouped, mined
+from oven_llm.trace_replay.pairs import LEAST_FAMILIES, OTHER_STATE, Key, Mined, grouped, mined
 from oven_runs.traces import jsonl
 from oven_runs.traces.comparable_actions import Action
+from oven_runs.traces.formats.table import read_traces
 from oven_runs.traces.records import Reply, Trace
-from oven_runs.traces.source_file import From, Json, Source, source_traces
+from oven_runs.traces.source_file import From, Json, Source
 
 SEED_DENSITY: Final = 5
 """Pairs a trace that the source system asked for."""
@@ -65,7 +65,7 @@ def _pairs(
     as_json: Json = False,
 ) -> int:
     asked = read_replies(replies, teacher or ())
-    traces = known_traces(source, from_, skip_bad)
+    traces = read_traces(source, from_, skip_bad=skip_bad)
     untried: list[str] = []
     if tasks is not None:
         traces = _tried(
@@ -142,16 +142,6 @@ def silent_teachers(asked: Mapping[Key, Sequence[Reply]]) -> dict[str, int]:
         given[reply.teacher] += 1
         calls[reply.teacher] += bool(reply.action and reply.action.calls)
     return {name: count for name, count in sorted(given.items()) if not calls[name]}
-
-
-def known_traces(source: Path, from_: str | None, skip_bad: bool) -> Iterator[Trace]:
-    """The traces of a file. Raises ConfigError for two of one id, and as `source_traces`."""
-    seen: set[str] = set()
-    for trace in source_traces(source, from_, skip_bad=skip_bad):
-        if trace.id in seen:
-            raise ConfigError(f"{source}: two traces have the id {trace.id!r}: replies cannot tell them apart")
-        seen.add(trace.id)
-        yield trace
 
 
 def _tried(traces: Iterator[Trace], asked: dict[Key, list[Reply]], tried: Any, untried: list[str]) -> Iterator[Trace]:

@@ -18,7 +18,7 @@ from typer import Option
 from oven_core.cancellation import call_at_end
 from oven_core.errors import ConfigError
 from oven_core.plugged_command import PluggedCommand
-from oven_core.terminal_text import clean, say
+from oven_core.terminal_text import say
 from oven_llm import providers
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.usage import Usage, cost_usd
@@ -29,8 +29,9 @@ from oven_llm.trace_replay.replies_file import RepliesFile, Settled
 from oven_llm.trace_replay.teachers_file import TeachersFile, read_teachers
 from oven_runs.settings.judge_providers import ModelEndpoint, key_of
 from oven_runs.traces import jsonl
+from oven_runs.traces.formats.table import read_traces
 from oven_runs.traces.records import Reply, Trace
-from oven_runs.traces.source_file import From, Json, Source, source_traces
+from oven_runs.traces.source_file import From, Json, Source
 
 PROGRESS_S: Final = 5.0
 """Seconds between two lines that say how far a replay is."""
@@ -59,7 +60,7 @@ def replay(
     as_json: Json = False,
 ) -> int:
     """0: every state has an answer; 1: some have none, or the cap came first."""
-    found, file = read_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
+    found, file = spread_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
     endpoints = file.endpoints()
     _check_prices(file, endpoints)
     keys = {name: key_of(name, asked, at=f"teachers.{name}") for name, asked in endpoints.items()}
@@ -98,7 +99,7 @@ def cost(
     as_json: Json = False,
 ) -> int:
     """0: known; 1: the price of a teacher is not."""
-    found, file = read_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
+    found, file = spread_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
     forecasts = forecast_all(file, file.endpoints(), found, out)
     if as_json:
         print(json.dumps(cost_forecast.as_json(forecasts)))
@@ -107,22 +108,17 @@ def cost(
     return 1 if any(one.usd is None for one in forecasts) else 0
 
 
-def read_traces(
-    path: Path, form: str | None = None, first: int | None = None, *, skip_bad: bool = False
+def spread_traces(
+    path: Path, name: str | None = None, first: int | None = None, *, skip_bad: bool = False
 ) -> list[Trace]:
-    """`form`: the format; None: recognised. `skip_bad`: lines without a trace are left out. Raises ConfigError for a
-    file that is not whole, for two traces of one name, and where no trace has a step."""
-    found = list(source_traces(path, form, skip_bad=skip_bad))
-    seen: set[str] = set()
-    for trace in found:
-        if trace.id in seen:
-            raise ConfigError(clean(f"{path} has two traces called {trace.id!r}; replies could not be told apart"))
-        seen.add(trace.id)
-    if first is not None and first < len(found):
-        found = [found[(2 * place + 1) * len(found) // (2 * first)] for place in range(first)]
-    if not any(trace.steps for trace in found):
-        raise ConfigError(f"{path} has {len(found)} traces, and no step that a teacher could be asked about")
-    return found
+    """Return the traces of a file, or `first` of them, spread evenly. `name` and `skip_bad` are as in `read_traces`.
+    Raises ConfigError as `read_traces`, and if no trace has a step."""
+    traces = list(read_traces(path, name, skip_bad=skip_bad))
+    if first is not None and first < len(traces):
+        traces = [traces[(2 * number + 1) * len(traces) // (2 * first)] for number in range(first)]
+    if not any(trace.steps for trace in traces):
+        raise ConfigError(f"{path} has {len(traces)} traces and no step that a teacher could be asked about")
+    return traces
 
 
 def forecast_all(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".jsonl"
 NOTE = (
-    "y: how probably changes beat doing nothing (withheld controls where there are any, else things as they were), "
+    "y: how probably changes beat doing nothing (things as they were), "
     "0 to 1; the best constant is known only afterwards; votes of one run are not independent"
 )
 
@@ -54,19 +54,14 @@ def calibration(
     known = claims(outcomes)
     counts = {
         "outcomes": len(outcomes),
-        "withheld": sum(outcome.withheld for outcome in outcomes),
-        "measured": sum(outcome.measured and outcome.scored for outcome in outcomes),
-        "unscored": sum(not outcome.scored and not outcome.withheld for outcome in outcomes),
+        "unscored": sum(not outcome.scored for outcome in outcomes),
     }
     agents, overall = by_agent(known), calibrated(known)
     if as_json:
         told = {"runs": runs, **counts, "agents": {name: asdict(one) for name, one in agents.items()}}
         print(json.dumps(told | {"overall": asdict(overall)}))
         return
-    measured = f"{counts['measured']} measured by trials, " if counts["measured"] else ""
-    print(
-        f"{counts['outcomes']} outcomes; {measured}{counts['withheld']} of controls, {counts['unscored']} say nothing"
-    )
+    print(f"{counts['outcomes']} outcomes; {counts['unscored']} say nothing")
     if known:
         _show(agents | {"all": overall}, overall)
 

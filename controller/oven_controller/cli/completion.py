@@ -33,7 +33,7 @@ TAIL_BYTES = 1 << 20
 """Of a log, in which its newest decisions are looked for."""
 OFFERED = 20
 """Decisions that are offered."""
-VERDICTS = ("adopted", "rejected", "advised", "withheld", "tried")
+VERDICTS = ("adopted", "rejected", "advised")
 """Those of oven_runs.log.decision_row, which takes too long to import here."""
 AGENT_ROLE = "agent"
 

@@ -43,7 +43,7 @@ def decisions(
         str,
         typer.Option(
             metavar="VERDICT",
-            help="Only these: adopted, rejected, advised, withheld or tried.",
+            help="Only these: adopted, rejected or advised.",
             autocompletion=completion.verdicts,
         ),
     ] = "",

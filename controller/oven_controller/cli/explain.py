@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from oven_runs.access.run_access import RunAccess
     from oven_runs.log.explanation import Explanation
     from oven_runs.log.other_rules import OtherRuling
-    from oven_runs.log.trial_findings import Trial
 
 
 def register(app: typer.Typer) -> None:
@@ -44,8 +43,8 @@ def explain(
     as_json: Json = False,
     at: Endpoint = HERE,
 ) -> None:
-    """Explain a decision: who voted how and why, the knowledge graph's path, guardrails, the forecast, what a trial
-    measured, what was read back, and its outcome.
+    """Explain a decision: who voted how and why, the knowledge graph's path, guardrails, the forecast, what
+    was read back, and its outcome.
 
     Example: oven-controller explain optimizer.lr_scale
 
@@ -98,13 +97,11 @@ def lines(found: Explanation) -> list[str]:
         out.append(f"before it: the learner {announced(found.announced)}")
     if decision.target and decision.expected_change:
         out.append(f"forecast: {decision.target} {decision.expected_change:+.3g} within {decision.horizon} ticks")
-    if found.trial is not None:
-        out += trial_lines(found.trial, found.arm)
     if receipt is not None:
         why = f": {receipt.reason}" if receipt.reason else ""
         values = f"{text(receipt.before)} → {text(receipt.after)}"
         out.append(f"receipt: {receipt.status}, {values}, read back at step {receipt.step}{why}")
-    elif decision.verdict in ("adopted", "tried"):
+    elif decision.verdict == "adopted":
         out.append("receipt: none yet")
     elif decision.verdict == "advised":
         approve = f"`oven-controller approve {decision.id}` carries it out until tick {decision.expires_at_tick}"
@@ -122,25 +119,6 @@ def lines(found: Explanation) -> list[str]:
         out.append(f"the knowledge graph {role}, cited by {', '.join(path.agents)}{graded}{sources}:")
         out += [f"    {line}" for line in path.drawn()]
     return out
-
-
-def trial_lines(trial: Trial, arm: int) -> list[str]:
-    """What a trial measured, arm by arm, and what it took."""
-    from oven_runs.log.trial_findings import changes
-
-    out = [f"trial {trial.started.id}: {trial.finding(arm)}"]
-    readings = trial.ended.arms if trial.ended is not None else ()
-    for index, (tried, reading) in enumerate(zip(trial.started.arms, readings, strict=False)):
-        parts = []
-        if reading.mean is not None:
-            error = f" ± {reading.error:.2g}" if reading.error is not None else ""
-            parts.append(f"{trial.started.reading} {reading.mean:.4g}{error} over {reading.examples} examples")
-        if difference := trial.difference(index):
-            parts.append(f"{difference} against the control")
-        parts += [reading.reason] if reading.reason else []
-        parts += ["kept"] if trial.kept(index) else []
-        out.append(f"  arm {index}, {changes(tried)}: {'; '.join(parts)}")
-    return [*out, f"  {trial.terms()}", *([f"  {cost}"] if (cost := trial.cost()) else [])]
 
 
 def voters(decision: Decision, votes: Mapping[str, Vote]) -> list[str]:

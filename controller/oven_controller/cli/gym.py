@@ -31,9 +31,7 @@ def gym(
         str,
         typer.Option(metavar="NAMES", help="What is trained; `*` takes all.", show_default="pretraining,grpo"),
     ] = "",
-    horizon: Annotated[
-        int, typer.Option(help="Gradient steps from a fault's onset to the end: a trial weighs less in a longer run.")
-    ] = 100,
+    horizon: Annotated[int, typer.Option(help="Gradient steps from a fault's onset to the end.")] = 100,
     jobs: Annotated[int, typer.Option(help="Episodes at a time.")] = 2,
     resume: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Keep the episodes there, and run only those it lacks.")

@@ -53,22 +53,23 @@ def try_out(
     import json
     import os
 
-    from oven_controller.notify import trial_message
-    from oven_controller.notify.recipients import resolve, warnings
+    from oven_controller.notify.message import TEST_MESSAGE
+    from oven_controller.notify.recipients import resolve, tls_warnings
     from oven_core.terminal_text import say
     from oven_runs.home.run_folder import Home
 
     folder = Home().find(run) if run is not None else None
     settings = _settings(urls, config, sets, folder)
     recipients = resolve(settings, os.environ, folder.path if folder is not None else None)
-    for warning in warnings(recipients):
+    for warning in tls_warnings(recipients):
         say(f"warning: {warning}")
-    results = [trial_message.send(recipient) for recipient in recipients]
+    failures = {recipient.name: recipient.send(TEST_MESSAGE) for recipient in recipients}
     if as_json:
-        print(json.dumps([result.fields() for result in results], ensure_ascii=False))
+        results = [{"recipient": name, "sent": not failure, "failure": failure} for name, failure in failures.items()]
+        print(json.dumps(results, ensure_ascii=False))
     else:
-        say(*(result.line() for result in results))
-    raise typer.Exit(0 if all(not result.failure for result in results) else 3)
+        say(*(f"{name}: {f'failed: {failure}' if failure else 'sent'}" for name, failure in failures.items()))
+    raise typer.Exit(3 if any(failures.values()) else 0)
 
 
 def watch(
@@ -85,21 +86,23 @@ def watch(
     Example: oven-controller notify watch grpo-1121-0231 --notify env:OPS_HOOK
     """
     import asyncio
+    import logging
     import os
 
-    from oven_controller.notify.recipients import resolve, warnings
-    from oven_controller.notify.watching import watched
+    from oven_controller.notify.notifier import run_notifier
+    from oven_controller.notify.recipients import resolve, tls_warnings
     from oven_core.terminal_text import say
     from oven_runs.access.run_finder import find_run
 
     settings = _settings(urls, config, sets, None)
     recipients = resolve(settings, os.environ)
     access = find_run(one_run(run, run_), at, running=True)
-    for warning in warnings(recipients):
+    for warning in tls_warnings(recipients):
         say(f"warning: {warning}")
     names = ", ".join(recipient.name for recipient in recipients)
     say(f"run {access.run}: calling {names} about {', '.join(settings.on)}; Ctrl-C ends it", flush=True)
-    asyncio.run(watched(access, settings, recipients))
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    asyncio.run(run_notifier(access, settings, recipients))
 
 
 app.command("watch")(from_anywhere(watch))

@@ -187,8 +187,7 @@ def _lines(again: Replay, report: ReplayReport, signatures: Signatures, until: i
     from oven_runs.log import mesh_report
 
     verdict = "the same, byte for byte" if report.same else "NOT the same"
-    tried = f", {report.tried} tried first" if report.tried else ""
-    decided = f"{report.decisions} decisions ({report.adopted} adopted{tried})"
+    decided = f"{report.decisions} decisions ({report.adopted} adopted)"
     upto = "" if until is None else f" up to tick {report.tick}"
     out = [f"{report.run}{upto}: {report.events} events, {decided}: {verdict}"]
     if report.counters:

@@ -72,9 +72,6 @@ def review(
         bool,
         typer.Option(help="Announce optimizer.lr_scale, run.rollback and data.skip in an imported run."),
     ] = True,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes that ask agents.", show_default="2, or the cores")
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Ask all agents what they would have flagged in a run that is over, and judge their false alarms.
@@ -104,7 +101,6 @@ def review(
             notes=notes,
             as_json=as_json,
             html=html,
-            jobs=jobs,
         )
     raise typer.Exit(int(code))
 

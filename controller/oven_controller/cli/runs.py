@@ -105,7 +105,7 @@ def _show(found: dict[str, Any]) -> None:
     for name, value in found["knobs"].items():
         if value is not None:
             say(f"  {name} = {text(value)}")
-    _show_decisions(found["decisions"], found["trials"], found["prompts"])
+    _show_decisions(found["decisions"], found["prompts"])
     for line in cost_lines(found["judge_costs"]):
         say(line)
     for actuator, level in found["autonomy"].items():
@@ -139,16 +139,12 @@ def _show_alerts(alerts: list[dict[str, Any]]) -> None:
         say(f"! {one['agent']}: {one['symptom']} since tick {one['tick']} ({said})")
 
 
-def _show_decisions(decisions: dict[str, Any], trials: dict[str, Any], prompts: dict[str, int]) -> None:
+def _show_decisions(decisions: dict[str, Any], prompts: dict[str, int]) -> None:
     from oven_core.terminal_text import say
 
-    withheld = f", {decisions['withheld']} withheld" if decisions["withheld"] else ""
-    not_kept = f", {decisions['not_kept']} tried and not kept" if decisions["not_kept"] else ""
-    say(f"decisions: {decisions['adopted']} adopted, {decisions['rejected']} rejected{withheld}{not_kept}")
-    injected = f"{prompts['injected']} prompts injected, {prompts['evicted']} made room" if prompts["injected"] else ""
-    for line in (trials["summary"], trials["under_way"], injected):
-        if line:
-            say(f"  {line}")
+    say(f"decisions: {decisions['adopted']} adopted, {decisions['rejected']} rejected")
+    if prompts["injected"]:
+        say(f"  {prompts['injected']} prompts injected, {prompts['evicted']} made room")
     for decision, actuator in decisions["advised"].items():
         left = decisions["lapses"][decision]
         say(f"  advised on {actuator}, lapses in {left}: `oven-controller approve {decision}`")

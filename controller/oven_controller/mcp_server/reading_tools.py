@@ -13,6 +13,8 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult
 from pydantic import BaseModel, ConfigDict, Field
 
+from oven_agents.review.backtest import Backtest
+from oven_agents.review.backtest_report import BacktestReport
 from oven_controller.mcp_server.decision_cache import DecisionCache
 from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.tool_answer import answer
@@ -25,7 +27,6 @@ from oven_runs.access.rule_question import other_ruling
 from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import Home
 from oven_runs.home.run_listing import ListedRun, listed_runs
-from oven_runs.log.backtest_report import BacktestReport
 from oven_runs.log.decision_row import DecisionRow, Verdict, Wanted, row
 from oven_runs.log.explanation_report import ExplanationReport, report
 from oven_runs.log.metric_history import MetricHistory, MetricReader
@@ -170,7 +171,7 @@ class ReadingTools:
         rules: Rules = (),
     ) -> Annotated[CallToolResult, ExplanationReport]:
         """One decision in full: who voted how and why, the knowledge graph's paths, guardrails in the reason, the
-        forecast, a trial's measurements, the receipt with the value read back, and the outcome. With `rules` also
+        forecast, the receipt with the value read back, and the outcome. With `rules` also
         what those would have decided (open loop)."""
 
         def work(progress: Progress) -> ExplanationReport:
@@ -234,10 +235,8 @@ class ReadingTools:
             look = plugins.load("in_process", "part of the controller", "backtest")
             called = self._reach.agent(agent)
             with contextlib.redirect_stdout(sys.stderr):  # an agent may print, and stdout is the protocol's
-                found: BacktestReport = asyncio.run(
-                    look(called, access.run, access.events(exact=True), given, progress.count)
-                )
-            return found.newest(limit)
+                test: Backtest = asyncio.run(look(called, access.run, access.events(exact=True), given, progress.count))
+            return test.report().newest(limit)
 
         return answer(await on_thread(context, work), "set a smaller limit")
 

@@ -1,5 +1,4 @@
-"""Where the notifier is: up to which event it has told, and what waits for each recipient. A file in the run's folder,
-written whole."""
+"""The notifier's position in the log and its outboxes, in a file in the run's folder."""
 
 from __future__ import annotations
 
@@ -8,24 +7,25 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from oven_controller.notify.kept_addresses import FOLDER
-from oven_controller.notify.pacing import PacerState
+from oven_controller.notify.outbox import Outbox
+from oven_controller.notify.saved_addresses import FOLDER
 from oven_core.files import write_atomic
 
 NAME: Final = "cursor.json"
 
 
 class Cursor(BaseModel):
-    """It holds notices, which have no secret in them, and recipients by the names that logs have."""
+    """The state that a restarted notifier continues from. It has no secrets."""
 
-    v: Literal[1] = 1
+    v: Literal[2] = 2
     seq: int = 0
-    """Notices of events up to this one are in the pacers, or were sent."""
-    recipients: dict[str, PacerState] = Field(default_factory=dict)
+    """Notices of events up to this one are in the outboxes, or were sent."""
+    recipients: dict[str, Outbox] = Field(default_factory=dict)
+    """By the recipient's name."""
 
 
 def load(run: Path) -> Cursor | None:
-    """None where there is none, or none that can be read: then what comes from now on is told."""
+    """Return None if there is no readable file. The notifier then skips the past."""
     try:
         return Cursor.model_validate_json((run / FOLDER / NAME).read_bytes())
     except (OSError, ValidationError):
@@ -33,7 +33,7 @@ def load(run: Path) -> Cursor | None:
 
 
 def written(run: Path) -> int:
-    """When it was last written, in ns; 0: never."""
+    """Return the time of the last write in ns; 0 if there was none."""
     try:
         return (run / FOLDER / NAME).stat().st_mtime_ns
     except OSError:
@@ -41,7 +41,7 @@ def written(run: Path) -> int:
 
 
 def save(run: Path, cursor: Cursor) -> None:
-    """Raises OSError."""
+    """Write the file. Raises OSError."""
     folder = run / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     write_atomic(folder / NAME, cursor.model_dump_json(), private=True)

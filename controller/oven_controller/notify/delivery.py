@@ -1,4 +1,4 @@
-"""Delivery of one recipient's messages: one at a time, in a thread that a server which hangs cannot hold for long."""
+"""Delivery to one recipient, in a thread that cannot hold up the notifier."""
 
 from __future__ import annotations
 
@@ -8,104 +8,94 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
-from oven_controller.notify import apprise_service
 from oven_controller.notify.message import Message, Notice
-from oven_controller.notify.pacing import Pacer
+from oven_controller.notify.outbox import Outbox
 from oven_controller.notify.recipients import Recipient
-from oven_controller.notify.webhook import Answer, post
 
 log = logging.getLogger("oven.notify")
 
-LIMIT_S = 15.0
-"""Seconds of one attempt; after that it counts as failed, whatever its thread does."""
+LIMIT_S: Final = 15.0
+"""Time limit of one attempt. After that it counts as failed even if its thread is still busy."""
 
 
 class Delivery:
-    """Offer it notices; `run` sends them as its pacer allows. `save` writes the pacers' state down."""
+    """Sends one recipient's notices as its outbox allows. `save` writes the outboxes to disk."""
 
-    def __init__(self, recipient: Recipient, pacer: Pacer, save: Callable[[], None]) -> None:
-        self.recipient, self.pacer = recipient, pacer
-        self._save = save
-        self._news = asyncio.Event()
+    def __init__(self, run: str, recipient: Recipient, outbox: Outbox, save: Callable[[], None]) -> None:
+        self.recipient, self.outbox = recipient, outbox
+        self._run, self._save = run, save
+        self._queued = asyncio.Event()
         self._thread: threading.Thread | None = None
-        self._failing = 0
+        self._sending = False
+        self._failures = 0
 
-    def offer(self, notice: Notice) -> None:
-        if self.pacer.offer(notice):
-            self._news.set()
+    def add(self, notice: Notice) -> None:
+        """Queue a notice."""
+        self.outbox.add(notice)
+        self._queued.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send notices until cancelled."""
         while True:
-            self._news.clear()
-            if not await self.send_one():
-                await self._wait()
+            self._queued.clear()
+            if not await self.send_next():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.outbox.wait_s(time.time())):
+                        await self._queued.wait()
 
-    async def send_one(self) -> bool:
-        """Send what is due; False where nothing is."""
-        message = self.pacer.take(time.time())
-        if message is None:
+    async def send_next(self) -> bool:
+        """Send one message; False if none is due."""
+        notices = self.outbox.due(time.time())
+        if not notices:
             return False
-        self._save()  # before it leaves: a process that dies now must not send it again
-        answer = await self._attempt(message)
-        if answer.failure:
-            self.pacer.failed(time.time(), answer.rest_s)
+        omitted = self.outbox.omitted_with(notices)
+        self._sending = True
+        try:
+            failure = await self._attempt(Message.of(self._run, notices, omitted))
+        finally:
+            self._sending = False
+        if failure:
+            self.outbox.failed(time.time())
         else:
-            self.pacer.sent()
-        self._tell(answer.failure)
+            self.outbox.sent(notices, time.time())
+        self._log(failure)
         self._save()
         return True
 
     async def idle(self) -> None:
-        """Until nothing is on its way and nothing may be sent for now."""
-        while self.pacer.state.sending is not None or self.pacer.wait_s(time.time()) == 0:
+        """Wait until no message is in flight and none is due."""
+        while self._sending or self.outbox.wait_s(time.time()) == 0:
             await asyncio.sleep(0.02)
 
-    async def _wait(self) -> None:
-        try:
-            async with asyncio.timeout(self.pacer.wait_s(time.time())):
-                await self._news.wait()
-        except TimeoutError:
-            pass
-
-    async def _attempt(self, message: Message) -> Answer:
+    async def _attempt(self, message: Message) -> str:
+        """Why the message was not delivered; empty if it was."""
         if self._thread is not None and self._thread.is_alive():
-            return Answer("the attempt before it still hangs")
+            return "the previous attempt still hangs"
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[Answer] = loop.create_future()
-
-        def take(answer: Answer) -> None:
-            if not done.done():
-                done.set_result(answer)
+        result: asyncio.Future[str] = loop.create_future()
 
         def work() -> None:
-            answer = attempt(self.recipient, message)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(take, answer)
+            failure = self.recipient.send(message)
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
+                loop.call_soon_threadsafe(lambda: None if result.done() else result.set_result(failure))
 
         self._thread = threading.Thread(target=work, name=f"send to {self.recipient.name}", daemon=True)
         self._thread.start()
         try:
             async with asyncio.timeout(LIMIT_S):
-                return await done
+                return await result
         except TimeoutError:
-            return Answer(f"no answer within {LIMIT_S:g} s")
+            return f"no answer within {LIMIT_S:g} s"
 
-    def _tell(self, failure: str) -> None:
-        """In the process's log, when it begins to fail and when it works again: not at each attempt."""
+    def _log(self, failure: str) -> None:
+        """Log the first failure and the recovery, not every attempt."""
         name = self.recipient.name
         if failure:
-            self._failing += 1
-            if self._failing == 1:
-                log.warning("%s takes no messages: %s; they are merged and tried again", name, failure)
-        elif self._failing:
-            log.info("%s takes messages again, after %d attempts that failed", name, self._failing)
-            self._failing = 0
-
-
-def attempt(recipient: Recipient, message: Message) -> Answer:
-    """One attempt, within the time limits of what sends it."""
-    if recipient.service is None:
-        return post(recipient, message, time.time())
-    return Answer(recipient.without_secrets(apprise_service.send(recipient.service, message)))
+            self._failures += 1
+            if self._failures == 1:
+                log.warning("%s does not accept messages: %s; they are merged and sent again later", name, failure)
+        elif self._failures:
+            log.info("%s accepts messages again after %d failed attempts", name, self._failures)
+            self._failures = 0

@@ -1,86 +1,86 @@
-"""What is sent: one notice, and how many of its kind waited with it. Its JSON is a webhook's body. Pure."""
+"""Notices about a run and the message that carries them. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Final, Literal
+from dataclasses import dataclass
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import BaseModel, ConfigDict, Field
 
 from oven_runs.settings.notifications import Kind, Severity
 
-VERSION: Final = 1
-TOLD: Final = 5
-"""Notices that a merged message names, its own among them; the others are counted."""
+LISTED: Final = 5
+"""Notices that one message lists. It only counts the others."""
 
 
 class Notice(BaseModel):
-    """One thing that somebody may want to hear of. Its words hold no prompt and no secret: the log, where they come
-    from, has neither."""
+    """An event that a person may want to know about. The log holds no prompts and no secrets, so neither does this."""
 
     model_config = ConfigDict(frozen=True)
 
-    key: str = Field(max_length=200, description="the same thing has the same key, and is told once")
+    key: str = Field(max_length=200, description="identifies the event, so that it is sent once")
     kind: Kind
     severity: Severity
-    seq: int = Field(description="sequence of the event in the log; 0: it is about what the log lacks")
-    time: datetime = Field(description="when that event was logged")
-    tick: int
     step: int
     title: str = Field(max_length=200, description="one line")
-    text: str = Field(max_length=1200, description="who, what and why, in sentences")
-    command: str = Field(default="", max_length=300, description="what a person can type about it; empty: nothing")
+    text: str = Field(max_length=1200, description="agents, change and reason, in sentences")
+    command: str = Field(default="", max_length=300, description="a command to type in response, if there is one")
 
 
-class Message(BaseModel):
-    """One notice, and what was merged into it."""
+@dataclass(frozen=True)
+class Message:
+    """The newest notice, and a list of those that were merged into the message."""
 
-    model_config = ConfigDict(frozen=True)
-
-    v: Literal[1] = VERSION
-    id: str = Field(description="run and key of the newest notice")
     run: str
-    notice: Notice = Field(description="the newest")
-    more: int = Field(default=0, ge=0, description="others that were not sent by themselves")
-    since: datetime | None = Field(default=None, description="when the first of those was logged")
-    others: tuple[Notice, ...] = Field(default=(), description="the newest of those, oldest first")
+    notice: Notice
+    others: tuple[Notice, ...] = ()
+    """Oldest first."""
+    omitted: int = 0
+    """Older notices, which the message counts without listing them."""
 
-    @computed_field  # type: ignore[prop-decorator]
+    @classmethod
+    def of(cls, run: str, notices: Sequence[Notice], omitted: int = 0) -> Message:
+        """The message for these notices, of which the last one leads."""
+        others = tuple(notices[:-1])
+        listed = others[len(others) - (LISTED - 1) :] if len(others) >= LISTED else others
+        return cls(run, notices[-1], listed, omitted + len(others) - len(listed))
+
     @property
     def title(self) -> str:
-        """One line that names the run."""
         return f"{self.run}: {self.notice.title}"
 
-    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def merged(self) -> int:
+        """How many notices the message has besides the newest."""
+        return len(self.others) + self.omitted
+
     @property
     def text(self) -> str:
-        """The whole for a person."""
-        parts = [self.notice.text]
+        lines = [self.notice.text]
         if self.notice.command:
-            parts.append(self.notice.command)
-        if self.more and self.since is not None:
-            parts.append(f"and {self.more} more since {clock(self.since)}:")
-            parts += [f"- {one.title}" + (f" ({one.command})" if one.command else "") for one in self.others]
-            if (rest := self.more - len(self.others)) > 0:
-                parts.append(f"- {rest} older")
-        return "\n".join(parts)
+            lines.append(self.notice.command)
+        if self.merged:
+            lines.append(f"and {self.merged} more:")
+            lines += [f"- {n.title}" + (f" ({n.command})" if n.command else "") for n in self.others]
+        if self.omitted:
+            lines.append(f"- {self.omitted} older")
+        return "\n".join(lines)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What a webhook gets in addition to title and text."""
+        return {"run": self.run, "merged": self.merged, **self.notice.model_dump(exclude={"title", "text"})}
 
 
-def message(run: str, notices: Sequence[Notice], count: int, since: datetime) -> Message:
-    """Of the newest of `count` notices of one kind, oldest first; the first of all was logged at `since`."""
-    newest = notices[-1]
-    more = count - 1
-    return Message(
-        id=f"{run}:{newest.key}",
-        run=run,
-        notice=newest,
-        more=more,
-        since=since if more else None,
-        others=tuple(notices[:-1]),
-    )
-
-
-def clock(time: datetime) -> str:
-    """Hour and minute."""
-    return f"{time.astimezone(UTC):%H:%M} UTC"
+TEST_MESSAGE: Final = Message(
+    "test",
+    Notice(
+        key="test",
+        kind="ended",
+        severity="info",
+        step=0,
+        title="a test of notifications",
+        text="Somebody typed `oven-controller notify test`. Nothing has happened to any run.",
+    ),
+)

@@ -1,4 +1,4 @@
-"""The notifier's process: the run's folder in OVEN_RUN_DIR has its settings, its key and its cursor."""
+"""The notifier's process. The run's folder has its settings, its key and its cursor."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from oven_controller.notify.notifier import Notifier
-from oven_controller.notify.recipients import resolve, warnings
-from oven_core.cancellation import call_at_end
+from oven_controller.notify.notifier import run_notifier
+from oven_controller.notify.recipients import resolve, tls_warnings
 from oven_core.errors import ConfigError, reason
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import RunFolder
@@ -25,33 +24,27 @@ log = logging.getLogger("oven.notify")
 def main(args: list[str]) -> int:
     """Entry point of the process. Raises ConfigError."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(call)
+    app.command()(notify)
     app(args, prog_name="notify")
     return 0
 
 
-def call(
-    run_folder: Annotated[Path, typer.Argument(metavar="folder", envvar="OVEN_RUN_DIR", help="the run's folder")],
+def notify(
+    run_folder: Annotated[Path, typer.Argument(metavar="folder", envvar="OVEN_RUN_DIR", help="The run's folder.")],
 ) -> None:
-    """Call whom the run's settings name, about what its log says."""
+    """Send messages about the run to the recipients in its settings."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = RunFolder(run_folder)
     settings = settings_of(folder)
     recipients = resolve(settings, os.environ, folder.path)
-    for warning in warnings(recipients):
+    for warning in tls_warnings(recipients):
         log.warning("%s", warning)
-    asyncio.run(_until_told(Notifier(LocalRun(folder), settings, recipients, folder)))
+    asyncio.run(run_notifier(LocalRun(folder), settings, recipients, folder))
 
 
 def settings_of(folder: RunFolder) -> NotifySettings:
-    """What the run was last configured with. Raises ConfigError."""
+    """Return the `notify` settings with which the run was last started. Raises ConfigError."""
     try:
         return NotifySettings.model_validate(folder.earlier_settings().get("notify", {}))
     except ValidationError as error:
         raise ConfigError(f"notify in {folder.config} cannot be read: {reason(error)}") from None
-
-
-async def _until_told(notifier: Notifier) -> None:
-    stop = asyncio.Event()
-    call_at_end(stop.set)
-    await notifier.run(stop)

@@ -1,136 +1,232 @@
-"""Recipients of messages: settings with their secrets filled in, checked before anything is sent."""
+"""Recipients of messages: resolved addresses and the apprise service that sends to each of them.
+
+`apprise` comes with the extra `notify`. It is imported when a run has recipients.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import difflib
+import logging
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from oven_controller.notify import apprise_service, kept_addresses
+from oven_controller.notify import saved_addresses
+from oven_controller.notify.message import Message
 from oven_core.errors import ConfigError
 from oven_core.security import tls
+from oven_core.terminal_text import clean
 from oven_runs.settings.notifications import (
-    KEPT_PREFIX,
+    SAVED_PREFIX,
     VARIABLE_PREFIX,
-    WEBHOOK,
+    WEB_SCHEMES,
     NotifySettings,
     RecipientSettings,
     is_reference,
     shown,
 )
 
-NATIVE: Final = ("hooks.slack.com", "discord.com", "discordapp.com")
-"""Servers whose own webhooks take no JSON of ours: apprise knows what they take."""
-LEAST_SECRET: Final = 6
-"""Characters of a part of an address from which it may be a secret, and is not repeated in a message of an error."""
+SECRET_CHARACTERS: Final = 6
+"""Parts of an address that are at least this long may be secret. Error messages must not repeat them."""
+_TYPES: Final = {"info": "info", "warning": "warning", "error": "failure"}
+"""Our severity → apprise's."""
+_LOGGER: Final = "apprise"
 
 
 @dataclass(frozen=True)
 class Recipient:
-    """Where messages go, with its secrets. Its name is for logs and files, and holds none."""
+    """A destination with its secrets. Its name is for logs and files and has none."""
 
     name: str
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    secret: str = field(default="", repr=False)
-    """Signs each message; empty: none does."""
     service: Any = field(default=None, repr=False)
-    """apprise's; None: a webhook."""
+    """An apprise.NotifyBase."""
 
-    def without_secrets(self, words: str) -> str:
-        """What a server said, without what it may repeat of the address and the headers."""
+    def send(self, message: Message) -> str:
+        """Send within apprise's time limits. Returns the reason of a failure, without secrets; empty if it worked."""
+        import apprise
+
+        if hasattr(self.service, "payload_extras"):  # json://: programs read these fields
+            self.service.payload_extras = message.fields
+        with _captured_log() as lines:
+            try:
+                done = self.service.notify(
+                    body=message.text,
+                    title=message.title,
+                    notify_type=apprise.NotifyType(_TYPES[message.notice.severity]),
+                    body_format=apprise.NotifyFormat.TEXT,
+                )
+            except Exception as error:  # a bug in one plug-in must not stop messages to other recipients
+                return type(error).__name__
+        return "" if done else self.without_secrets(clean(lines[-1] if lines else "the service refused it"))
+
+    def without_secrets(self, text: str) -> str:
+        """The text, with "…" for every part of the address and the headers that may be secret."""
         parts = urlsplit(self.url)
-        whole = [self.url, parts.password or "", parts.query, *self.headers.values(), self.secret]
-        pieces = [piece for text in (parts.path, parts.netloc, parts.query) for piece in _pieces(text)]
-        for secret in sorted({*whole, *pieces}, key=len, reverse=True):
-            if len(secret) >= LEAST_SECRET and secret != parts.hostname:
-                words = words.replace(secret, "…")
-        return words
+        pieces = {self.url, parts.query, *self.headers.values(), *_pieces(self.url), *_pieces(unquote(self.url))}
+        for secret in sorted(pieces, key=len, reverse=True):
+            if len(secret) >= SECRET_CHARACTERS and secret != parts.hostname:
+                text = text.replace(secret, "…")
+        return text
 
 
 def resolve(settings: NotifySettings, variables: Mapping[str, str], run: Path | None = None) -> list[Recipient]:
-    """The recipients that the settings name. `run`: the run's folder, where there is one yet. Raises ConfigError: for
-    what is missing, for an address of an unknown kind, and for one without TLS."""
-    kept = kept_addresses.read(run) if run is not None else {}
-    found: list[Recipient] = []
-    for recipient in settings.to:
-        name = _name(recipient, [one.name for one in found])
-        url = _address(recipient, name, variables, kept)
-        headers = {header: _value(variable, name, variables) for header, variable in recipient.headers.items()}
-        secret = _value(recipient.sign_env, name, variables) if recipient.sign_env else ""
-        service = None if _is_webhook(url) else apprise_service.service(url, name)
-        if service is not None and (headers or secret):
-            raise ConfigError(f"{name}: headers and sign_env are for webhooks, and this is none; leave them out")
+    """Return the recipients that the settings name. `run` is the run's folder, if it exists.
+
+    Raises ConfigError if an environment variable is not set, apprise does not accept the address, or the address needs
+    TLS and has none.
+    """
+    saved = saved_addresses.read(run) if run is not None else {}
+    recipients: list[Recipient] = []
+    for entry in settings.to:
+        name = _name(entry, [recipient.name for recipient in recipients])
+        url = _address(entry.url, name, variables, saved)
+        headers = {header: _variable(variable, name, variables) for header, variable in entry.headers.items()}
         if any("\n" in value or "\r" in value for value in headers.values()):
-            raise ConfigError(f"{name}: the value of a header has a line break; look at its environment variable")
-        found.append(Recipient(name, url, headers, secret, service))
-        if (host := _open_host(found[-1])) and not settings.plain:
+            raise ConfigError(f"{name}: the value of a header has a line break; check its environment variable")
+        recipients.append(Recipient(name, url, headers, _service(url, headers, name)))
+        if (host := _host_without_tls(recipients[-1])) and not settings.plain:
             raise ConfigError(
                 f"{name} has no TLS and {host} is another machine: anyone in between can read the messages and the "
-                "address; use https:// (mailtos://, …), or say --set notify.plain=true"
+                "address; use https:// (mailtos://, …), or allow it with --set notify.plain=true"
             )
-    return found
+    return recipients
 
 
-def warnings(recipients: Sequence[Recipient]) -> list[str]:
-    """What to tell of recipients that were allowed all the same."""
+def tls_warnings(recipients: Sequence[Recipient]) -> list[str]:
+    """Return one warning for each recipient on another machine that is reached without TLS."""
     return [
-        f"{one.name} has no TLS: anyone between here and {host} can read the messages and the address"
-        for one in recipients
-        if (host := _open_host(one))
+        f"{recipient.name} has no TLS: anyone between here and {host} can read the messages and the address"
+        for recipient in recipients
+        if (host := _host_without_tls(recipient))
     ]
 
 
-def _name(recipient: RecipientSettings, taken: Sequence[str]) -> str:
-    name = shown(recipient.url)
-    if recipient.url.startswith(KEPT_PREFIX):
-        name = recipient.url.partition(" ")[2] or recipient.url
-    same = sum(other == name or other.startswith(f"{name} (") for other in taken)
+def _name(entry: RecipientSettings, earlier: Sequence[str]) -> str:
+    name = shown(entry.url)
+    if entry.url.startswith(SAVED_PREFIX):
+        name = entry.url.partition(" ")[2] or entry.url
+    same = sum(other == name or other.startswith(f"{name} (") for other in earlier)
     return f"{name} ({same + 1})" if same else name
 
 
-def _address(recipient: RecipientSettings, name: str, variables: Mapping[str, str], kept: Mapping[str, str]) -> str:
-    url = recipient.url
-    if url.startswith(VARIABLE_PREFIX):
-        url = _value(url.removeprefix(VARIABLE_PREFIX), name, variables)
-    elif url.startswith(KEPT_PREFIX):
-        number = url.removeprefix(KEPT_PREFIX).partition(" ")[0]
-        if number not in kept:
-            raise ConfigError(f"{name}: its address is not in the run's folder any more; name it again with --notify")
-        return kept[number]
-    if is_reference(url):
-        raise ConfigError(f"{name}: the address that it leads to leads elsewhere again; write the address there")
+def _address(url: str, name: str, variables: Mapping[str, str], saved: Mapping[str, str]) -> str:
+    if url.startswith(SAVED_PREFIX):
+        number = url.removeprefix(SAVED_PREFIX).partition(" ")[0]
+        if number not in saved:
+            raise ConfigError(f"{name}: its address is not in the run's folder any more; pass it again with --notify")
+        return saved[number]
+    if not url.startswith(VARIABLE_PREFIX):
+        return url
+    address = _variable(url.removeprefix(VARIABLE_PREFIX), name, variables)
+    if is_reference(address):
+        raise ConfigError(f"{name}: the variable holds another reference; it should hold the address itself")
     try:
-        RecipientSettings(url=url)
+        return RecipientSettings(url=address).url
     except ValueError:
-        raise ConfigError(f"{name}: what it leads to is not an address such as https://… or slack://…") from None
-    return url
+        raise ConfigError(f"{name}: the variable does not hold an address such as https://… or slack://…") from None
 
 
-def _value(variable: str, name: str, variables: Mapping[str, str]) -> str:
+def _variable(variable: str, name: str, variables: Mapping[str, str]) -> str:
     value = variables.get(variable, "").strip()
     if not value:
-        raise ConfigError(f"the environment variable {variable}, which notify.to ({name}) names, is not set")
+        raise ConfigError(f"the environment variable {variable}, which notify.to ({name}) needs, is not set")
     return value
 
 
-def _is_webhook(url: str) -> bool:
+def _service(url: str, headers: Mapping[str, str], name: str) -> Any:
+    """The apprise service for an address. Its errors repeat nothing of the address but its scheme."""
+    scheme = urlsplit(url).scheme.lower()
+    try:
+        apprise, schemes = _load_apprise()
+    except ImportError:
+        raise ConfigError(f'{name}: messages are sent by apprise: `pip install "oven-controller[notify]"`') from None
+    if scheme not in schemes:
+        near = difflib.get_close_matches(scheme, schemes, n=3, cutoff=0.6)
+        hint = f"did you mean {' or '.join(f'{s}://' for s in near)}?" if near else f"it supports {len(schemes)} others"
+        raise ConfigError(f"{name}: apprise does not support {scheme}://; {hint}")
+    # A redirect would send the message, and the secret in the address, to an address that the user did not choose.
+    asset = apprise.AppriseAsset(app_id="Oven Controller", http_redirects=False, async_mode=False)
+    with _captured_log():
+        service = apprise.Apprise.instantiate(url, asset=asset)
+        is_webhook = scheme in WEB_SCHEMES and service is None  # not the web address of Slack, Discord and the like
+        if is_webhook:
+            service = apprise.Apprise.instantiate(_webhook(url, headers), asset=asset)
+    if service is None:
+        raise ConfigError(
+            f"{name}: apprise does not accept this {scheme}:// address: a part is missing or malformed; "
+            "https://github.com/caronc/apprise/wiki shows the form of each service's addresses"
+        )
+    if headers and not is_webhook:
+        raise ConfigError(f"{name}: `headers` is for webhooks, and this is not one; remove it")
+    return service
+
+
+def _webhook(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of apprise's json:// and jsons:// services for a web address."""
     parts = urlsplit(url)
-    return parts.scheme.lower() in WEBHOOK and parts.hostname not in NATIVE
+    host = parts.hostname or ""
+    return {
+        "schema": "jsons" if parts.scheme.lower() == "https" else "json",
+        "host": f"[{host}]" if ":" in host else host,
+        "port": parts.port,
+        "user": unquote(parts.username) if parts.username else None,
+        "password": unquote(parts.password or ""),
+        "fullpath": parts.path,
+        "params": dict(parse_qsl(parts.query, keep_blank_values=True)),
+        "headers": dict(headers),
+    }
 
 
-def _open_host(recipient: Recipient) -> str:
-    """The other machine to which it would go without TLS; empty: none."""
-    if recipient.service is not None:
-        host = apprise_service.open_host(recipient.service)
-    else:
-        host = tls.host_of(recipient.url) if recipient.url.lower().startswith("http:") else ""
+def _load_apprise() -> tuple[ModuleType, list[str]]:
+    """apprise with all its services, and the schemes of addresses that we accept. Raises ImportError."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from standard modules that some services import
+        import apprise
+        from apprise.manager_plugins import NotificationManager
+
+        manager: Any = NotificationManager
+        return apprise, sorted({*manager().schemas(), *WEB_SCHEMES})
+
+
+def _host_without_tls(recipient: Recipient) -> str:
+    """The other machine that messages reach unencrypted; empty if there is none."""
+    service = recipient.service
+    scheme = urlsplit(service.url(privacy=True)).scheme
+    plain = (service.protocol,) if isinstance(service.protocol, str) else (service.protocol or ())
+    if not service.secure_protocol or scheme not in plain:
+        return ""
+    host = str(getattr(service, "smtp_host", "") or service.host or "")
     return "" if not host or tls.is_loopback(host) else host
 
 
+@contextlib.contextmanager
+def _captured_log() -> Iterator[list[str]]:
+    """Collect this thread's apprise warnings, which may contain parts of an address, and keep them out of all logs."""
+    lines: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    logger, handler, thread = logging.getLogger(_LOGGER), Collector(logging.WARNING), threading.get_ident()
+    handler.addFilter(lambda record: record.thread == thread)
+    logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+
+
 def _pieces(text: str) -> list[str]:
-    for mark in "/?&=:@":
-        text = text.replace(mark, " ")
-    return [*text.split(), *unquote(text).split()]
+    for separator in "/?&=:@":
+        text = text.replace(separator, " ")
+    return text.split()

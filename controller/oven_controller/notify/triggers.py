@@ -1,13 +1,14 @@
-"""Which events of a log are worth a notice, and its words: a fold over the log. Pure."""
+"""Which events of a log deserve a notice, and its text: a fold over the log. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Mapping
 from datetime import datetime
+from statistics import median_high
 from typing import Final
 
-from oven_controller.notify.member_states import MemberStates
 from oven_controller.notify.message import Notice
 from oven_controller.notify.wording import because, change_of, cut, harmless, origin, proposers, short
 from oven_core.mesh.guardrails import SPENT
@@ -23,243 +24,258 @@ from oven_core.protocol.messages import (
     RunEnded,
     RunStarted,
 )
+from oven_runs.log.committee_view import SCORED
 from oven_runs.log.open_advice import Reminders, remaining, waiting
 from oven_runs.log.run_summary import RunSummary, text
 from oven_runs.log.standing_alerts import alert_text
 from oven_runs.settings.notifications import Kind, Severity
 
 FAILED: Final = ("rejected", "expired", "unknown")
-"""Receipts of decisions that did not take effect, although they were to."""
-WAITING: Final = 256
-"""Decisions that are remembered until their receipt; a run has few at a time."""
+"""Statuses of receipts for adopted decisions that did not take effect."""
+DECISIONS: Final = 256
+"""Decisions that are remembered until their receipt arrives. A run has few at a time."""
 QUIET_S: Final = 600.0
-"""Seconds of silence after which the learner is missed, at least: an evaluation or a checkpoint may take minutes."""
+"""Minimum seconds of silence before the learner is reported missing. An evaluation or checkpoint can take minutes."""
 QUIET_STEPS: Final = 20
-"""And so many times the usual time between two observations."""
-PACE: Final = 50
+"""The silence must also be this many times the usual gap between observations."""
+GAPS: Final = 50
 """Newest gaps between observations, whose median is the usual one."""
 _CALLS_SPENT: Final = re.compile(r"all \d+ \w+ of \w+\.\w+ are \w+")
-"""How an agent that asks a language model says that it may not any more."""
+"""An agent's status when its budget of calls to a language model is spent."""
+_ABSTAINED: Final = re.compile(r"rewards/([^/]+)/abstain/(.+)")
 
 
 class Triggers:
-    """Feed it a log's events in order; `quiet` looks at the clock."""
+    """Feed it a log's events in order. Call `quiet` from time to time."""
 
     def __init__(self, run: str) -> None:
         self.view = RunSummary()
         self._run = run
         self._reminders = Reminders()
-        self._decided: dict[str, Decision] = {}
-        self._members = MemberStates()
+        self._adopted: dict[str, Decision] = {}
+        self._judges = _SilentJudges()
         self._spent: set[str] = set()
-        self._gaps: deque[float] = deque(maxlen=PACE)
-        self._heard: datetime | None = None
-        self._missed = False
+        self._gaps: deque[float] = deque(maxlen=GAPS)
+        self._last_message: datetime | None = None
+        self._reported_quiet = False
 
     def feed(self, event: Event) -> list[Notice]:
-        """What one event is worth; usually nothing."""
-        held = self.view.held
-        self._pace(event)
+        """Return the notices for one event; usually none."""
+        held_before = self.view.held
+        self._measure_gap(event)
         self.view.feed(event)
         match event.body:
             case Decision() as body:
-                found = self._decision(event, body)
+                notices = self._decision(body)
             case Receipt() as body:
-                found = self._receipt(event, body)
+                notices = self._receipt(body)
             case Observation() as body:
-                found = [*self._again(event), *self._judges(event, body)]
+                notices = [*self._lapsing(), *self._silent_judges(event, body)]
             case RunStarted():
-                found, self._spent = [], set()
+                notices, self._spent = [], set()
             case RunEnded() as body:
-                found = [self._ended(event, body)]
+                notices = [self._ended(body)]
             case AgentStatus(state="notice") as body if _CALLS_SPENT.match(body.reason):
-                found = self._budget(event, event.author, f"{event.author}: {body.reason}")
+                notices = self._budget(event.author, f"{event.author}: {body.reason}")
             case Alert() as body if self.view.alert is not None:
-                found = [self._alert(event, body)]
+                notices = [self._alert(event, body)]
             case _:
-                found = []
-        if self.view.held and self.view.held != held:
-            found.append(self._held(event))
-        return found
+                notices = []
+        if self.view.held and self.view.held != held_before:
+            notices.append(self._held(event))
+        return notices
 
     def waiting(self) -> list[Notice]:
-        """Advice that waits now, for who has not heard of it."""
-        view = self.view
-        if view.started is None or view.ended is not None or view.last_time is None:
-            return []
-        found = []
-        for body in waiting(view):
-            change, left = change_of(body), remaining(body, view.tick, self._usual_s)
-            said = f"It waits at step {view.step}: {proposers(body)} advises {change}{because(body)}"
-            said += f" It lapses in {left}."
-            found.append(self._advice(view.last_time, body, f"advice-{body.id}", f"advice: {change}", said))
-        return found
-
-    def went_down(self, status: str | None, how: str, now: datetime) -> list[Notice]:
-        """The stack is down. Nothing where the learner has logged its end. `status`: how `up` ended; None: it was
-        killed. `how`: the end of the learner's process, as far as that is known."""
+        """Return notices of advice that waits now, for a recipient who missed the log so far."""
         view = self.view
         if view.started is None or view.ended is not None:
             return []
-        key, why = f"gone-{view.seq}", f" ({how})" if how else ""
+        step = view.step
+        return [
+            self._advice(body, f"advice-{body.id}", "advice", f"It waits at step {step}: {proposers(body)} advises")
+            for body in waiting(view)
+        ]
+
+    def went_down(self, status: str | None, exit_text: str) -> list[Notice]:
+        """Return a notice that the stack is down, unless the learner logged its end.
+
+        `status` says how `up` ended; None: it was killed. `exit_text` says how the learner's process ended, if known.
+        """
+        view = self.view
+        if view.started is None or view.ended is not None:
+            return []
+        key, detail = f"gone-{view.seq}", f" ({exit_text})" if exit_text else ""
         if status in ("stopped", "completed"):
-            said = f"The stack was taken down at step {view.step}, and the learner's process ended{why}."
-            return [self._about(0, now, "ended", "info", key, f"taken down at step {view.step}", said)]
-        end = "The stack was killed" if status is None else f"The learner's process ended{why}"
-        said = (
-            f"{end} at step {view.step} without a last word in the log. logs/ in the run's folder has each process's."
-        )
+            sentence = f"The stack was taken down at step {view.step}, and the learner's process ended{detail}."
+            return [self._notice("ended", "info", key, f"taken down at step {view.step}", sentence)]
         title = "the stack was killed" if status is None else "the learner died"
-        return [self._about(0, now, "died", "error", key, f"{title} at step {view.step}", said)]
+        subject = "The stack was killed" if status is None else f"The learner's process ended{detail}"
+        sentence = f"{subject} at step {view.step} without a last message in the log. See logs/ in the run's folder."
+        return [self._notice("died", "error", key, f"{title} at step {view.step}", sentence)]
 
     def quiet(self, now: datetime) -> list[Notice]:
-        """The learner said nothing for much longer than usual; once, until it speaks again."""
+        """Return a notice if the learner has been silent for much longer than usual; one for each silence."""
         view = self.view
-        if self._missed or self._heard is None or view.started is None or view.ended is not None or view.held:
+        if self._reported_quiet or self._last_message is None or view.started is None or view.ended or view.held:
             return []
-        silent_s = (now - self._heard).total_seconds()
-        usual = self._usual_s
-        if silent_s < max(QUIET_S, QUIET_STEPS * usual):
+        silent_s, usual_s = (now - self._last_message).total_seconds(), self._usual_gap_s
+        if silent_s < max(QUIET_S, QUIET_STEPS * usual_s):
             return []
-        self._missed = True
+        self._reported_quiet = True
         title = f"nothing from the learner for {silent_s / 60:.0f} min"
-        said = f"Its last word was at step {view.step}; a step took {usual:.2g} s until then. It hangs, waits, or died."
-        return [self._about(0, now, "died", "error", f"quiet-{view.seq}", title, said)]
+        sentences = f"Its last message was at step {view.step}; a step took {usual_s:.2g} s until then."
+        return [self._notice("died", "error", f"quiet-{view.seq}", title, f"{sentences} It hangs, waits, or died.")]
 
     @property
-    def _usual_s(self) -> float:
-        """Seconds between two observations; 0 before there were two."""
-        return sorted(self._gaps)[len(self._gaps) // 2] if self._gaps else 0.0
+    def _usual_gap_s(self) -> float:
+        return median_high(self._gaps) if self._gaps else 0.0
 
-    def _pace(self, event: Event) -> None:
-        if not isinstance(event.body, LearnerMessage):
-            return
-        if isinstance(event.body, Observation) and self._heard is not None:
-            self._gaps.append(max(0.0, (event.time - self._heard).total_seconds()))
-        self._heard, self._missed = event.time, False
+    def _measure_gap(self, event: Event) -> None:
+        if isinstance(event.body, LearnerMessage):
+            if isinstance(event.body, Observation) and self._last_message is not None:
+                self._gaps.append(max(0.0, (event.time - self._last_message).total_seconds()))
+            self._last_message, self._reported_quiet = event.time, False
 
-    def _decision(self, event: Event, body: Decision) -> list[Notice]:
-        if body.verdict in ("adopted", "tried"):
-            self._decided[body.id] = body
-            if len(self._decided) > WAITING:
-                del self._decided[next(iter(self._decided))]
+    def _decision(self, body: Decision) -> list[Notice]:
+        if body.verdict == "adopted":
+            self._adopted[body.id] = body
+            if len(self._adopted) > DECISIONS:
+                del self._adopted[next(iter(self._adopted))]
         if body.verdict == "rejected" and f"; {SPENT}: " in f"; {body.reason}":
-            why = body.reason[body.reason.index(SPENT) :]
-            return self._budget(event, "rules.max_interventions", f"{body.actuator} is not changed: {why}")
-        if body.verdict != "advised":
-            return []
-        change, left = change_of(body), remaining(body, self.view.tick, self._usual_s)
-        said = f"At step {self.view.step} {proposers(body)} advises {change}{because(body)} It lapses in {left}."
-        return [self._advice(event.time, body, f"advice-{body.id}", f"advice: {change}", said)]
+            cause = body.reason[body.reason.index(SPENT) :]
+            return self._budget("rules.max_interventions", f"{body.actuator} is not changed: {cause}")
+        if body.verdict == "advised":
+            lead = f"At step {self.view.step} {proposers(body)} advises"
+            return [self._advice(body, f"advice-{body.id}", "advice", lead)]
+        return []
 
-    def _again(self, event: Event) -> list[Notice]:
-        """Advice that is about to lapse, once."""
-        found = []
-        for body in self._reminders.due(self.view):
-            change, left = change_of(body), remaining(body, self.view.tick, self._usual_s)
-            said = f"At step {self.view.step} this still waits: {proposers(body)} advises {change}{because(body)}"
-            title = f"advice lapses in {left}: {change}"
-            found.append(self._advice(event.time, body, f"again-{body.id}", title, f"{said} It lapses in {left}."))
-        return found
+    def _lapsing(self) -> list[Notice]:
+        """Reminders of advice that lapses soon, one for each."""
+        lead = f"At step {self.view.step} this still waits:"
+        return [
+            self._advice(
+                body, f"again-{body.id}", f"advice lapses in {self._left(body)}", f"{lead} {proposers(body)} advises"
+            )
+            for body in self._reminders.due(self.view)
+        ]
 
-    def _advice(self, time: datetime, body: Decision, key: str, title: str, said: str) -> Notice:
+    def _advice(self, body: Decision, key: str, label: str, lead: str) -> Notice:
+        change = change_of(body)
+        sentences = f"{lead} {change}{because(body)} It lapses in {self._left(body)}."
         command = f"oven-controller approve {body.id} --run {self._run}"
-        return self._about(int(body.id[:12]), time, "advice", "warning", key, title, said, command)
+        return self._notice("advice", "warning", key, f"{label}: {change}", sentences, command)
 
-    def _receipt(self, event: Event, body: Receipt) -> list[Notice]:
-        made = self._decided.pop(body.decision_id, None)
-        if made is None:
+    def _left(self, body: Decision) -> str:
+        return remaining(body, self.view.tick, self._usual_gap_s)
+
+    def _receipt(self, body: Receipt) -> list[Notice]:
+        decision = self._adopted.pop(body.decision_id, None)
+        if decision is None:
             return []
-        key, at, who = f"receipt-{body.decision_id}", f"At step {body.step}", origin(made)
-        why = f": {short(body.reason)}" if body.reason else ""
+        key, lead, source = f"receipt-{body.decision_id}", f"At step {body.step}", origin(decision)
+        cause = f": {short(body.reason)}" if body.reason else ""
         if body.status in FAILED:
-            title = f"not done: {change_of(made)} ({body.status})"
-            said = f"{at} {change_of(made)}, {who}, did not take effect ({body.status}){why}."
-            return [self._about(event.seq, event.time, "applied", "warning", key, title, said)]
-        if body.status != "applied" or self._is_aside(body.actuator):
+            title = f"not applied: {change_of(decision)} ({body.status})"
+            sentence = f"{lead} {change_of(decision)}, {source}, did not take effect ({body.status}){cause}."
+            return [self._notice("applied", "warning", key, title, sentence)]
+        if body.status != "applied" or not self._changes_training(body.actuator):
             return []
         if body.actuator in (ROLLBACK, UNDO):
             back = body.actuator == ROLLBACK
-            said = f"{at} the training went {'back' if back else 'forward again'}, {who}"
-            said += f"{why}." if why else because(made)
-            title = "rolled back" if back else "rollback taken back"
-            return [self._about(event.seq, event.time, "rollback", "warning", key, title, said)]
+            sentence = (
+                f"{lead} the training {'was rolled back' if back else 'returned to before the rollback'}, {source}"
+            )
+            sentence += f"{cause}." if cause else because(decision)
+            return [self._notice("rollback", "warning", key, "rolled back" if back else "rollback undone", sentence)]
         change = f"{body.actuator} {text(body.before)} → {text(body.after)}"
-        said = f"{at} {change} took effect, {who}{because(made)}"
-        return [self._about(event.seq, event.time, "applied", "info", key, f"applied: {change}", said)]
+        sentence = f"{lead} {change} took effect, {source}{because(decision)}"
+        return [self._notice("applied", "info", key, f"applied: {change}", sentence)]
 
-    def _is_aside(self, actuator: str) -> bool:
-        """Whether it neither sets anything nor moves the weights: a measurement, a copy; and a hold is told as one."""
+    def _changes_training(self, actuator: str) -> bool:
+        """Whether the actuator sets a value or moves the weights. Others measure, copy, or hold, which has a notice."""
         specs = self.view.started.actuators if self.view.started is not None else ()
         effect = next((spec.effect for spec in specs if spec.name == actuator), "setting")
-        return effect not in ("setting", "moves_weights")
+        return effect in ("setting", "moves_weights")
 
     def _held(self, event: Event) -> Notice:
+        sentence = f"The run is held at step {self.view.step}: {short(self.view.held)}."
         command = f"oven-controller resume {self._run}"
-        said = f"The run is held at step {self.view.step}: {short(self.view.held)}."
-        key = f"held-{event.seq}"
-        return self._about(event.seq, event.time, "held", "warning", key, "the run is held", said, command)
+        return self._notice("held", "warning", f"held-{event.seq}", "the run is held", sentence, command)
 
-    def _ended(self, event: Event, body: RunEnded) -> Notice:
+    def _ended(self, body: RunEnded) -> Notice:
         figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(body.metrics.items())[:4])
-        what = f" {figures}." if figures else ""
+        figures = f" {figures}." if figures else ""
         detail = f": {short(body.detail)}" if body.detail else ""
-        key = f"ended-{body.incarnation}"
+        key, title = f"ended-{body.incarnation}", f"{body.reason} at step {body.step}"
         if body.reason == "failed":
-            said = f"The training failed at step {body.step}{detail}.{what}"
-            return self._about(event.seq, event.time, "died", "error", key, f"failed at step {body.step}", said)
-        said = f"The run {'is completed' if body.reason == 'completed' else 'was stopped'} at step {body.step}{detail}."
-        title = f"{body.reason} at step {body.step}"
-        return self._about(event.seq, event.time, "ended", "info", key, title, said + what)
+            return self._notice(
+                "died", "error", key, title, f"The training failed at step {body.step}{detail}.{figures}"
+            )
+        verb = "is completed" if body.reason == "completed" else "was stopped"
+        return self._notice("ended", "info", key, title, f"The run {verb} at step {body.step}{detail}.{figures}")
 
     def _alert(self, event: Event, body: Alert) -> Notice:
-        title = f"{'alert' if body.state == 'raised' else 'cleared'}: {short(body.symptom)}"
-        said = f"At step {self.view.step} {event.author} says: {short(alert_text(body))}."
-        severity: Severity = "warning" if body.state == "raised" else "info"
-        return self._about(event.seq, event.time, "alert", severity, f"alert-{event.seq}", title, said)
+        raised = body.state == "raised"
+        title = f"{'alert' if raised else 'cleared'}: {short(body.symptom)}"
+        sentence = f"At step {self.view.step} {event.author} says: {short(alert_text(body))}."
+        return self._notice("alert", "warning" if raised else "info", f"alert-{event.seq}", title, sentence)
 
-    def _judges(self, event: Event, body: Observation) -> list[Notice]:
-        found = []
-        for member, kinds in self._members.fallen_silent(body.metrics):
+    def _silent_judges(self, event: Event, body: Observation) -> list[Notice]:
+        notices = []
+        for member, kinds in self._judges.new(body.metrics):
             if "budget" in kinds:
-                found += self._budget(event, member, f"Judge {member} has spent its budget and abstains")
+                notices += self._budget(member, f"Judge {member} has spent its budget and abstains")
                 continue
-            why = ", ".join(kinds)
             title = f"judge {member} is {'in quarantine' if 'quarantined' in kinds else 'away'}"
-            said = f"At step {self.view.step} {title}: it scored nothing ({why}). The others score without it."
-            key = f"judge-{member}-{event.seq}"
-            found.append(self._about(event.seq, event.time, "judge", "warning", key, title, said))
-        return found
+            sentences = f"At step {self.view.step} {title}: it scored nothing ({', '.join(kinds)})."
+            sentences += " The others score without it."
+            notices.append(self._notice("judge", "warning", f"judge-{member}-{event.seq}", title, sentences))
+        return notices
 
-    def _budget(self, event: Event, whose: str, said: str) -> list[Notice]:
-        """Once in each life of the learner."""
-        if whose in self._spent:
+    def _budget(self, owner: str, sentence: str) -> list[Notice]:
+        """A spent budget, reported once each time the learner starts."""
+        if owner in self._spent:
             return []
-        self._spent.add(whose)
-        title, key = f"budget spent: {whose}", f"budget-{whose}-{event.seq}"
-        said = f"At step {self.view.step}: {short(said)}."
-        return [self._about(event.seq, event.time, "budget", "error", key, title, said)]
+        self._spent.add(owner)
+        key = f"budget-{owner}-{self.view.seq}"
+        sentence = f"At step {self.view.step}: {short(sentence)}."
+        return [self._notice("budget", "error", key, f"budget spent: {owner}", sentence)]
 
-    def _about(
-        self,
-        seq: int,
-        time: datetime,
-        kind: Kind,
-        severity: Severity,
-        key: str,
-        title: str,
-        said: str,
-        command: str = "",
+    def _notice(
+        self, kind: Kind, severity: Severity, key: str, title: str, sentences: str, command: str = ""
     ) -> Notice:
         return Notice(
             key=cut(key, 200),
             kind=kind,
             severity=severity,
-            seq=seq,
-            time=time,
-            tick=self.view.tick,
             step=self.view.step,
             title=cut(harmless(title), 200),
-            text=cut(harmless(said), 1200),
+            text=cut(harmless(sentences), 1200),
             command=command,
         )
+
+
+class _SilentJudges:
+    """Members of the reward committee that score nothing, followed step by step."""
+
+    def __init__(self) -> None:
+        self._silent: dict[str, bool] = {}  # member → whether its budget is spent
+
+    def new(self, metrics: Mapping[str, float]) -> list[tuple[str, list[str]]]:
+        """Return (member, kinds of its failures) for members that fell silent in this step or whose budget is spent
+        now."""
+        if SCORED not in metrics:
+            return []
+        failures: dict[str, list[str]] = {}
+        for name in metrics:
+            if match := _ABSTAINED.fullmatch(name):
+                failures.setdefault(match[1], []).append(match[2])
+        self._silent = {m: spent for m, spent in self._silent.items() if f"rewards/{m}/mean" not in metrics}
+        new = []
+        for member, kinds in sorted(failures.items()):
+            spent = "budget" in kinds
+            if f"rewards/{member}/mean" in metrics or (member in self._silent and spent <= self._silent[member]):
+                continue
+            self._silent[member] = spent or self._silent.get(member, False)
+            new.append((member, sorted(kinds)))
+        return new

@@ -19,14 +19,12 @@ from oven_core.protocol.messages import (
     RunStarted,
 )
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand, OperatorKey
-from oven_core.protocol.trial_messages import TrialEnded, TrialStarted
 from oven_core.terminal_text import clean
 from oven_runs.log.announcement_text import announced, injected
 from oven_runs.log.message_gaps import Numbering
 from oven_runs.log.open_advice import Reminders, remaining
 from oven_runs.log.run_summary import RunSummary, text, training_signal
 from oven_runs.log.standing_alerts import alert_text
-from oven_runs.log.trial_findings import changes
 from oven_runs.settings.resolution import Resolved
 
 LINES_A_RUN = 24
@@ -57,21 +55,13 @@ def said(command: OperatorCommand) -> str:
 
 def outcome(body: Outcome) -> str:
     """What a target did after a change, against the forecast; or why nothing can be said."""
-    how = " (withheld)" if body.withheld else " (measured by a trial)" if body.measured else ""
-    what = f"{body.actuator or 'clear harm'}{how} on {body.target}"
+    what = f"{body.actuator or 'clear harm'} on {body.target}"
     if not body.scored:
         return f"{what} says nothing: {body.reason}"
     pairs = (("gain", body.gain), ("forecast", body.forecast), ("noise", body.noise))
     figures = ", ".join(f"{name} {value:.3g}" for name, value in pairs if value is not None)
     moved = ", ".join(f"{line.agent} {line.before:.2f} → {line.after:.2f}" for line in body.lines if not line.shadow)
     return f"{what}: {figures or 'no figures'}" + (f"; reputations {moved}" if moved else "")
-
-
-def ordered(body: TrialStarted) -> str:
-    """What a trial compares, by what and after how many steps."""
-    arms = " and ".join(changes(arm) for arm in body.arms[1:])
-    cooldown = f" and {body.cooldown} of cool-down" if body.cooldown else ""
-    return f"of {arms} against the control: {body.steps} steps each{cooldown}, compared by {body.reading}"
 
 
 class Headless:
@@ -124,8 +114,6 @@ class Headless:
                 self._say(event, f"answer   to {body.operator}: {body.action} {verdict}: {body.reason}")
             case Outcome() as body:
                 self._say(event, f"outcome  {outcome(body)}")
-            case TrialStarted() | TrialEnded() as body:
-                self._trial(event, body)
             case _:
                 self._beside(event)
 
@@ -155,18 +143,6 @@ class Headless:
         why = f": {body.reason}" if body.reason else ""
         self._say(event, f"agent    {event.author} {words}{why}")
         self._unfit[event.author] = body.reason if body.state == "cannot_fire" else ""
-
-    def _trial(self, event: Event, body: TrialStarted | TrialEnded) -> None:
-        if isinstance(body, TrialStarted):
-            self._say(event, f"trial    {ordered(body)}")
-            return
-        trial = self.view.trials.by_id.get(body.trial)
-        if trial is None or body.status == "refused":
-            self._say(event, f"trial    {body.status}: {body.reason or 'its beginning is not in the log'}")
-            return
-        arms = enumerate(trial.started.arms[1:], start=1)
-        found = "; ".join(f"{changes(arm)} {trial.finding(index)}" for index, arm in arms)
-        self._say(event, f"trial    {found} ({body.seconds:.3g} s)")
 
     def _feed(self, event: Event) -> None:
         self.view.feed(event)
@@ -210,13 +186,9 @@ class Headless:
             else:
                 lines.append(f"{name} {at_start:.3f} → {at_end:.3f} ({at_end - at_start:+.3f})")
         applied = ", ".join(f"{count} {status}" for status, count in sorted(view.receipts.items()))
-        others = [(view.withheld, "withheld"), (len(view.advised), "advised and not approved")]
-        others.append((view.not_kept, "tried and not kept"))
-        counts = "".join(f", {count} {what}" for count, what in others if count)
+        counts = f", {len(view.advised)} advised and not approved" if view.advised else ""
         decided = f"decisions: {view.adopted} adopted, {view.rejected} rejected{counts}"
         lines.append(f"{decided}; receipts: {applied or 'none'}")
-        if trials := view.trials.counts(view.tick):
-            lines.append(trials)
         if view.outcomes:
             lines.append(f"{view.outcomes} outcomes were scored")
         silent = []

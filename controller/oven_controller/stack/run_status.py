@@ -43,23 +43,8 @@ class DecisionCounts(_Part):
 
     adopted: int
     rejected: int
-    withheld: int
-    trying: dict[str, str] = Field(description="decision → actuator: those that a trial measures")
-    not_kept: int = Field(description="tried, and not kept")
     advised: dict[str, str] = Field(description="decision → actuator: those that may be approved now")
     lapses: dict[str, str] = Field(description="the same decisions → for how long they may be, in words")
-
-
-class TrialCounts(_Part):
-    """Trials, and what they took."""
-
-    completed: int
-    kept: int
-    interrupted: int
-    refused: int
-    steps_thrown_away: int
-    under_way: str = Field(description="which arm is played, and how far; empty: none is")
-    summary: str
 
 
 class PromptCounts(_Part):
@@ -111,7 +96,6 @@ class RunStatus(_Part):
     metrics: Metrics = Field(description="each one's newest value")
     knobs: dict[str, Value]
     decisions: DecisionCounts
-    trials: TrialCounts
     outcomes: int
     prompts: PromptCounts
     judge_costs: dict[str, Any] = Field(description="dollars, tokens and calls of remote judges; empty: none was paid")
@@ -158,7 +142,6 @@ async def run_status(access: RunAccess, hear: Callable[[Event], object] = lambda
         metrics=view.metrics,
         knobs=view.knobs,
         decisions=_decisions(view),
-        trials=_trials(view),
         outcomes=view.outcomes,
         prompts=PromptCounts(injected=view.injected, evicted=view.evicted),
         judge_costs=beside.judge_costs,
@@ -180,23 +163,8 @@ def _decisions(view: RunSummary) -> DecisionCounts:
     return DecisionCounts(
         adopted=view.adopted,
         rejected=view.rejected,
-        withheld=view.withheld,
-        trying={d.id: d.actuator for d in view.trying.values()},
-        not_kept=view.not_kept,
         advised={d.id: d.actuator for d in waiting(view)},
         lapses={d.id: remaining(d, view.tick) for d in waiting(view)},
-    )
-
-
-def _trials(view: RunSummary) -> TrialCounts:
-    return TrialCounts(
-        completed=view.trials.completed,
-        kept=view.trials.kept,
-        interrupted=view.trials.interrupted,
-        refused=view.trials.refused,
-        steps_thrown_away=view.trials.extra,
-        under_way=view.trials.open.progress if view.trials.open else "",
-        summary=view.trials.counts(view.tick),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from oven_controller.notify import cursor, kept_addresses, recipients
+from oven_controller.notify import cursor, recipients, saved_addresses
 from oven_controller.stack import kg_rules, message_floods
 from oven_controller.stack.agent_keys import revoke
 from oven_controller.stack.line_output import Headless, first_line
@@ -148,14 +148,14 @@ class _Up:
 
     def _keep_addresses(self) -> None:
         """Those that messages go to, out of the settings. Of a new run the log is told from its beginning."""
-        settings = kept_addresses.keep(self.folder.path, self.settings.notify)
+        settings = saved_addresses.save(self.folder.path, self.settings.notify)
         self.settings = self.settings.model_copy(update={"notify": settings})
         if settings.to and not self.request.resume:
             cursor.save(self.folder.path, cursor.Cursor())
         called = recipients.resolve(settings, os.environ, self.folder.path)
         if called:
             self.out(f"messages go to {', '.join(one.name for one in called)}")
-        for warning in recipients.warnings(called):
+        for warning in recipients.tls_warnings(called):
             self.out(f"warning: {warning}")
 
     async def _serve(self) -> str:

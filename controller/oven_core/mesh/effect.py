@@ -49,8 +49,3 @@ def effect(before: Sequence[float], after: Sequence[float], sign: int, usual: Se
     one, other = mean(before), mean(after)
     noise = sigma(usual) * math.sqrt(1 / len(before) + 1 / len(after))
     return Effect(one, other, (other - one) * sign, noise)
-
-
-def combined(*noises: float) -> float:
-    """The standard error of a sum or difference of independent values that have these."""
-    return math.sqrt(math.fsum(noise * noise for noise in noises))

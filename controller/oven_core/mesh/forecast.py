@@ -72,17 +72,6 @@ def forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Sequence[T
     )
 
 
-def of_one(state: State, actuator: str, line: TallyLine, *, opened: bool, judged: bool) -> Forecast | None:
-    """Of an arm that one agent's word makes, by the metric that stands for the whole; a trial judges it by its reading.
-    `judged`: the agent has a stake in it."""
-    metric = judging_metric(state, actuator, "")
-    if metric is None:
-        return None
-    stake = Stake(line.agent, "propose", line.confidence, 0.0, shadow=False, carried=True, opened=opened)
-    sign = 1 if metric.better == "up" else -1
-    return Forecast(metric.name, sign, 0.0, state.rules.outcome_ticks, (stake,) if judged else ())
-
-
 def _stake(ballot: Ballot, line: TallyLine, target: str) -> Stake:
     vote = ballot.casts[line.agent].vote
     promised = vote.stance != "against" and vote.target == target and math.isfinite(vote.expected_change)

@@ -35,8 +35,6 @@ class Ruled:
     """Whose veto rejected it."""
     passed: bool = False
     """The vote passed, whatever the guardrails said."""
-    explores: bool = False
-    """It lacks a quorum and nothing else, so a trial may show what it is worth; `value` is then what it would set."""
 
 
 Rule = Callable[[Ballot, frozenset[str], Sequence[str]], Ruled]

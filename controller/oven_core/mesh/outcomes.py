@@ -1,10 +1,9 @@
 """Outcomes: windows on the metric that judges each decision; when they close, reputations move.
 
-A window opens with the receipt of an applied decision, or at `apply_at_tick` for a withheld one, which is treated as
-if it had been applied. Before it: the measurements of the last H ticks, H being the forecast's horizon, but none from
-before the last other change that was judged by this metric. After it: those in the second half of the next H ticks,
-since a change needs time to show. A metric that is measured more rarely is waited for, and looked back on, for up to
-`PATIENCE` · H ticks.
+A window opens with the receipt of an applied decision. Before it: the measurements of the last H ticks, H being the
+forecast's horizon, but none from before the last other change that was judged by this metric. After it: those in the
+second half of the next H ticks, since a change needs time to show. A metric that is measured more rarely is waited for,
+and looked back on, for up to `PATIENCE` · H ticks.
 
 What stands before is the forecast of doing nothing: things stay as they are. After a rollback they do not: the run
 trains the same steps again, and a loss that falls after a restart would fall without any remedy. So a rollback, and
@@ -30,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 
 from oven_core.mesh.actuator_values import number, rounded
 from oven_core.mesh.ballots import Ballot
@@ -42,7 +40,6 @@ from oven_core.mesh.measurements import Measurements, sound
 from oven_core.mesh.outcome_scoring import Scoring, Window
 from oven_core.mesh.reputation import Stance, earned, failed
 from oven_core.mesh.state import State, held_out
-from oven_core.mesh.withheld_controls import withheld
 from oven_core.protocol.actions import ROLLBACK
 from oven_core.protocol.messages import (
     Decision,
@@ -53,7 +50,6 @@ from oven_core.protocol.messages import (
     Receipt,
     TallyLine,
 )
-from oven_core.protocol.trial_messages import TrialEnded, TrialStarted
 
 
 class Outcomes:
@@ -66,8 +62,6 @@ class Outcomes:
         self._measured = Measurements()
         self._harm = Harm(state.rules.outcome_samples)
         self._expected: dict[str, tuple[Decision, Forecast]] = {}  # decided, and no receipt yet
-        self._tried: dict[str, tuple[Decision, Forecast]] = {}  # of the trial that is under way
-        self._withheld: list[Window] = []  # not open yet
         self._open: dict[str, Window] = {}  # by decision
         self._back: tuple[int, float, float] | None = None  # the last rollback: its tick, the step left, and restored
         self._step = 0  # of the newest observation
@@ -75,48 +69,28 @@ class Outcomes:
 
     def start(self, metrics: tuple[MetricSpec, ...]) -> list[Outcome]:
         """A new incarnation of the learner: what was measured before it is another process's."""
-        closed, self._tried = self.end("the learner started again"), {}
+        closed = self.end("the learner started again")
         self._measured, self._changed, self._back = Measurements(directed(metrics)), {}, None
         self._harm = Harm(self._state.rules.outcome_samples)
         return closed
 
     def end(self, reason: str) -> list[Outcome]:
         """Nothing more will be measured."""
-        self._withheld.clear()
         closed = [self._scoring.unscored(window, (), reason) for window in self._open.values()]
         self._open.clear()
         return closed
 
-    def expect(self, decision: Decision, forecast: Forecast | None, *, whole: bool) -> Decision:
-        """A decision with what it will be judged by, and withheld if it is drawn; not if it may belong to a plan with a
-        rollback (`whole`), which is never withheld, and would be left without its cut. One that carries out an advised
-        decision takes over what was staked on that."""
+    def expect(self, decision: Decision, forecast: Forecast | None) -> Decision:
+        """A decision with what it will be judged by. One that carries out an advised decision takes over what was
+        staked on that."""
         _, advised = self._expected.pop(decision.of, (None, None))
         forecast = forecast or advised
         if forecast is None or decision.verdict == "rejected":
             return decision
-        if decision.verdict == "tried":
-            self._tried[decision.id] = decision, forecast
-            return decision
         judged = {"target": forecast.target, "expected_change": forecast.expected, "horizon": forecast.horizon}
-        share, spec = self._state.rules.control_share, self._state.specs.get(decision.actuator)
-        decision = withheld(decision.model_copy(update=judged), 0.0 if whole else share, spec)
-        if decision.verdict == "withheld":
-            self._withheld.append(Window(decision, forecast, decision.apply_at_tick))
-        else:
-            self._expected[decision.id] = decision, forecast
+        decision = decision.model_copy(update=judged)
+        self._expected[decision.id] = decision, forecast
         return decision
-
-    def control_blocks(self, actuator: str, way: str) -> str:
-        """Why this actuator may not move this way now: a control would end. Empty if none stands."""
-        for window in chain(self._withheld, self._open.values()):
-            if window.withheld and window.key[:2] == (actuator, way):
-                least = window.from_tick + window.forecast.horizon
-                return (
-                    f"withheld: decision {window.decision.id} is a control, measured until tick {least} "
-                    f"or until {window.target} was measured often enough"
-                )
-        return ""
 
     def observe(self, observation: Observation) -> list[Outcome]:
         tick = self._state.tick
@@ -127,11 +101,7 @@ class Outcomes:
         for id, (decision, _) in list(self._expected.items()):
             if tick > self._lapse(decision):
                 del self._expected[id]
-        closed = [self._closed(window) for window in list(self._open.values()) if self._due(window)]
-        for window in [window for window in self._withheld if window.from_tick <= tick]:
-            self._withheld.remove(window)
-            closed += self._begin(window.decision, window.forecast, window.from_tick)
-        return closed
+        return [self._closed(window) for window in list(self._open.values()) if self._due(window)]
 
     def take(self, receipt: Receipt) -> list[Outcome]:
         """What was applied ends the windows that it disturbs, and opens its own."""
@@ -158,16 +128,6 @@ class Outcomes:
         for metric in touched | {outcome.target for outcome in closed}:
             self._change(metric, tick)
         return closed
-
-    def staked(self, decision_id: str) -> Forecast | None:
-        """What was staked on a decision that was to be tried."""
-        _, forecast = self._tried.get(decision_id, (None, None))
-        return forecast
-
-    def measured(self, trial: TrialStarted, ended: TrialEnded) -> list[Outcome]:
-        """What a trial showed of each decision that it tried."""
-        tried, self._tried = self._tried, {}
-        return self._scoring.measured(trial, ended, tried)
 
     def vetoed(self, ballot: Ballot, lines: Sequence[TallyLine]) -> None:
         """A ballot was vetoed: who was against it, with weight, carried that things stay as they are."""
@@ -233,8 +193,7 @@ class Outcomes:
         )
 
     def _begin(self, decision: Decision, forecast: Forecast, tick: int) -> list[Outcome]:
-        alone = decision.verdict == "withheld"
-        closed = self._cut(decision.actuator, forecast.target, decision.id, tick, alone=alone)
+        closed = self._cut(decision.actuator, forecast.target, decision.id, tick, alone=False)
         self._open[decision.id] = Window(decision, forecast, tick)
         for id, window in self._open.items():
             if window.from_tick == tick:
@@ -274,7 +233,7 @@ class Outcomes:
             window
             for window in self._open.values()
             if (everything or window.target == target or window.decision.actuator == actuator)
-            and (alone or window.withheld or window.from_tick != tick or window.decision.actuator == actuator)
+            and (alone or window.from_tick != tick or window.decision.actuator == actuator)
         ]
         return [self._closed(window, f"confounded by {actuator} (decision {by})") for window in cut]
 
@@ -305,14 +264,14 @@ class Outcomes:
         after = tuple(value for value in found if sound(value))
         early = self._early(window)
         why = f"; {cut}" if cut else ""
-        if window.spoiled and len(after) >= least and sound(found[-1]) and not early and not window.withheld:
+        if window.spoiled and len(after) >= least and sound(found[-1]) and not early:
             return self._scoring.scored(window, after, None, f"{window.target} is finite again{why}", 1.0)
         if len(window.before) < (1 if window.scant else least):
             few = f"{len(window.before)} measurements of {window.target} before it, {least} are needed"
             return self._scoring.unscored(window, after, few + why)
         if found and not sound(found[-1]):
             broken = f"{window.target} is not finite any more"
-            if window.withheld or (early and window.spoiled):
+            if early and window.spoiled:
                 return self._scoring.unscored(window, after, broken + why)
             return self._scoring.scored(window, after, None, broken + why)
         if len(after) < least:
@@ -320,9 +279,7 @@ class Outcomes:
             return self._scoring.unscored(window, after, few + why)
         seen = effect(window.before, after, window.forecast.sign, window.usual)
         told = f"{window.target} {seen.before:.4g} → {seen.after:.4g}, a gain of {seen.gain:.3g} ± {seen.noise:.2g}"
-        if (early or window.scant) and (
-            window.withheld or not failed(seen.gain, seen.noise, self._scoring.baseline(window))
-        ):
+        if (early or window.scant) and not failed(seen.gain, seen.noise):
             half = f"before half of its {window.forecast.horizon} ticks"
             few = f"it threw away fewer than {least} measurements of {window.target}"
             return self._scoring.unscored(window, after, f"{cut} {half}" if early else few + why)

@@ -1,8 +1,7 @@
 """Reputations: how an outcome moves those of the agents that voted on the decision.
 
-1. **Success** y in 0..1, each voter's own. What the gain has to beat is the mean of the withheld controls if there are
-   any, and half of what the voter itself promised if not; in either case by two standard errors. From there a straight
-   line, 0 at two standard errors below and 1 at two above.
+1. **Success** y in 0..1, each voter's own. The gain has to reach half of what the voter itself promised, or two
+   standard errors if that is more. From there a straight line, 0 at two standard errors below and 1 at two above.
 2. **Merit** in −1..1: half for the side that was taken, half for the probability that was given, by its quadratic score
    (Brier 1950, "Verification of forecasts expressed in terms of probability"), scaled so that even odds earn 0:
 
@@ -29,52 +28,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from oven_core.mesh.actuator_values import rounded
-from oven_core.mesh.effect import combined
 from oven_core.protocol.rules import Rules
 
 Stance = Literal["propose", "for", "against"]
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
-    """What withheld decisions gained: their mean, and its standard error."""
-
-    gain: float
-    noise: float
-
-
-def success(gain: float, noise: float, promised: float, control: Baseline | None) -> float:
+def success(gain: float, noise: float, promised: float) -> float:
     """0..1. `promised` is the size of the change that the voter forecast itself, 0 if it forecast none."""
-    if control is None:
-        bar, spread = max(promised / 2, 2 * noise), noise
-    else:
-        spread = combined(noise, control.noise)
-        bar = control.gain + 2 * spread
-    if spread <= 0:
+    bar = max(promised / 2, 2 * noise)
+    if noise <= 0:
         return 1.0 if gain > bar else 0.0
-    return min(max(0.5 + (gain - bar) / (4 * spread), 0.0), 1.0)
+    return min(max(0.5 + (gain - bar) / (4 * noise), 0.0), 1.0)
 
 
-def beaten(gain: float, noise: float, control: Baseline | None) -> float:
-    """0..1, the probability that the gain is above that of doing nothing, which is the controls' or 0: ½ where it is
-    equal, 0 at two standard errors below and 1 at two above. What confidences are held against, and not `success`,
-    which asks for more: that the change did so beyond noise, and half of what was promised."""
-    excess = gain if control is None else gain - control.gain
-    spread = noise if control is None else combined(noise, control.noise)
-    if spread <= 0:
-        return 0.5 if excess == 0 else float(excess > 0)
-    return min(max(0.5 + excess / (4 * spread), 0.0), 1.0)
+def beaten(gain: float, noise: float) -> float:
+    """0..1, the probability that the gain is above 0: ½ where it is 0, 0 at two standard errors below and 1 at two
+    above. Confidences are held against it, and not against `success`, which asks for more: that the change did so
+    beyond noise, and half of what was promised."""
+    if noise <= 0:
+        return 0.5 if gain == 0 else float(gain > 0)
+    return min(max(0.5 + gain / (4 * noise), 0.0), 1.0)
 
 
-def failed(gain: float, noise: float, control: Baseline | None) -> bool:
+def failed(gain: float, noise: float) -> bool:
     """Whether it is worse than doing nothing by two standard errors: what shows even in a window that was cut short."""
-    floor = 0.0 if control is None else control.gain
-    spread = noise if control is None else combined(noise, control.noise)
-    return gain < floor and gain <= floor - 2 * spread
+    return gain < 0 and gain <= -2 * noise
 
 
 def claimed(stance: Stance, confidence: float) -> float:

@@ -100,7 +100,6 @@ class State:
     lockstep: bool = False
     mesh_code: str = ""
     training: str = ""
-    reading: str = ""  # by which the learner compares the arms of a trial; empty: it can make none
     max_steps: int | None = None
     step: int = 0  # of the newest observation
     reputations: dict[str, float] = field(default_factory=dict)
@@ -163,7 +162,7 @@ class State:
         self.trust.rules = message.rules
         self.reputations = {**message.reputations, **self.reputations}  # what was earned outlives the learner
         self.specs = {spec.name: spec for spec in message.actuators}
-        self.metrics, self.reading = message.metrics, message.trials
+        self.metrics = message.metrics
         self.max_steps, self.step = message.horizon.max_steps, message.step
         self.effective = {}
         for spec in self.specs.values():
@@ -196,8 +195,6 @@ class State:
         flight = self.in_flight.pop(receipt.decision_id, None)
         if receipt.decision_id and flight is None:
             self.counters["receipt.not_in_flight"] += 1
-        if flight is not None and flight.decision.verdict == "tried" and receipt.status == "applied":
-            self.adopted += self.spec(receipt.actuator).intervenes
         if receipt.actuator == ROLLBACK and receipt.status == "applied":
             self.rollback_limits.take(receipt)
         spec = self.specs.get(receipt.actuator)
@@ -278,7 +275,7 @@ class State:
         return [flight for flight in self.in_flight.values() if self.tick <= flight.decision.expires_at_tick]
 
     def take_decision(self, decision: Decision) -> None:
-        """A change starts the cool-down, a withheld one too; of what passed, nothing older on its actuator can be
+        """A change starts the cool-down; of what passed, nothing older on its actuator can be
         approved any more; what is adopted is in flight."""
         if decision.verdict == "rejected":
             return
@@ -291,8 +288,6 @@ class State:
             self.closed_because[older.id] = f"{'was approved as' if taken else 'gave way to'} decision {decision.id}"
         if decision.verdict == "advised":
             self.advised[actuator] = decision
-        elif decision.verdict == "tried":
-            self.in_flight[decision.id] = InFlight(decision, change(actuator, decision.before, decision.value))
         elif decision.verdict == "adopted":
             if not decision.command:
                 self.rate_limits.turned(decision, self.specs.get(actuator), self.rules)

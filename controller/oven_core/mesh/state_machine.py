@@ -24,10 +24,7 @@ from oven_core.mesh.judging_metric import refuse_unjudged
 from oven_core.mesh.outcomes import Outcomes
 from oven_core.mesh.outputs import OUTPUTS, Output, ReadBack
 from oven_core.mesh.state import State
-from oven_core.mesh.trial_arms import TrialArms
-from oven_core.mesh.trials import Trials
 from oven_core.protocol import names
-from oven_core.protocol.actions import ROLLBACK
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
@@ -49,9 +46,8 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
-from oven_core.protocol.trial_messages import TrialEnded
 
-Verdict = Literal["adopted", "rejected", "advised", "withheld", "tried"]
+Verdict = Literal["adopted", "rejected", "advised"]
 _LAST_TICK = 2**53  # a tick beyond what JSON readers hold exactly is a fault of the sender
 
 
@@ -63,8 +59,6 @@ class Mesh:
         self.subjects = names.Subjects(run)
         self.state = State()
         self.outcomes = Outcomes(self.state)
-        self.trials = Trials(self.state)
-        self.trial_arms = TrialArms(self.state, self.outcomes, self.trials)
         self.ballots: dict[str, Ballot] = {}  # the open one of each actuator, in order of opening
         self.pending: dict[str, Output] = {}  # by subject, in order of emission; not yet read back
         self._read_back = ReadBack(self.pending)
@@ -135,8 +129,6 @@ class Mesh:
         elif isinstance(body, Receipt):
             state.take(body)
             self._publish(self.outcomes.take(body))
-        elif isinstance(body, TrialEnded):
-            self._trial_ended(body)
         elif isinstance(body, RunStarted):
             self._start(body)
         elif isinstance(body, ActuatorAnnounced):
@@ -150,7 +142,6 @@ class Mesh:
     def _start(self, body: RunStarted) -> None:
         old, another = self.state.specs, body.training != self.state.training
         self.state.start(body)
-        self.trials.start()
         self._publish(self.outcomes.start(body.metrics))
         for actuator, ballot in list(self.ballots.items()):
             spec = self.state.specs.get(actuator)
@@ -160,8 +151,7 @@ class Mesh:
                 self._abandon(ballot, f"the learner restarted and no longer announces {actuator} as it was")
 
     def _announced(self, spec: ActuatorSpec) -> None:
-        """Other choices or bounds close an open ballot only where what was proposed on it does not fit them. A trial
-        under way continues: the learner announces nothing while it plays one, and checks each arm again before."""
+        """Other choices or bounds close an open ballot only where what was proposed on it does not fit them."""
         old, ballot = self.state.specs.get(spec.name), self.ballots.get(spec.name)
         if not self.state.announce(spec) or old is None or ballot is None:
             return
@@ -254,8 +244,6 @@ class Mesh:
         """Whatever the input was, it may have been the last word that a ballot or the tick waited for."""
         state = self.state
         self._close_ready()
-        if (trial := self.trial_arms.order(self._emitted, self._decide, self._next_id)) is not None:
-            self._emit(self.subjects.trial(trial.id), trial)
         if not state.lockstep or not state.observed or state.ended or self.ballots or state.closed_tick >= state.tick:
             return
         if all(state.agents[name].done_tick >= state.tick for name in state.voters()):
@@ -288,38 +276,15 @@ class Mesh:
 
     def _close(self, ballots: list[Ballot]) -> None:
         state = self.state
-        closing = self.trials.chosen(joint_proposals.settled(ballots, self._ruled))
-        self.trial_arms.collect(closing, self.ballots.keys() - {ballot.opened.actuator for ballot in ballots})
+        closing = joint_proposals.settled(ballots, self._ruled)
         adopted = tuple(ballot.opened.actuator for ballot, ruled in closing if ruled.verdict == "adopted")
-        tried: list[tuple[str, ActuatorSpec, str, Value]] = []
         for ballot, ruled in closing:
             actuator, verdict = ballot.opened.actuator, cast(Verdict, ruled.verdict)
             spec = state.specs[actuator]
             self._answer_openers(ballot, ruled)
             staked = forecast(state, ballot, spec, ruled.lines) if verdict != "rejected" else None
             plan = adopted if len(adopted) > 1 and verdict == "adopted" else ()
-            made = self._decide(
-                ballot.opened.id, actuator, verdict, ruled.value, ruled.reason, ruled.lines, staked, plan=plan
-            )
-            if verdict == "tried":
-                tried.append((made.id, spec, ruled.direction, ruled.value))
-        self.trials.propose(tried, passed=all(ruled.passed for _, ruled in closing if ruled.verdict == "tried"))
-
-    def _trial_ended(self, ended: TrialEnded) -> None:
-        """Its outcomes; and what passed and could not be tried is adopted."""
-        trial = self.trials.end(ended)
-        if trial is None:
-            return
-        decided = {id: flight.decision for id, flight in self.state.in_flight.items()}
-        for ids, why in self.trials.untried(trial, ended):
-            arm = [decided[id] for id in ids if id in decided]
-            plan = tuple(decision.actuator for decision in arm) if len(arm) > 1 else ()
-            for old in arm:
-                self.state.in_flight.pop(old.id)
-                reason = f"{old.reason}; it could not be tried ({clip(why, 300)}), and is adopted without"
-                staked = self.outcomes.staked(old.id)
-                self._decide("", old.actuator, "adopted", old.value, reason, old.tally, staked, plan=plan)
-        self._publish(self.outcomes.measured(trial, ended))
+            self._decide(ballot.opened.id, actuator, verdict, ruled.value, ruled.reason, ruled.lines, staked, plan=plan)
 
     def _count(self, ballot: Ballot, without: frozenset[str] = frozenset()) -> tally.Tally:
         state, actuator = self.state, ballot.opened.actuator
@@ -327,7 +292,7 @@ class Mesh:
         return tally.count(ballot, spec, before, state.rules, lambda agent: state.standing(agent, actuator), without)
 
     def _ruled(self, ballot: Ballot, without: frozenset[str], beside: Sequence[str]) -> joint_proposals.Ruled:
-        """What tally and guardrails make of one ballot, and whether a control stands against it."""
+        """What tally and guardrails make of one ballot."""
         state, actuator = self.state, ballot.opened.actuator
         spec, before = state.specs[actuator], state.effective.get(actuator)
         count = self._count(ballot, without)
@@ -337,17 +302,17 @@ class Mesh:
             ruling = guardrails.rule(state, spec, count, beside)
             verdict, value, note = ruling.verdict, ruling.value, ruling.note
             reason = f"{reason}; {note}" if note else reason
-        way, explores = direction(before, value), False
-        if count.lacks_quorum and self.trials.possible and spec.effect == "setting":
-            ruling = guardrails.rule(state, spec, count, beside)
-            explores = ruling.verdict == "adopted" and not self.trials.lost(actuator, direction(before, ruling.value))
-            value = ruling.value if explores else value
-        if verdict == "adopted" and (stands := self.trials.lost(actuator, way)):
-            verdict, note, reason = "rejected", stands, f"{reason}; {stands}"
-        if verdict != "rejected" and (stands := self.outcomes.control_blocks(actuator, way)):
-            verdict, note, reason = "rejected", stands, f"{reason}; {stands}"
         return joint_proposals.Ruled(
-            verdict, before, value, way, reason, note, count.lines, count.newcomers, count.veto, count.passed, explores
+            verdict,
+            before,
+            value,
+            direction(before, value),
+            reason,
+            note,
+            count.lines,
+            count.newcomers,
+            count.veto,
+            count.passed,
         )
 
     def _answer_openers(self, ballot: Ballot, ruled: joint_proposals.Ruled) -> None:
@@ -408,20 +373,15 @@ class Mesh:
             tick=state.tick,
             apply_at_tick=apply_at,
             expires_at_tick=expires_at,
-            snapshot_first=verdict in ("adopted", "tried") and spec is not None and spec.risky,
+            snapshot_first=verdict == "adopted" and spec is not None and spec.risky,
             **more,
         )
-        decision = self.outcomes.expect(decision, staked, whole=bool(decision.plan) or self._goes_back())
+        decision = self.outcomes.expect(decision, staked)
         if ballot:
             del self.ballots[actuator]
         state.take_decision(decision)
         self._emit(self.subjects.decision(decision.id), decision)
         return decision
-
-    def _goes_back(self) -> bool:
-        """Whether a rollback was decided at this tick, or is about to be."""
-        decided = (flight.decision for flight in self.state.in_flight.values())
-        return ROLLBACK in self.ballots or any(d.actuator == ROLLBACK and d.tick == self.state.tick for d in decided)
 
     def _publish(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:

@@ -34,8 +34,6 @@ class Tally:
     """It is carried by newcomers alone, so a person has to approve it."""
     veto: str = ""
     """The agent whose veto rejected it."""
-    lacks_quorum: bool = False
-    """It was rejected for want of a quorum, and for nothing else."""
 
 
 def count(
@@ -109,9 +107,7 @@ def count(
     if not alone and len(agreeing) < rules.agreeing:
         have = "no specialist" if sure is None else f"its specialist at confidence {sure:.3g}"
         need = f"a specialist at {rules.specialist_confidence:.3g} or {rules.agreeing} agreeing agents are needed"
-        told = f"{summary}; no quorum: {len(agreeing)} for it, {have}; {need}"
-        lacks = total > 0 and not newcomers
-        return Tally(False, value, direction(before, value), lines, told, lacks_quorum=lacks)
+        return rejected(f"{summary}; no quorum: {len(agreeing)} for it, {have}; {need}", value)
     quorum = (
         f"specialist quorum {rules.specialist_confidence:.3g}"
         if alone

@@ -39,7 +39,7 @@ def _metrics(values: dict[str, float], info: ValidationInfo) -> dict[str, float]
 
 
 def is_default(value: object) -> bool:
-    """Such a field is on the wire only where it says something, so a run without trials has the bytes that it had."""
+    """Whether a field that was added later is left out of the message, so that older messages keep their bytes."""
     return not value
 
 
@@ -91,13 +91,6 @@ class ActuatorSpec(BaseModel):
         "held-out metric judges it, and without one agents do not turn it",
     )
 
-    scales_rate: bool = Field(
-        default=False,
-        exclude_if=is_default,
-        description="it multiplies the learning rate: what a change shows after few steps misleads, so that a trial "
-        "reads a copy whose rate has cooled down",
-    )
-
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.effect == "at_end" and self.kind != "choice":
@@ -126,8 +119,7 @@ class ActuatorSpec(BaseModel):
 
     @property
     def has_outcome(self) -> bool:
-        """Whether a metric can judge a change of it. None is moved by a choice for the end: it is never tried on a
-        branch, withheld or scored."""
+        """Whether a metric can judge a change of it. None is moved by a choice for the end: it is never scored."""
         return self.effect in ("setting", "moves_weights")
 
 
@@ -208,11 +200,6 @@ class RunStarted(LearnerMessage):
         default_factory=dict,
         description="who signs (learner, mesh, each operator's name) → ed25519 public key, base64; empty: nobody does",
     )
-    trials: str = Field(
-        default="",
-        exclude_if=is_default,
-        description="the held-out metric by which the learner compares the arms of a trial; absent: it can make none",
-    )
 
 
 class RunEnded(LearnerMessage):
@@ -253,18 +240,6 @@ class AgentStatus(LogMessage):
     reason: str = Field(default="", max_length=2000, description="why it cannot fire, or left; a notice's text")
 
 
-class NextPlan(BaseModel):
-    """Another plan for what the agent saw, which a trial may measure beside the one that it proposes. Part of Vote."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
-
-    remedy: str = Field(default="", max_length=64, description="its node in the knowledge graph")
-    changes: dict[Annotated[str, Field(max_length=120)], Value] = Field(
-        min_length=1, max_length=8, description="actuator → what to set, in the order in which it is carried out"
-    )
-    confidence: Confidence = Field(description="probability that it beats doing nothing")
-
-
 class Vote(LogMessage):
     """agent → mesh, monitors. The last vote of an agent on a ballot counts."""
 
@@ -284,13 +259,6 @@ class Vote(LogMessage):
         default=(),
         max_length=8,
         description="actuators that the agent wants to change together, this one among them: all are adopted or none",
-    )
-    otherwise: tuple[NextPlan, ...] = Field(
-        default=(),
-        max_length=2,
-        exclude_if=is_default,
-        description="what the agent would try next, the best first: further arms where a trial measures the proposal, "
-        "else without effect; on the first vote of a plan",
     )
 
 
@@ -329,15 +297,14 @@ class TallyLine(BaseModel):
 class Decision(LogMessage):
     """mesh → learner, monitors. The learner carries out what is adopted, and nothing else.
 
-    `advised`: it passed, and an operator may approve it. `withheld`: it passed, and is left undone as a control.
-    `tried`: a trial measures it first, and its receipt says whether it was kept.
+    `advised`: it passed, and an operator may approve it.
     """
 
     type: Literal["Decision"] = "Decision"
     id: str = Field(description="closing sequence in 12 digits, a dash, a two-digit index")
     ballot: str
     actuator: str
-    verdict: Literal["adopted", "rejected", "advised", "withheld", "tried"]
+    verdict: Literal["adopted", "rejected", "advised"]
     value: Value = Field(description="what to set; on a rejected ballot what was asked for")
     before: Value = Field(default=None, description="the effective value that the mesh knew of")
     reason: str
@@ -395,14 +362,13 @@ class OutcomeLine(BaseModel):
 
 
 class Outcome(LogMessage):
-    """mesh → agents, kg, monitors. What the target metric did after a receipt, against the forecast; of a withheld
-    decision, what it did without."""
+    """mesh → agents, kg, monitors. What the target metric did after a receipt, against the forecast."""
 
     type: Literal["Outcome"] = "Outcome"
     decision_id: str
     actuator: str
     target: str = Field(description="the metric that it was judged by")
-    withheld: bool = Field(default=False, description="a control: nothing was changed")
+    withheld: Literal[False] = Field(default=False, description="unused; recorded logs have it, so replay writes it")
     scored: bool = Field(description="whether it says anything; `reason` has why not")
     reason: str
     from_tick: int = Field(description="of the receipt")
@@ -413,9 +379,7 @@ class Outcome(LogMessage):
     gain: Real | None = Field(default=None, description="after − before, in the metric's better direction")
     forecast: Real | None = Field(default=None, description="of the leading proposal, in the same direction")
     noise: Real | None = Field(default=None, description="standard error of the gain")
-    control: Real | None = Field(
-        default=None, description="mean gain of the withheld decisions that it is held against"
-    )
+    control: None = Field(default=None, description="unused; recorded logs have it, so replay writes it")
     beat: Real | None = Field(
         default=None, description="0..1: how probably it beat doing nothing; what confidences are held against"
     )
@@ -423,12 +387,6 @@ class Outcome(LogMessage):
         default=False,
         description="clear harm, charged to all who carried changes since the target was well: `decision_id` is this "
         "outcome's own id, and `actuator` is empty",
-    )
-    measured: bool = Field(
-        default=False,
-        exclude_if=is_default,
-        description="a trial measured it: `before` is the control's reading and `after` the change's, after the same "
-        "steps, `noise` the standard error of their paired difference",
     )
     lines: tuple[OutcomeLine, ...] = ()
 

@@ -26,7 +26,6 @@ class Subjects:
         self.run = f"{base}.run"
         self.observation = f"{base}.observation"
         self.receipt = f"{base}.receipt"
-        self.branch = f"{base}.branch"
         self.history = f"{base}.history"
         self.completions = f"{base}.completions"
         """Sampled groups of completions; in no log."""
@@ -57,10 +56,6 @@ class Subjects:
     def decision(self, decision_id: str) -> str:
         """Where the decision of this id stands."""
         return f"{self.base}.decision.{decision_id}"
-
-    def trial(self, trial_id: str) -> str:
-        """Where the trial of this id is ordered."""
-        return f"{self.base}.trial.{trial_id}"
 
     def step(self, tick: int | str) -> str:
         """Where the mesh closes this tick, in lockstep."""

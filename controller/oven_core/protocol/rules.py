@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -78,12 +78,6 @@ class Rules(BaseModel):
         "the pace of the newest 50 observations when it is advised; 0: ticks alone",
     )
 
-    control_share: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="share of passed decisions that is withheld as a control, by hash of the id",
-    )
     outcome_ticks: int = Field(
         default=20, ge=2, description="horizon of a decision whose proposal named none or a shorter one"
     )
@@ -100,32 +94,6 @@ class Rules(BaseModel):
         ge=0,
         lt=1,
         description="share of its reputation that clear harm costs each agent that carried it; 0: none",
-    )
-
-    trials: Literal["off", "risky", "unsure", "all"] = Field(
-        default="off",
-        description="which changes a trial measures before they are kept, where the learner can make trials: none; "
-        "those of risky actuators and of weights; also those carried by less than `sure_confidence`; every change. "
-        "Off: over 175 families of faults trials changed nothing for better or worse (docs/experiments.md)",
-    )
-    trial_share: float = Field(
-        default=0.1,
-        ge=0,
-        le=1,
-        description="most steps that trials may throw away, as a share of the run's and of the newest 200 ticks",
-    )
-    trial_steps: dict[Literal["scalar", "choice", "simplex", "action"], Annotated[int, Field(ge=1, le=1000)]] = Field(
-        default={"scalar": 8, "choice": 8, "simplex": 12, "action": 8},
-        description="optimizer steps of each arm, by kind of actuator; a rollback gets its length more",
-    )
-    trial_cooldown: int = Field(
-        default=4, ge=0, le=1000, description="further steps on a falling rate before arms that differ in rate are read"
-    )
-    trial_margin: float = Field(
-        default=2.0, ge=0, description="standard errors by which a change has to beat the control to be kept"
-    )
-    sure_confidence: float = Field(
-        default=0.8, ge=0, le=1, description="from which a change counts as sure (`trials: unsure`)"
     )
 
     autonomy: Autonomy = Field(default="auto", description="for every actuator that `autonomy_of` does not name")

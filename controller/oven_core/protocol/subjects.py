@@ -47,7 +47,6 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand, OperatorKey
-from oven_core.protocol.trial_messages import BranchObservation, TrialEnded, TrialStarted
 
 Writer = Literal["learner", "mesh", "agent", "operator"]
 
@@ -97,8 +96,6 @@ SUBJECTS: Final = (
     Subject("decision", (Decision,), "mesh", last="id", agents=True),
     Subject("receipt", (Receipt,), "learner", agents=True),
     Subject("outcome", (Outcome,), "mesh", last="id", agents=True),
-    Subject("trial", (TrialStarted,), "mesh", last="id", agents=True),
-    Subject("branch", (BranchObservation, TrialEnded), "learner", agents=True),
     Subject("operator", (OperatorCommand, OperatorKey), "operator", last="operator"),
     Subject("answer", (CommandAnswer,), "mesh", last="id"),
     Subject("step", (StepClosed,), "mesh", last="tick"),

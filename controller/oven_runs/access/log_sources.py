@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
 from oven_core.bus.connection import Bus
 from oven_core.errors import ConfigError
+from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
 from oven_core.protocol.history_requests import HistoryBatch, HistoryRequest
 from oven_core.protocol.messages import Observation
@@ -43,7 +44,7 @@ class LogFile:
     """The run's log.jsonl, read a line at a time; iterate over it once.
 
     Iterating raises ConfigError naming the line that is none, is not the next, or is another run's, and what is left to
-    read.
+    read; and where the log needs what was removed from this version.
     """
 
     def __init__(
@@ -93,6 +94,8 @@ class LogFile:
             what = f"{event.seq - self.seq - 1} events between them are missing"
             what = what if event.seq > self.seq else "it stands there twice, or out of order"
             raise self._fault(f"event {event.seq} follows event {self.seq}; {what}")
+        if isinstance(event.body, Malformed) and event.body.fault == "removed":
+            raise ConfigError(event.body.reason)
         if isinstance(event.body, Observation):
             self._tick = event.body.tick
         return event

@@ -26,7 +26,6 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.subjects import agent_subject, learner_subject
-from oven_core.protocol.trial_messages import TrialStarted
 
 ROUNDS = 100
 """Times that participants may answer one another before the learner's next message. Agents need two or three."""
@@ -87,7 +86,7 @@ class ClosedLoop:
         """The whole log."""
         return self.log.events
 
-    def hear(self, message: LearnerMessage) -> list[Decision | StepClosed | TrialStarted]:
+    def hear(self, message: LearnerMessage) -> list[Decision | StepClosed]:
         """The learner's next message; what the mesh has to say to the learner once everybody is quiet.
 
         Raises OvenError when participants have continued answering one another for ROUNDS rounds.
@@ -98,7 +97,7 @@ class ClosedLoop:
             said = [(one.name, words) for one in self._participants if (words := one.react())]
             if not said:
                 bodies = (event.body for event in self.events[began:])
-                return [body for body in bodies if isinstance(body, Decision | StepClosed | TrialStarted)]
+                return [body for body in bodies if isinstance(body, Decision | StepClosed)]
             entered = [event for name, words in said for word in words for event in self._enter(name, word)]
             self._tell(entered)
         talking = ", ".join(name for name, _ in said)

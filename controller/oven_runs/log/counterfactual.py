@@ -2,8 +2,7 @@
 
 Open loop: the metrics are those of the recording whatever is decided, so only the first divergence is sure; what comes
 after it rests on a run that would not have gone that way. Receipts count for decisions that this mesh made as well, and
-for nothing else. So do the ends of trials: one that the recording did not make has no result. What the learner
-announces, at a start or later, comes with the recording's values.
+for nothing else. What the learner announces, at a start or later, comes with the recording's values.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from oven_core.protocol.messages import (
     BallotOpened,
     Decision,
     LogMessage,
-    Observation,
     Receipt,
     RunStarted,
     Value,
@@ -32,7 +30,6 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.protocol.rules import Rules
-from oven_core.protocol.trial_messages import TrialArm, TrialEnded, TrialStarted
 
 
 class _Mesh(Mesh):
@@ -44,21 +41,6 @@ class _Mesh(Mesh):
     def _next_id(self) -> str:
         self.made += 1
         return f"{self.at:012d}-{self.made - 1:02d}"
-
-    def give_up_trial(self, reason: str) -> None:
-        """As if the learner had refused the trial that is open. What it was to measure lapses."""
-        state, trial = self.state, self.trials.open
-        if trial is not None:
-            ended = TrialEnded(
-                incarnation=state.incarnation,
-                n=0,
-                trial=trial.id,
-                status="refused",
-                tick=state.tick,
-                step=state.step,
-                reason=reason,
-            )
-            self.trials.end(ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +84,6 @@ class OpenLoop:
         self._taken = 0
         self._ids: dict[str, str] = {}  # a logged ballot → the computed one that stands for it
         self._decided: dict[str, Decision] = {}  # what was logged, by id
-        self._trial: TrialStarted | None = None  # the newest that was logged
 
     @property
     def started(self) -> bool:
@@ -121,8 +102,6 @@ class OpenLoop:
         if names.kind(event.subject) in OUTPUTS:
             self._note(event.seq, event.body)
             return None, []
-        if isinstance(event.body, Observation) and not self._same_trial():
-            self._mesh.give_up_trial("the recording has no such trial")
         body = self._heard(event.body)
         return body, [] if body is None else self._step(replace(event, body=body))
 
@@ -177,8 +156,6 @@ class OpenLoop:
         if isinstance(body, Decision):
             self.logged.append((seq, body))
             self._decided[body.id] = body
-        elif isinstance(body, TrialStarted):
-            self._trial = body
         elif isinstance(body, BallotOpened):
             ballot = self._mesh.ballots.get(body.actuator)
             if ballot is not None:
@@ -196,11 +173,6 @@ class OpenLoop:
                 self.ignored_receipts += 1
                 return None
             return body.model_copy(update={"decision_id": mine.id})
-        if isinstance(body, TrialEnded):
-            trial, logged = self._mesh.trials.open, self._trial
-            if trial is None or logged is None or logged.id != body.trial or not self._same_trial():
-                return None
-            return body.model_copy(update={"trial": trial.id})
         if isinstance(body, Vote):
             return body.model_copy(update={"ballot": self._ids.get(body.ballot, body.ballot)})
         if isinstance(body, AgentStatus):
@@ -209,20 +181,6 @@ class OpenLoop:
             mine = self._made(body.of)
             return body.model_copy(update={"of": mine.id if mine else self._ids.get(body.of, body.of)})
         return body
-
-    def _same_trial(self) -> bool:
-        """Whether the trial that this mesh has ordered is the newest of the recording: the same changes, arm by arm."""
-        mine, theirs = self._mesh.trials.open, self._trial
-        return mine is not None and theirs is not None and mine.tick == theirs.tick and mine.arms == self._arms(theirs)
-
-    def _arms(self, theirs: TrialStarted) -> tuple[TrialArm, ...]:
-        """The arms of a logged trial with this mesh's ids."""
-        arms = []
-        for arm in theirs.arms:
-            made = [self._made(logged) for logged in arm.decisions]
-            ids = tuple(mine.id if mine is not None else "" for mine in made)
-            arms.append(arm.model_copy(update={"decisions": ids}))
-        return tuple(arms)
 
     def _made(self, logged: str) -> Decision | None:
         """The decision of this mesh that does the same as a logged one."""

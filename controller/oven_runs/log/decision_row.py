@@ -15,7 +15,7 @@ from oven_runs.log.explanation import Explanation
 from oven_runs.log.run_summary import text
 from oven_runs.log.since import BEGINNING, Since
 
-Verdict: TypeAlias = Literal["adopted", "rejected", "advised", "withheld", "tried"]
+Verdict: TypeAlias = Literal["adopted", "rejected", "advised"]
 VERDICTS: Final[tuple[str, ...]] = get_args(Verdict)
 
 
@@ -47,13 +47,12 @@ class DecisionRow(BaseModel):
     gain: Real | None = Field(description="what the target gained, in its better direction; null: not known")
     noise: Real | None = Field(description="the gain's standard error")
     scored: bool | None = Field(description="whether the outcome says anything; null: there is none yet")
-    outcome: str = Field(description="the outcome's reason, or what a trial found; empty: there is none yet")
+    outcome: str = Field(description="the outcome's reason; empty: there is none yet")
 
 
 def row(found: Explanation) -> DecisionRow:
     """The explanation in one row."""
     decision, receipt, outcome = found.decision, found.receipt, found.outcome
-    said = outcome.reason if outcome is not None else found.trial.finding(found.arm) if found.trial is not None else ""
     return DecisionRow(
         id=decision.id,
         ballot=decision.ballot,
@@ -78,7 +77,7 @@ def row(found: Explanation) -> DecisionRow:
         gain=outcome.gain if outcome is not None else None,
         noise=outcome.noise if outcome is not None else None,
         scored=outcome.scored if outcome is not None else None,
-        outcome=said,
+        outcome=outcome.reason if outcome is not None else "",
     )
 
 
@@ -127,7 +126,7 @@ def line(found: DecisionRow) -> str:
 
 def _receipt(found: DecisionRow) -> str:
     if found.receipt is None:
-        waits = found.verdict in ("adopted", "tried")
+        waits = found.verdict == "adopted"
         return "no receipt yet" if waits else f"approved by {found.approved_by}" if found.approved_by else ""
     return f"{found.receipt} {text(found.after)} at step {found.receipt_step}"
 

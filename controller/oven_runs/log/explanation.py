@@ -1,4 +1,4 @@
-"""One decision with all that the log says of it: its votes, its receipt, its trial and its outcome. A pure fold."""
+"""One decision with all that the log says of it: its votes, its receipt and its outcome. A pure fold."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from datetime import datetime
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
-from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (
     BallotOpened,
     Decision,
-    LogMessage,
     Observation,
     Outcome,
     Receipt,
@@ -21,7 +19,6 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_runs.log.trial_findings import Trial, Trials
 
 SHOWN = 4
 """Ids that an ambiguous beginning of one names."""
@@ -47,9 +44,6 @@ class Explanation:
     """The decision that carries this advice out; empty while none does."""
     receipt: Receipt | None = None
     outcome: Outcome | None = None
-    trial: Trial | None = None
-    arm: int = 0
-    """Of the trial."""
     announced: ActuatorAnnounced | None = None
     """Its actuator, where the learner had announced it anew before."""
     injected: tuple[PromptsInjected, ...] = ()
@@ -85,11 +79,8 @@ class Explanations:
     _votes: dict[str, dict[str, Vote]] = field(default_factory=dict)  # actuator → agent → its last vote
     _commands: dict[str, str] = field(default_factory=dict)  # command → who gave it
     _carried_out: dict[str, str] = field(default_factory=dict)  # actuator → the decision that was applied last
-    _trials: Trials = field(default_factory=Trials)
-    _of: dict[str, tuple[str, int]] = field(default_factory=dict)  # decision → its trial and arm
     _announced: dict[str, ActuatorAnnounced] = field(default_factory=dict)  # actuator → its newest
     _injected: list[PromptsInjected] = field(default_factory=list)
-    _known: dict[str, Trial] = field(default_factory=dict)  # all trials: the fold lets the oldest go
 
     def feed(self, event: Event) -> None:
         """Take the next event in."""
@@ -114,17 +105,11 @@ class Explanations:
                 self._actuators.add(announced.actuator.name)
             case PromptsInjected() as injected:
                 self._injected.append(injected)
-            case body:
-                self._trial(body)
-
-    def _trial(self, body: LogMessage | Malformed) -> None:
-        if isinstance(body, RunStarted):
-            self.step = body.step
-            self._actuators |= {spec.name for spec in body.actuators}
-        if (trial := self._trials.feed(body)) is not None:
-            self._known[trial.started.id] = trial
-            for index, arm in enumerate(trial.started.arms):
-                self._of.update({id_: (trial.started.id, index) for id_ in arm.decisions})
+            case RunStarted() as started:
+                self.step = started.step
+                self._actuators |= {spec.name for spec in started.actuators}
+            case _:
+                pass
 
     def _decided(self, event: Event, decision: Decision) -> None:
         said = {line.agent for line in decision.tally if line.stance != "silent"}
@@ -160,13 +145,12 @@ class Explanations:
             self.changed = id_
 
     def whole(self, id_: str) -> Explanation:
-        """The decision with this id, with its trial and the prompts that were added meanwhile. Raises KeyError."""
+        """The decision with this id, with the prompts that were added meanwhile. Raises KeyError."""
         found = self.found[id_]
-        trial, arm = self._of.get(id_, ("", 0))
         judged = found.decision.tick + max(found.decision.horizon, 1)
         judged = found.outcome.tick if found.outcome is not None else judged
         injected = tuple(one for one in self._injected if found.decision.tick <= one.tick <= judged)
-        return replace(found, trial=self._known.get(trial), arm=arm, injected=injected)
+        return replace(found, injected=injected)
 
     def find(self, name: str) -> Explanation | None:
         """Of the decision with this id, or on this ballot; else the newest that passed on this actuator, else the

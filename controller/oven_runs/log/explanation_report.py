@@ -8,21 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_core.protocol.messages import BallotOpened, Decision, Outcome, Receipt, Vote
-from oven_core.protocol.trial_messages import TrialEnded, TrialStarted
 from oven_runs.log.cited_paths import CitedPath, cited_paths
 from oven_runs.log.explanation import Explanation
 from oven_runs.log.other_rules import OtherRuling
-
-
-class TrialReport(BaseModel):
-    """The trial that measured a decision."""
-
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
-
-    started: TrialStarted
-    ended: TrialEnded | None = Field(description="null: it has not ended, or the learner started again")
-    arm: int = Field(description="the decision's own")
-    finding: str = Field(description="what it showed, in words")
 
 
 class ExplanationReport(BaseModel):
@@ -46,13 +34,11 @@ class ExplanationReport(BaseModel):
     later: Receipt | None = Field(description="what the learner said of the actuator afterwards by itself")
     announced: ActuatorAnnounced | None
     injected: tuple[PromptsInjected, ...] = Field(description="prompts that were added until it was judged")
-    trial: TrialReport | None
     other_rules: OtherRuling | None = Field(description="null: none were asked about")
 
 
 def report(run: str, found: Explanation, other: OtherRuling | None = None) -> ExplanationReport:
     """The explanation as one message."""
-    trial = found.trial
     return ExplanationReport(
         run=run,
         seq=found.seq,
@@ -70,7 +56,5 @@ def report(run: str, found: Explanation, other: OtherRuling | None = None) -> Ex
         later=found.later,
         announced=found.announced,
         injected=found.injected,
-        trial=trial
-        and TrialReport(started=trial.started, ended=trial.ended, arm=found.arm, finding=trial.finding(found.arm)),
         other_rules=other,
     )

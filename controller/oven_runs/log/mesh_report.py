@@ -6,7 +6,6 @@ from typing import Any
 
 from oven_core.mesh.actuator_values import show
 from oven_core.mesh.state_machine import Mesh
-from oven_runs.log.trial_findings import changes
 
 
 def report_of(mesh: Mesh) -> dict[str, Any]:
@@ -41,10 +40,6 @@ def report_of(mesh: Mesh) -> dict[str, Any]:
             {"id": flight.decision.id, "actuator": flight.decision.actuator, "value": flight.decision.value}
             for flight in state.flying()
         ],
-        "trial": None
-        if mesh.trials.open is None
-        else {"id": mesh.trials.open.id, "arms": [changes(arm) for arm in mesh.trials.open.arms]},
-        "trial_steps_thrown_away": mesh.trials.extra,
         "adopted": state.adopted,
         "interventions_left": max(0, state.rules.max_interventions - state.adopted),
     }
@@ -66,9 +61,5 @@ def lines(found: dict[str, Any]) -> list[str]:
         )
     for flight in found["in_flight"]:
         out.append(f"  on its way: {flight['actuator']} to {show(flight['value'])} (decision {flight['id']})")
-    if found["trial"]:
-        out.append(f"  trial {found['trial']['id']} is under way: {' against '.join(found['trial']['arms'])}")
-    if found["trial_steps_thrown_away"]:
-        out.append(f"  {found['trial_steps_thrown_away']} steps were thrown away by trials")
     out.append(f"  {found['adopted']} decisions adopted, {found['interventions_left']} interventions left")
     return out

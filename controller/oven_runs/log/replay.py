@@ -14,7 +14,7 @@ from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol import names
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
-from oven_core.protocol.messages import VERSION, Decision, Receipt
+from oven_core.protocol.messages import VERSION, Decision
 from oven_core.protocol.subjects import kinds_by
 
 GROUND: Final = kinds_by("learner", "mesh")
@@ -41,8 +41,7 @@ class ReplayReport:
     by_kind: Counter[str] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)  # what the mesh ignored, and why
     decisions: int = 0
-    adopted: int = 0  # those that a trial kept among them
-    tried: int = 0
+    adopted: int = 0
     equal: int = 0
     different: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
@@ -66,7 +65,6 @@ class Replay:
         self._report = ReplayReport(run)
         self._waiting: dict[str, tuple[int, Output]] = {}  # computed, not yet seen in the log
         self._computed = self._last_logged = 0
-        self._trying: set[str] = set()  # decisions that a trial measures, until their receipts
 
     def take(self, event: Event) -> None:
         """Raises ConfigError on a log of another schema version."""
@@ -78,18 +76,12 @@ class Replay:
             number, output = self._waiting.pop(event.subject, (0, None))
             self._last_logged = max(self._last_logged, number)
             self._compare(event, output)
-        if isinstance(event.body, Receipt) and event.body.decision_id in self._trying:
-            self._trying.discard(event.body.decision_id)
-            report.adopted += event.body.status == "applied"
         for output in self.mesh.step(event):
             self._computed += 1
             self._waiting[output.subject] = (self._computed, output)
             if isinstance(output.message, Decision):
                 report.decisions += 1
                 report.adopted += output.message.verdict == "adopted"
-                if output.message.verdict == "tried":
-                    report.tried += 1
-                    self._trying.add(output.message.id)
 
     def report(self) -> ReplayReport:
         """What was found so far. Ask once, at the end.
@@ -132,11 +124,11 @@ def replay(events: Iterable[Event], run: str) -> ReplayReport:
 
 def refuse_another_version(event: Event) -> None:
     """Raises ConfigError where a replay would have to skip what the run rests on."""
-    if (
-        not isinstance(event.body, Malformed)
-        or event.body.fault != "version"
-        or names.kind(event.subject) not in GROUND
-    ):
+    if not isinstance(event.body, Malformed):
+        return
+    if event.body.fault == "removed":
+        raise ConfigError(event.body.reason)
+    if event.body.fault != "version" or names.kind(event.subject) not in GROUND:
         return
     try:
         version = json.loads(event.data)["v"]

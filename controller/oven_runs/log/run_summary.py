@@ -25,7 +25,6 @@ from oven_core.protocol.messages import (
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_core.protocol.rules import Autonomy
 from oven_runs.log.standing_alerts import StandingAlerts
-from oven_runs.log.trial_findings import Trials
 
 OF_SPEED = ("runtime", "_per_second", "_time", "epoch", "num_tokens")
 """How the names end of what an evaluation says of itself."""
@@ -47,7 +46,7 @@ class AgentView:
     own_shadow: bool = False
     """It joined as a shadow."""
     backed: int = 0
-    """Adopted decisions that it proposed or was for, those that a trial kept among them."""
+    """Adopted decisions that it proposed or was for."""
     newcomer: bool = False
     """On probation where it last voted: its votes carry nothing and veto nothing."""
 
@@ -72,14 +71,7 @@ class RunSummary:
     knobs: dict[str, Value] = field(default_factory=dict)
     agents: dict[str, AgentView] = field(default_factory=dict)
     adopted: int = 0
-    """Those that a trial kept among them."""
     rejected: int = 0
-    withheld: int = 0
-    trying: dict[str, Decision] = field(default_factory=dict)
-    """Those that a trial measures, until their receipts: by id."""
-    not_kept: int = 0
-    """Those that a trial was made of, and that were not carried out."""
-    trials: Trials = field(default_factory=Trials)
     alerts: StandingAlerts = field(default_factory=StandingAlerts)
     alert: Alert | None = None
     """What the last event raised or cleared; None where it did neither."""
@@ -143,8 +135,8 @@ class RunSummary:
                 self.malformed += 1
             case ActuatorAnnounced() | PromptsInjected() as body:
                 self._announced(body)
-            case body:
-                self.trials.feed(body)
+            case _:
+                pass
 
     def lapsed(self, decision: Decision) -> bool:
         """Whether advice came too long ago to be approved."""
@@ -154,7 +146,6 @@ class RunSummary:
         if self.started is not None and self.started.training != started.training:
             self.metrics, self.first, self.still = {}, {}, {}  # of other weights and other data
         self.started, self.ended, self.held, self.ended_with = started, None, "", ""
-        self.trials.feed(started)
         self.step, self.tick = started.step, max(self.tick, started.tick)
         self.knobs = {spec.name: spec.value for spec in started.actuators}
         self._shadows()
@@ -182,36 +173,23 @@ class RunSummary:
     def _take_decision(self, decision: Decision) -> None:
         self.adopted += decision.verdict == "adopted"
         self.rejected += decision.verdict == "rejected"
-        self.withheld += decision.verdict == "withheld"
         if decision.verdict != "rejected":  # whatever passed takes the place of older advice
             self.advised.pop(decision.actuator, None)
         if decision.verdict == "advised":
             self.advised[decision.actuator] = decision
-        if decision.verdict == "tried":
-            self.trying[decision.id] = decision
         for line in decision.tally:
             agent = self.agents.setdefault(line.agent, AgentView())
             if line.stance != "silent":
                 agent.newcomer = line.newcomer
         if decision.verdict == "adopted":
-            self._back(decision)
-
-    def _back(self, decision: Decision) -> None:
-        for line in decision.tally:
-            if (agent := self.agents.get(line.agent)) is not None:
-                agent.backed += line.stance in ("propose", "for") and not line.shadow
+            for line in decision.tally:
+                self.agents[line.agent].backed += line.stance in ("propose", "for") and not line.shadow
 
     def _take_receipt(self, receipt: Receipt) -> None:
         if not receipt.decision_id:
             self._answered(receipt)
             return
         self.receipts[receipt.status] = self.receipts.get(receipt.status, 0) + 1
-        if (tried := self.trying.pop(receipt.decision_id, None)) is not None:
-            if receipt.status == "applied":
-                self.adopted += 1
-                self._back(tried)
-            elif (found := self.trials.of(tried.id)) is None or found[0].measured(found[1]):
-                self.not_kept += 1
         if receipt.status in ("applied", "noop"):
             self.knobs[receipt.actuator] = receipt.after
         if receipt.actuator == "run.hold" and receipt.status == "applied":

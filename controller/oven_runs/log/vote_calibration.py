@@ -1,12 +1,11 @@
 """Calibration of agents' votes: the probabilities that they stated against the changes' outcomes.
 
-The event is what a confidence is the probability of, that a change beat doing nothing: its gain is above the mean of
-the withheld controls where there are any, else above 0. A target that stopped being finite is a failure, one that is
-finite again a success. `Outcome.beat`, 0 to 1, is taken as the probability y that the event happened, given the noise.
-(Reputations move on more: on how far the gain is beyond noise and half of what was promised, `mesh/reputation.py`.) The
-probability p is what the vote claimed: its confidence for `propose` and `for`, 1 less it for `against`, and at least
-even odds for the side that was taken. Votes on changes that were not carried out, were withheld, or whose outcome was
-not scored say nothing here; those on a change that a trial measured do, whether it was kept or not.
+The event is what a confidence is the probability of, that a change beat doing nothing: its gain is above 0. A target
+that stopped being finite is a failure, one that is finite again a success. `Outcome.beat`, 0 to 1, is taken as the
+probability y that the event happened, given the noise. (Reputations move on more: on how far the gain is beyond noise
+and half of what was promised, `mesh/reputation.py`.) The probability p is what the vote claimed: its confidence for
+`propose` and `for`, 1 less it for `against`, and at least even odds for the side that was taken. Votes on changes that
+were not carried out, or whose outcome was not scored, say nothing here.
 
 Brier 1950, "Verification of forecasts expressed in terms of probability"; the table is the reliability diagram's
 (Murphy & Winkler 1977, "Reliability of subjective probability forecasts of precipitation and temperature").

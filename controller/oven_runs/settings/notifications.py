@@ -21,15 +21,15 @@ KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 Severity: TypeAlias = Literal["info", "warning", "error"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 """The least first."""
-WEBHOOK: Final = ("https", "http")
-"""Schemes of addresses that get the message as JSON; every other one is apprise's."""
+WEB_SCHEMES: Final = ("https", "http")
+"""Schemes of webhooks, which get the message as JSON, unless apprise knows the server as a chat's."""
 VARIABLE_PREFIX: Final = "env:"
 """Before the name of the environment variable that has the address."""
-KEPT_PREFIX: Final = "kept:"
+SAVED_PREFIX: Final = "saved:"
 """Before the number of an address that is in the run's folder, in a file that its owner alone can read."""
-_REFERENCE: Final = re.compile(rf"{VARIABLE_PREFIX}[A-Za-z_][A-Za-z0-9_]*|{KEPT_PREFIX}[1-9][0-9]*( .*)?")
+_REFERENCE: Final = re.compile(rf"{VARIABLE_PREFIX}[A-Za-z_][A-Za-z0-9_]*|{SAVED_PREFIX}[1-9][0-9]*( .*)?")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
-_OWN_HEADERS: Final = ("host", "content-length", "content-type", "webhook-id", "webhook-timestamp", "webhook-signature")
+_OWN_HEADERS: Final = ("host", "content-length", "content-type")
 """Which a message sets itself."""
 
 
@@ -44,7 +44,7 @@ def shown(url: str) -> str:
     if is_reference(url):
         return url
     scheme, _, rest = url.partition("://")
-    if scheme.lower() not in WEBHOOK:
+    if scheme.lower() not in WEB_SCHEMES:
         return f"{scheme}://…"
     try:
         parts = urlsplit(url)
@@ -63,15 +63,11 @@ class RecipientSettings(BaseModel):
     url: str = Field(
         max_length=4096,
         repr=False,
-        description="https://… gets the message as JSON; slack://…, discord://…, mailtos://… and the like go by "
-        "apprise; env:NAME: the address is in that environment variable",
+        description="an address that apprise supports: slack://…, discord://…, mailtos://…; https://… gets the message "
+        "as JSON; env:NAME: the address is in that environment variable",
     )
     headers: dict[str, Variable] = Field(
         default_factory=dict, description="of a webhook: header → environment variable with its value"
-    )
-    sign_env: Variable = Field(
-        default="",
-        description="of a webhook: environment variable with the secret that signs each message (standardwebhooks.com)",
     )
 
     @field_validator("url")
@@ -84,7 +80,7 @@ class RecipientSettings(BaseModel):
         scheme, mark, rest = value.partition("://")
         if not mark or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) or re.search(r"[\s\x00-\x1f\x7f]", value):
             raise ValueError("it should be an address, e.g. https://…, slack://…, mailtos://…, or env:NAME")
-        if scheme.lower() in WEBHOOK:
+        if scheme.lower() in WEB_SCHEMES:
             try:
                 named = bool(urlsplit(value).hostname) and urlsplit(value).port != 0
             except ValueError:
@@ -109,10 +105,10 @@ class RecipientSettings(BaseModel):
 
     @model_validator(mode="after")
     def _fits_its_scheme(self) -> RecipientSettings:
-        if (self.headers or self.sign_env) and not is_reference(self.url):
+        if self.headers and not is_reference(self.url):
             scheme = self.url.partition("://")[0].lower()
-            if scheme not in WEBHOOK:
-                raise ValueError(f"headers and sign_env are for webhooks, and {scheme}:// is none; leave them out")
+            if scheme not in WEB_SCHEMES:
+                raise ValueError(f"`headers` is for webhooks, and {scheme}:// is not one; remove it")
         return self
 
     @field_serializer("url")
@@ -126,7 +122,7 @@ class NotifySettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     to: tuple[RecipientSettings, ...] = Field(
-        default=(), max_length=16, description="addresses, or {url: …, headers: {NAME: VARIABLE}, sign_env: VARIABLE}"
+        default=(), max_length=16, description="addresses, or {url: …, headers: {NAME: VARIABLE}}"
     )
     on: tuple[Kind, ...] = Field(
         default=KINDS,

@@ -17,7 +17,7 @@ BOOL = "tag:yaml.org,2002:bool"
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """YAML lets a key stand twice and keeps the last, so that the first would be gone unseen.
 
-    Only `true` and `false` are truth values, as in YAML 1.2: in 1.1 `rules.trials: off` would be one. Where a setting
+    Only `true` and `false` are truth values, as in YAML 1.2: in 1.1 an agent called `off` would be one. Where a setting
     is yes or no, pydantic takes those words, too.
     """
 

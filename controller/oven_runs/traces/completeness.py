@@ -1,4 +1,4 @@
-"""What a file of traces has and lacks: every step without a whole (state, action, reward), by kind."""
+"""Which steps of a trace file lack a state, an action or a reward, counted by kind."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from oven_runs.traces.jsonl import BadLine
 from oven_runs.traces.records import Message, Trace, TraceStep
 
 EXAMPLES = 3
-"""Places shown for each kind."""
+"""Places to show for each kind."""
 UNPARSED: Final = "unparsed_calls"
-"""In a trace's `meta`: the steps whose calls the trainer could not read and took for texts."""
+"""Key in a trace's `meta`: the steps whose calls the trainer could not parse and recorded as texts."""
 LOST_BEFORE: Final = "lost_before"
-"""In a trace's `meta`: how many traces before it could not be recorded."""
+"""Key in a trace's `meta`: how many traces before it could not be recorded."""
 TOKENS_LOST: Final = "tokens_lost"
-"""In a trace's `meta`: the sampled tokens could not be told apart by step."""
+"""Key in a trace's `meta`: the sampled tokens could not be assigned to steps."""
 
 
 @dataclass
 class Completeness:
-    """Counts over a file. A step may be counted under several kinds; it is whole where it is under none."""
+    """Counts over a file. A step may be counted under several kinds; it is whole if it is under none."""
 
     traces: int = 0
     steps: int = 0
     whole_traces: int = 0
-    """Those with steps, each of them whole, and not truncated."""
+    """Traces that have steps, all of them whole, and that were not truncated."""
     whole_steps: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     steps_lacking: Counter[str] = field(default_factory=Counter)
     unusable: Counter[str] = field(default_factory=Counter)
-    """Actions that cannot be compared, as calls of tools that are not there: whole, since the policy did that."""
+    """Actions that cannot be compared, such as calls of unknown tools. They are whole: the policy did that."""
     traces_lacking: Counter[str] = field(default_factory=Counter)
     bad_lines: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
-    """Kind → where it was found first."""
+    """Kind → its first places in the file."""
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is lacking; a file without a trace is not whole."""
+        """Whether nothing is missing. A file without a trace is not whole."""
         return self.traces > 0 and self.whole_traces == self.traces and not self.traces_lacking and not self.bad_lines
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the counts for JSON."""
         return {
             "traces": self.traces,
             "whole_traces": self.whole_traces,
@@ -60,79 +60,88 @@ class Completeness:
             "whole": self.whole,
         }
 
-    def note(self, counter: Counter[str], kind: str, where: str, count: int = 1) -> None:
-        """Count `count` of `kind`, and keep where it is if few are kept yet."""
+    def _count(self, counter: Counter[str], kind: str, example: str, count: int = 1) -> None:
         counter[kind] += count
-        places = self.examples.setdefault(kind, [])
-        if len(places) < EXAMPLES:
-            places.append(where)
+        examples = self.examples.setdefault(kind, [])
+        if len(examples) < EXAMPLES:
+            examples.append(example)
+
+    def add_bad_line(self, bad: BadLine) -> None:
+        self._count(self.bad_lines, bad.fault, f"line {bad.number}: {bad.detail}")
+
+    def add(self, trace: Trace, *, repeated_id: bool) -> None:
+        """Count a trace and its steps. `repeated_id`: an earlier trace has the same id."""
+        self.traces += 1
+        self.ended[trace.ended] += 1
+        problems = list(_trace_problems(trace))
+        if repeated_id:
+            problems.append("another trace has the same id")
+        for problem in problems:
+            self._count(self.traces_lacking, problem, trace.id)
+        if isinstance(lost := trace.meta.get(LOST_BEFORE), int) and lost > 0:
+            self._count(self.traces_lacking, "traces before it are lost", f"{trace.id}: {lost}", lost)
+        if isinstance(unparsed := trace.meta.get(UNPARSED), list):
+            for number in unparsed:
+                self._count(self.unusable, "call_not_parsed", f"{trace.id}, step {number}")
+        whole_steps = sum(self._add_steps(trace))
+        self.whole_traces += (
+            bool(trace.steps) and whole_steps == len(trace.steps) and not problems and trace.ended != "truncated"
+        )
+
+    def _add_steps(self, trace: Trace) -> Iterator[bool]:
+        """Count the steps, and yield for each whether it is whole."""
+        recorded = True  # everything before the step
+        for number, (step, state) in enumerate(zip(trace.steps, trace.states(), strict=True)):
+            recorded = recorded or step.state is not None
+            problems = list(_step_problems(trace, step, state, recorded))
+            for problem in problems:
+                self._count(self.steps_lacking, problem, f"{trace.id}, step {number}")
+            comparable = action(step.action, trace.tools)
+            if isinstance(comparable, Unusable):
+                self._count(self.unusable, comparable.kind, f"{trace.id}, step {number}")
+            recorded = recorded and step.result is not None
+            self.steps += 1
+            self.whole_steps += not problems
+            yield not problems
 
 
-def check(found: Iterable[Trace | BadLine]) -> Completeness:
-    """Counts over what a format reads."""
-    made = Completeness()
-    seen: set[str] = set()
-    for one in found:
-        if isinstance(one, BadLine):
-            made.note(made.bad_lines, one.fault, f"line {one.number}: {one.detail}")
-            continue
-        made.traces += 1
-        made.ended[one.ended] += 1
-        kinds = list(_trace_lacks(one))
-        if one.id in seen:
-            kinds.append("its id is another trace's, too")
-        seen.add(one.id)
-        if isinstance(lost := one.meta.get(LOST_BEFORE), int) and lost > 0:
-            made.note(made.traces_lacking, "traces before it are lost", f"{one.id}: {lost}", lost)
-        if isinstance(unparsed := one.meta.get(UNPARSED), list):
-            for place in unparsed:
-                made.note(made.unusable, "call_not_parsed", f"{one.id}, step {place}")
-        whole = bool(one.steps) and not kinds and one.ended != "truncated"
-        for kind in kinds:
-            made.note(made.traces_lacking, kind, one.id)
-        known = True
-        for at, (step, state) in enumerate(zip(one.steps, one.states(), strict=True)):
-            if step.state is not None:
-                known = True
-            lacking = list(_step_lacks(one, step, state, known))
-            for kind in lacking:
-                made.note(made.steps_lacking, kind, f"{one.id}, step {at}")
-            made_of = action(step.action, one.tools)
-            if isinstance(made_of, Unusable):
-                made.note(made.unusable, made_of.kind, f"{one.id}, step {at}")
-            known = known and step.result is not None
-            made.steps += 1
-            made.whole_steps += not lacking
-            whole = whole and not lacking
-        made.whole_traces += whole
-    return made
+def check(traces: Iterable[Trace | BadLine]) -> Completeness:
+    """Return the counts over everything that a format reads."""
+    counts = Completeness()
+    ids: set[str] = set()
+    for trace in traces:
+        if isinstance(trace, BadLine):
+            counts.add_bad_line(trace)
+        else:
+            counts.add(trace, repeated_id=trace.id in ids)
+            ids.add(trace.id)
+    return counts
 
 
-def _trace_lacks(trace: Trace) -> Iterator[str]:
+def _trace_problems(trace: Trace) -> Iterator[str]:
     if not trace.steps:
         yield "no steps"
     if not trace.prompt and (not trace.steps or trace.steps[0].state is None):
         yield "no prompt"
     if trace.ended == "unknown":
-        yield "how it ended is not said"
+        yield "how it ended is unknown"
     if trace.reward is None:
         yield "no reward"
     if trace.meta.get(TOKENS_LOST):
-        yield "its sampled tokens are not told apart by step"
+        yield "its sampled tokens are not assigned to steps"
 
 
-def _step_lacks(trace: Trace, step: TraceStep, state: Sequence[Message], known: bool) -> Iterator[str]:
-    """`known`: all that came before it was recorded."""
+def _step_problems(trace: Trace, step: TraceStep, state: Sequence[Message], recorded: bool) -> Iterator[str]:
     if not state:
         yield "state: empty"
-    elif not known:
+    elif not recorded:
         yield "state: an earlier result is missing"
     if step.action.role != "assistant":
         yield f"action: a message of the role {step.action.role}"
     if not step.action.calls and not step.action.content.strip() and step.sampled is None:
-        yield "action: neither a call, nor a text, nor tokens"
+        yield "action: no call, text or tokens"
     if step.reward is None:
-        yield "reward: missing" if trace.reward is None else "reward: the trace has one, the step none"
+        yield "reward: missing" if trace.reward is None else "reward: only the whole trace has one"
     if step.result is None:
         yield "result: missing"
     else:
@@ -140,6 +149,6 @@ def _step_lacks(trace: Trace, step: TraceStep, state: Sequence[Message], known: 
         if any(call.id not in answered for call in step.action.calls):
             yield "result: a call without an answer"
     if step.sampled is not None:
-        sizes = {len(one) for one in (step.sampled.logprobs, step.sampled.entropies) if one is not None}
-        if sizes - {len(step.sampled.ids)}:
-            yield "tokens: not as many log-probabilities or entropies"
+        values = (step.sampled.logprobs, step.sampled.entropies)
+        if any(value is not None and len(value) != len(step.sampled.ids) for value in values):
+            yield "tokens: a different number of log-probabilities or entropies"

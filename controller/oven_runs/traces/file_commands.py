@@ -1,4 +1,4 @@
-"""`traces convert | check | show`: what can be done with a file of traces alone."""
+"""`traces convert | check | show`: commands on a file of traces."""
 
 from __future__ import annotations
 
@@ -14,124 +14,124 @@ from oven_core.errors import NO_ROOM, ConfigError, UnknownNameError, reason
 from oven_core.plugged_command import PluggedCommand
 from oven_core.terminal_text import say
 from oven_runs.traces import completeness, jsonl
-from oven_runs.traces.formats.trace_format import named
+from oven_runs.traces.formats.table import format_named, format_of
 from oven_runs.traces.jsonl import BadLine, line, refusal
 from oven_runs.traces.records import Reply, Trace
-from oven_runs.traces.source_file import From, Json, Source, source_format
-from oven_runs.traces.transcript import listed, transcript
+from oven_runs.traces.source_file import From, Json, Source
+from oven_runs.traces.transcript import summary, transcript
 
 
 def _convert(
     source: Source,
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="File or folder to write.")],
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="The target's format.")] = "oven",
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Format of the target.")] = "oven",
     from_: From = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out lines that hold no trace.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip lines that hold no trace.")] = False,
     as_json: Json = False,
 ) -> int:
-    written, (name, read) = named(to), source_format(source, from_)
+    target_format, (name, source_format) = format_named(to), format_of(source, from_)
     if target.absolute() == source.absolute():
-        raise ConfigError(f"{target} is the source, too; name another target")
+        raise ConfigError(f"{target} is also the source; name another target")
     if not target.absolute().parent.is_dir():
         raise ConfigError(f"there is no folder {target.absolute().parent}; make it, or name another target")
     skipped: list[BadLine] = []
 
     def traces() -> Iterator[Trace]:
-        for one in read.read(source):
-            if not isinstance(one, BadLine):
-                yield one
+        for trace in source_format.read(source):
+            if not isinstance(trace, BadLine):
+                yield trace
             elif skip_bad:
-                skipped.append(one)
+                skipped.append(trace)
             else:
-                raise ConfigError(f"{refusal(source, one)}; or leave such lines out with --skip-bad")
+                raise ConfigError(f"{refusal(source, trace)}; or skip such lines with --skip-bad")
 
     try:
-        count = written.write(target, traces())
+        count = target_format.write(target, traces())
     except OSError as error:
         if error.errno in NO_ROOM:
             raise
         raise ConfigError(f"{target} cannot be written: {reason(error)}") from error
-    losses = dict(written.loses)
+    losses = dict(target_format.loses)
     if as_json:
         print(json.dumps({"from": name, "to": to, "traces": count, "skipped": len(skipped), "loses": losses}))
         return 0
-    left_out = f"; bad lines left out: {len(skipped)}" if skipped else ""
-    say(f"{target}: traces: {count}, from {name} to {to}{left_out}")
-    for what, why in losses.items():
-        say(f"  lost: {what}: {why}")
+    skipped_text = f"; bad lines skipped: {len(skipped)}" if skipped else ""
+    say(f"{target}: {count} traces, from {name} to {to}{skipped_text}")
+    for what, reason_lost in losses.items():
+        say(f"  lost: {what}: {reason_lost}")
     return 0
 
 
 def _check(source: Source, from_: From = None, as_json: Json = False) -> int:
-    name, read = source_format(source, from_)
-    found = completeness.check(read.read(source))
+    name, source_format = format_of(source, from_)
+    counts = completeness.check(source_format.read(source))
     if as_json:
-        print(json.dumps({"format": name, **found.plain()}))
-        return 0 if found.whole else 1
-    traces, steps = f"{found.whole_traces} of {found.traces} traces", f"{found.whole_steps} of {found.steps} steps"
+        print(json.dumps({"format": name, **counts.plain()}))
+        return 0 if counts.whole else 1
+    traces, steps = f"{counts.whole_traces} of {counts.traces} traces", f"{counts.whole_steps} of {counts.steps} steps"
     say(f"{source}: {name}; whole: {traces}, {steps}")
-    if found.ended:
-        say("  ended: " + ", ".join(f"{kind} {count}" for kind, count in found.ended.most_common()))
-    counted = (
-        ("lines", found.bad_lines),
-        ("traces", found.traces_lacking),
-        ("steps", found.steps_lacking),
-        ("whole, but with an action that cannot be compared", found.unusable),
+    if counts.ended:
+        say("  ended: " + ", ".join(f"{kind} {count}" for kind, count in counts.ended.most_common()))
+    problems = (
+        ("lines", counts.bad_lines),
+        ("traces", counts.traces_lacking),
+        ("steps", counts.steps_lacking),
+        ("whole, but with an action that cannot be compared", counts.unusable),
     )
-    for what, counts in counted:
-        for kind, count in counts.most_common():
-            say(f"  {what}: {count:,}: {kind.replace('_', ' ')} (e.g. {'; '.join(found.examples[kind])})")
-    return 0 if found.whole else 1
+    for what, kinds in problems:
+        for kind, count in kinds.most_common():
+            say(f"  {what}: {count:,}: {kind.replace('_', ' ')} (e.g. {'; '.join(counts.examples[kind])})")
+    return 0 if counts.whole else 1
 
 
 def _show(
     source: Source,
     trace: Annotated[
-        str | None, typer.Argument(metavar="TRACE", help="Its id.", show_default="list all of them")
+        str | None, typer.Argument(metavar="TRACE", help="Id of the trace.", show_default="list all traces")
     ] = None,
     replies: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With TRACE: also what teachers would have done.")
+        Path | None, typer.Option(metavar="FILE", help="With TRACE: also show what teachers would have done.")
     ] = None,
     from_: From = None,
-    whole: Annotated[bool, typer.Option("--whole", help="Every line of each message.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Show every line of each message.")] = False,
     as_json: Json = False,
 ) -> int:
     if replies is not None and (trace is None or as_json):
-        raise ConfigError("--replies is for a trace that is shown as text: name one, without --json")
-    asked: dict[int, list[Reply]] = {}
+        raise ConfigError("--replies needs a TRACE and no --json")
+    replies_by_step: dict[int, list[Reply]] = {}
     for reply in jsonl.read(replies, Reply, cut=True) if replies is not None else ():
         if reply.trace == trace:
-            asked.setdefault(reply.step, []).append(reply)
-    known: list[str] = []
-    for one in source_format(source, from_)[1].read(source):
-        if isinstance(one, BadLine):
-            print(f"left out: {refusal(source, one)}", file=sys.stderr)
+            replies_by_step.setdefault(reply.step, []).append(reply)
+    ids: list[str] = []
+    for item in format_of(source, from_)[1].read(source):
+        if isinstance(item, BadLine):
+            print(f"skipped: {refusal(source, item)}", file=sys.stderr)
             continue
-        known.append(one.id)
-        if trace is not None and one.id != trace:
+        ids.append(item.id)
+        if trace is not None and item.id != trace:
             continue
         if as_json:
-            print(line(one).decode(), end="")
+            print(line(item).decode(), end="")
         else:
-            say(*([listed(one)] if trace is None else transcript(one, asked, whole=whole)))
+            say(*([summary(item)] if trace is None else transcript(item, replies_by_step, whole=whole)))
         if trace is not None:
             return 0
     if trace is not None:
-        raise UnknownNameError("trace", trace, known)
+        raise UnknownNameError("trace", trace, ids)
     return 0
 
 
 CONVERT: Final = PluggedCommand(
     "traces",
     "convert",
-    "write traces in another format, and say what that loses",
+    "convert traces to another format, and report what is lost",
     "results.jsonl traces.jsonl --to oven",
     _convert,
 )
 CHECK: Final = PluggedCommand(
     "traces",
     "check",
-    "count by kind every step without a whole state, action and reward; exit code 1 if there are some",
+    "count the steps without a whole state, action and reward by kind; exit code 1 if there are any",
     "traces.jsonl --json",
     _check,
 )

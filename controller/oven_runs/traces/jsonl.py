@@ -1,4 +1,4 @@
-"""Files of records, one a line: written whole or added to, read as a stream, with each bad line named."""
+"""JSON lines files of records: read as a stream that names each bad line, written whole, or appended to."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ R = TypeVar("R", bound=Record)
 Fault: TypeAlias = Literal["cut", "not_json", "foreign_version", "another_kind", "malformed", "too_long"]
 
 LINE_BYTES: Final = 64 << 20
-"""The longest line: a trace of 1,000 steps with 30 kB each is half of it. A longer one cannot be a record, and would
-fill the memory."""
+"""Longest line: twice a trace of 1,000 steps with 30 kB each. A longer line cannot be a record and would fill the
+memory."""
 SHOWN: Final = 200
-"""Characters of a reason that an error shows: pydantic's may quote a whole field."""
+"""Characters of a reason that an error message shows: pydantic's may quote a whole field."""
 
 
 @dataclass(frozen=True)
@@ -36,60 +36,63 @@ class BadLine:
     detail: str
 
 
-def opened(path: Path) -> BinaryIO:
-    """The file, open. Raises ConfigError, also for an empty one, a folder, a pipe."""
+def open_file(path: Path) -> BinaryIO:
+    """Open a file for reading. Raises ConfigError, also if it is empty, a folder or a pipe."""
     try:
         if not path.is_file():
-            raise ConfigError(f"{path} is {'no file' if path.exists() else 'not there'}; name a file of JSON lines")
+            raise ConfigError(
+                f"{path} {'is not a file' if path.exists() else 'does not exist'}; name a JSON lines file"
+            )
         if path.stat().st_size == 0:
-            raise ConfigError(f"{path} is empty: it has no record; is what writes it still at work?")
+            raise ConfigError(f"{path} is empty: it has no record; is its writer still running?")
         return path.open("rb")
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
-        raise (
-            error if isinstance(error, ConfigError) else ConfigError(f"cannot read {path}: {reason(error)}")
-        ) from error
+        raise ConfigError(f"cannot read {path}: {reason(error)}") from error
 
 
 def rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
-    """Each line's number and JSON object; blank lines are passed over. Raises ConfigError where the file cannot be
-    read or is empty."""
-    with opened(path) as file:
+    """Yield each line's number and JSON object, and skip blank lines. Raises ConfigError if the file cannot be read or
+    is empty."""
+    with open_file(path) as file:
         number = 0
-        while line := file.readline(LINE_BYTES + 1):
+        while text := file.readline(LINE_BYTES + 1):
             number += 1
-            if len(line) > LINE_BYTES:
-                while line and not line.endswith(b"\n"):
-                    line = file.readline(LINE_BYTES)
+            if len(text) > LINE_BYTES:
+                while text and not text.endswith(b"\n"):
+                    text = file.readline(LINE_BYTES)
                 yield number, BadLine(number, "too_long", f"more than {LINE_BYTES >> 20} MiB")
-            elif line.strip():
-                yield number, _row(line, number)
+            elif text.strip():
+                yield number, _row(text, number)
 
 
-def _row(line: bytes, number: int) -> dict[str, Any] | BadLine:
+def _row(text: bytes, number: int) -> dict[str, Any] | BadLine:
     try:
-        found = json.loads(line)
+        row = json.loads(text)
     except (ValueError, RecursionError) as error:
-        if line.endswith(b"\n"):
+        if text.endswith(b"\n"):
             return BadLine(number, "not_json", reason(error)[:SHOWN])
-        return BadLine(number, "cut", f"the line ends after {len(line):,} bytes without its end: its writer was killed")
-    if not isinstance(found, dict):
-        return BadLine(number, "not_json", f"a {type(found).__name__}, and a record is an object")
-    return found
+        return BadLine(number, "cut", f"the line stops after {len(text):,} bytes: its writer was killed")
+    if not isinstance(row, dict):
+        return BadLine(number, "not_json", f"a {type(row).__name__}, where a record is an object")
+    return row
 
 
 def scan(path: Path, record: type[R]) -> Iterator[R | BadLine]:
-    """Each record of `path`, or why a line holds none. Raises ConfigError where the file cannot be read or is empty."""
+    """Yield each record of `path`, or a BadLine for a line that holds none. Raises ConfigError if the file cannot be
+    read or is empty."""
     for number, row in rows(path):
         yield row if isinstance(row, BadLine) else parsed(row, record, number)
 
 
 def parsed(row: dict[str, Any], record: type[R], number: int = 0) -> R | BadLine:
-    """The record that a line's object is."""
+    """Return the record of a line's object, or the reason why it is none."""
     kind, version = record.model_fields["kind"].default, row.get("version")
-    if row.get("kind") != kind:
-        said = row.get("kind")
-        what = f"a {said}" if isinstance(said, str) else "no record of ours"
-        return BadLine(number, "another_kind", f"it is {what[:SHOWN]}, and a {kind} was asked for")
+    row_kind = row.get("kind")
+    if row_kind != kind:
+        what = f"a {row_kind}" if isinstance(row_kind, str) else "no record of ours"
+        return BadLine(number, "another_kind", f"it is {what[:SHOWN]}, and a {kind} was expected")
     if version != VERSION:
         return BadLine(number, "foreign_version", f"version {version!r}; this reads {VERSION}")
     try:
@@ -99,35 +102,41 @@ def parsed(row: dict[str, Any], record: type[R], number: int = 0) -> R | BadLine
 
 
 def read(path: Path, record: type[R], *, cut: bool = False) -> Iterator[R]:
-    """Each record of `path`. Raises ConfigError at the first line that holds none, except, with `cut`, at a last one
-    that was not written to its end."""
-    for found in scan(path, record):
-        if not isinstance(found, BadLine):
-            yield found
-        elif not (cut and found.fault == "cut"):
-            raise ConfigError(refusal(path, found))
+    """Yield each record of `path`. Raises ConfigError at the first line that holds none. With `cut`, an unfinished last
+    line is skipped instead."""
+    for item in scan(path, record):
+        if not isinstance(item, BadLine):
+            yield item
+        elif not (cut and item.fault == "cut"):
+            raise ConfigError(refusal(path, item))
 
 
 def refusal(path: Path, bad: BadLine) -> str:
-    """The message for a file with a bad line."""
+    """Return the error message for a file with a bad line."""
     remedies: dict[Fault, str] = {
         "cut": "remove that line, or let its writer resume",
-        "foreign_version": "write it with the version of oven-controller that is installed here",
+        "foreign_version": "write the file with the installed version of oven-controller",
         "another_kind": "name a file of the right kind, or convert it: `oven-controller traces convert --help`",
     }
     remedy = remedies.get(bad.fault, "`oven-controller traces check` counts such lines by kind")
     return clean(f"{path}, line {bad.number}: {bad.fault.replace('_', ' ')}: {bad.detail}; {remedy}")
 
 
+def as_row(record: Record) -> dict[str, Any]:
+    """Return the JSON object of a record: its kind and version, then every field that differs from its default."""
+    return {
+        **{name: getattr(record, name) for name in ("kind", "version")},
+        **record.model_dump(mode="json", exclude_defaults=True),
+    }
+
+
 def line(record: Record) -> bytes:
-    """A record as a line of a file."""
-    said = record.model_dump(mode="json", exclude_defaults=True)
-    marks = {name: getattr(record, name) for name in ("kind", "version")}
-    return json.dumps({**marks, **said}, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    """Return the record's line in a file."""
+    return json.dumps(as_row(record), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def write(path: Path, records: Iterable[Record]) -> int:
-    """Replace `path` by these records, and return how many. Raises OSError, and leaves the old file then."""
+    """Replace `path` by these records, and return how many there were. Raises OSError, and keeps the old file then."""
     count = 0
     with atomic_file(path) as out:
         for record in records:
@@ -137,8 +146,8 @@ def write(path: Path, records: Iterable[Record]) -> int:
 
 
 def append(path: Path, record: Record) -> None:
-    """Add a record at the end, in one write, after what a killed writer left unfinished was cut off. Other processes
-    that add to the file are waited for: a line that is being written looks unfinished, too. Raises OSError."""
+    """Add a record at the end in one write, after removing an unfinished line that a killed writer left. Waits for
+    other processes that append, because a line that is being written looks unfinished too. Raises OSError."""
     with path.open("ab+") as out:
         with contextlib.suppress(OSError):  # a file system without locks: better a record than none
             fcntl.flock(out, fcntl.LOCK_EX)
@@ -147,20 +156,15 @@ def append(path: Path, record: Record) -> None:
 
 
 def cut_unfinished(out: BinaryIO) -> None:
-    """What a killed writer left after the last whole line of an open file is cut off."""
+    """Truncate an open file after its last whole line. Raises OSError."""
     end = out.seek(0, 2)
-    if end == 0:
-        return
-    out.seek(end - 1)
-    if out.read(1) == b"\n":
-        return
-    at = end
-    while at > 0:
-        start = max(0, at - 65536)
+    while end > 0:
+        start = max(0, end - 65536)
         out.seek(start)
-        found = out.read(at - start).rfind(b"\n")
-        if found >= 0:
-            out.truncate(start + found + 1)
-            return
-        at = start
-    out.truncate(0)
+        newline = out.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            end = start + newline + 1
+            break
+        end = start
+    if end < out.seek(0, 2):
+        out.truncate(end)

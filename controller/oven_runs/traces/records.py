@@ -1,7 +1,7 @@
 """The records of trace replay: traces and their steps, teachers' replies, preference pairs.
 
-The learner writes traces, agents add replies and pairs, the learner trains on the pairs. Each record is a line of a
-JSONL file and carries its kind and version.
+The learner writes traces, `traces replay` adds replies, `traces pairs` makes pairs of them, and the learner trains on
+the pairs. Each record is a line of a JSON lines file and states its kind and version.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 VERSION: Final = 1
-"""Of the records' form. A reader refuses another one, since a field that it does not know may change the meaning."""
+"""Version of the records. A reader refuses any other, because an unknown field may change the meaning."""
 
 Ended: TypeAlias = Literal["submitted", "truncated", "turns", "timeout", "error", "unknown"]
-"""How a trace ended: the policy ended it; a text was cut or dropped (the states may not be what the policy saw); the
-limit of turns; the limit of time; the environment or the generation failed; the source does not say."""
+"""How a trace ended: the policy submitted; a text was cut or dropped, so the states may not be what the policy saw; the
+turn limit; the time limit; the environment or the generation failed; the source does not say."""
 Rule: TypeAlias = Literal["teachers_over_student", "student_over_minority"]
-"""Which rule made a pair; they are counted apart."""
+"""The rule that made a pair. Pairs are counted by rule."""
 Real: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Record(BaseModel):
-    """Base of all. Unknown fields are errors: a file of ours has none, and other files come through a format."""
+    """Base of all records. Unknown fields are errors: our files have none, and a format reads other files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ToolCall(Record):
-    """A call as the model wrote it: `arguments` may be no JSON at all."""
+    """A call as the model wrote it. `arguments` may not be JSON at all."""
 
     id: str = ""
     name: str
@@ -39,21 +39,21 @@ class ToolCall(Record):
 
 
 class Message(Record):
-    """A chat message. A part that is not text has no place here; formats count it as lost."""
+    """A chat message. It holds text only; formats count other parts as lost."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     reasoning: str = ""
-    """Of an assistant, where the source has it apart from the content."""
+    """An assistant's reasoning, if the source stores it separately from the content."""
     calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
-    """Of a tool's message: the call that it answers."""
+    """In a tool message: the call that it answers."""
     name: str = ""
-    """Of a tool's message: the tool."""
+    """In a tool message: the tool."""
 
 
 class Tool(Record):
-    """A tool that the policy was offered; `parameters` is a JSON schema."""
+    """A tool that was offered to the policy. `parameters` is a JSON schema."""
 
     name: str
     description: str = ""
@@ -65,28 +65,28 @@ class Sampled(Record):
 
     ids: tuple[int, ...]
     logprobs: tuple[Real, ...] | None = None
-    """Nats, one a token, of the policy that sampled, at its temperature."""
+    """In nats, one per token, of the policy that sampled, at its temperature."""
     entropies: tuple[Real, ...] | None = None
-    """Nats, one a token, over the whole vocabulary."""
+    """In nats, one per token, over the whole vocabulary."""
 
 
 class Task(Record):
-    """What the trace is an attempt at. Attempts at one task have one id."""
+    """The task that the trace attempts. All attempts at one task have the same id."""
 
     id: str
     prompt: str = ""
     split: str = ""
     fail_to_pass: tuple[str, ...] = ()
-    """Tests that a solution turns from failing to passing, as SWE-bench has them."""
+    """Tests that fail before a solution and pass after it, as in SWE-bench."""
     pass_to_pass: tuple[str, ...] = ()
-    """Tests that a solution leaves passing."""
+    """Tests that pass before and after a solution."""
     data: dict[str, JsonValue] = {}
-    """Further fields of the source."""
+    """Other fields of the source."""
 
 
 class Policy(Record):
-    """Who acted. `step` is the training step whose weights it had; `vocabulary` names the tokenizer of `Sampled.ids`:
-    ids of another one must not be trained on."""
+    """The policy that acted. `step` is the training step of its weights. `vocabulary` names the tokenizer of
+    `Sampled.ids`: ids of another tokenizer must not be trained on."""
 
     model: str = ""
     step: int | None = None
@@ -94,26 +94,26 @@ class Policy(Record):
 
 
 class TraceStep(Record):
-    """One action at one state. The state is all messages before it (`Trace.state`), unless `state` says otherwise."""
+    """One action at one state. The state is every message before it (`Trace.state`), unless `state` replaces it."""
 
     state: tuple[Message, ...] | None = None
-    """Where the context was rewritten before this step: the whole of it; the states after it grow from there."""
+    """The whole context, if it was rewritten before this step. The states after it extend this one."""
     action: Message
     result: tuple[Message, ...] | None = None
-    """What the environment answered: a tool message for each call. None: it was not recorded; empty: it said nothing,
-    as after a last message without calls."""
+    """The environment's answer: a tool message for each call. None if it was not recorded, empty if there was no
+    answer, as after a final message without calls."""
     reward: Real | None = None
-    """Of this step alone; None: the source has none."""
+    """The reward of this step alone; None if the source has none."""
     sampled: Sampled | None = None
     own: tuple[Message, ...] = ()
-    """Further actions that the same policy sampled at this state."""
+    """Other actions that the same policy sampled at this state."""
     outcome: str = ""
-    """A digest of the environment after the action and of its answer, where it gives one: equal digests are equivalent
-    actions. Without the answer, all actions that only read would be equivalent."""
+    """A digest of the environment's state and answer after the action, if it provides one. Actions with equal digests
+    are equivalent. Without the answer in it, all actions that only read would be equivalent."""
 
 
 class Trace(Record):
-    """One attempt at a task, from `prompt` to its end."""
+    """One attempt at a task."""
 
     kind: Literal["trace"] = "trace"
     version: Literal[1] = VERSION
@@ -124,41 +124,42 @@ class Trace(Record):
     """The messages before the first action."""
     steps: tuple[TraceStep, ...] = ()
     reward: Real | None = None
-    """Of the whole attempt; None: it was not scored."""
+    """The reward of the whole attempt; None if it was not scored."""
     solved: bool | None = None
-    """None: the source does not say. It is never derived from the reward."""
+    """None if the source does not say. It is never derived from the reward."""
     ended: Ended = "unknown"
     policy: Policy = Policy()
     meta: dict[str, JsonValue] = {}
 
     def states(self) -> Iterator[tuple[Message, ...]]:
-        """The state of each step, in their order."""
+        """Yield the state of each step, in order."""
         context: tuple[Message, ...] = self.prompt
         for step in self.steps:
             context = context if step.state is None else step.state
             yield context
             context = (*context, step.action, *(step.result or ()))
 
-    def state(self, at: int) -> tuple[Message, ...]:
-        """The messages that the policy saw before step `at` (0-based). Raises IndexError."""
-        if not 0 <= at < len(self.steps):
-            raise IndexError(f"trace {self.id} has {len(self.steps)} steps, and no step {at}")
-        start = next((one for one in range(at, -1, -1) if self.steps[one].state is not None), None)
+    def state(self, number: int) -> tuple[Message, ...]:
+        """Return the messages that the policy saw before step `number` (0-based). Raises IndexError."""
+        if not 0 <= number < len(self.steps):
+            raise IndexError(f"trace {self.id} has {len(self.steps)} steps, and no step {number}")
+        rewrites = (index for index in range(number, -1, -1) if self.steps[index].state is not None)
+        start = next(rewrites, None)
         context = list(self.prompt if start is None else self.steps[start].state or ())
-        for step in self.steps[start or 0 : at]:
+        for step in self.steps[start or 0 : number]:
             context += (step.action, *(step.result or ()))
         return tuple(context)
 
     def digests(self) -> tuple[str, ...]:
-        """A digest of each step's state and tools, 16 hexadecimal digits: a reply carries that of the state that was
-        asked about, so that it is not taken for an answer to another one of the same number."""
+        """Return a digest of each step's state and tools, 16 hexadecimal digits. A reply carries the digest of its
+        state, so that it cannot be mistaken for a reply to a changed step of the same number."""
         tools = hashlib.sha256(_canonical([tool.model_dump() for tool in self.tools]))
-        context, found = _extended(tools, self.prompt), []
+        context, digests = _extended(tools, self.prompt), []
         for step in self.steps:
             context = context if step.state is None else _extended(tools, step.state)
-            found.append(context.hexdigest()[:16])
+            digests.append(context.hexdigest()[:16])
             context = _extended(context, (step.action, *(step.result or ())))
-        return tuple(found)
+        return tuple(digests)
 
 
 class Reply(Record):
@@ -172,21 +173,21 @@ class Reply(Record):
     """The state's digest."""
     teacher: str
     family: str
-    """Teachers of one family are counted as one voter: they are trained alike and err alike."""
+    """Teachers of one family count as one voter: they have similar training and make similar errors."""
     model: str = ""
     sample: int = Field(default=0, ge=0)
     action: Message | None = None
     failure: str = ""
-    """Its kind, e.g. "timeout"; empty where there is an action."""
+    """The kind of failure, for example "timeout"; empty if there is an action."""
     tokens_in: int = Field(default=0, ge=0)
     tokens_cached: int = Field(default=0, ge=0)
-    """Of `tokens_in`, those read from the provider's cache."""
+    """The part of `tokens_in` that was read from the provider's cache."""
     tokens_out: int = Field(default=0, ge=0)
     usd: Real | None = None
-    """None: the price is not known."""
+    """None if the price is unknown."""
     seconds: Real | None = None
     outcome: str = ""
-    """As `TraceStep.outcome`, where the action was tried in the environment."""
+    """As `TraceStep.outcome`, if the action was tried in the environment."""
 
     def model_post_init(self, _: Any) -> None:
         """Raises ValueError for a reply that is both an answer and a failure, or neither."""
@@ -195,7 +196,7 @@ class Reply(Record):
 
 
 class Pair(Record):
-    """At `state`, `chosen` is preferred to `rejected`. Whole by itself: a file of pairs is all that training needs."""
+    """At `state`, `chosen` is preferred to `rejected`. Training needs nothing but a file of pairs."""
 
     kind: Literal["pair"] = "pair"
     version: Literal[1] = VERSION
@@ -208,17 +209,17 @@ class Pair(Record):
     rejected: Message
     rule: Rule
     votes: int = Field(ge=1)
-    """Families for the preferred action, without the student."""
+    """Families that voted for the preferred action. The student does not count."""
     voters: int = Field(ge=1)
     """Families that gave an action."""
     share: Real = Field(ge=0, le=1)
-    """The mean over families of the share of their samples that is the chosen action."""
+    """Share of a family's samples that are the chosen action, averaged over the families."""
     teachers: tuple[str, ...] = ()
-    """Those whose action is the chosen one (of the rule `student_over_minority`: the rejected one)."""
+    """Teachers whose action is the chosen one. With the rule `student_over_minority`: the rejected one."""
     sampled: Sampled | None = None
-    """The student's tokens: of `rejected` under `teachers_over_student`, else of `chosen`."""
+    """The student's tokens: of `rejected` with the rule `teachers_over_student`, otherwise of `chosen`."""
     policy: Policy = Policy()
-    """The student."""
+    """The student's."""
 
 
 def _canonical(value: object) -> bytes:
@@ -226,7 +227,7 @@ def _canonical(value: object) -> bytes:
 
 
 def _extended(context: Any, messages: Iterable[Message]) -> Any:
-    """A copy of a running hash with `messages` added; a line each, so that no two lists of messages run together."""
+    """Return a copy of a running hash with `messages` added. Each is a line, so that different lists differ."""
     longer = context.copy()
     for message in messages:
         longer.update(b"\n" + _canonical(message.model_dump()))

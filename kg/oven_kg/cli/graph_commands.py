@@ -96,7 +96,7 @@ def _info(file: File = None, graph_file: GraphFile = None, as_json: Json = False
 
 def _lint(file: File = None) -> int:
     if file and not is_yaml(file):
-        from oven_kg.large.faults import faults as large_faults
+        from oven_kg.arrays.inspection import faults as large_faults
 
         arrays = large_graph(file)
         return _faults(large_faults(arrays), arrays.nodes, arrays.edges)

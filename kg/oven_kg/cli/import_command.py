@@ -15,7 +15,7 @@ from oven_core.terminal_text import say
 from oven_kg.cli.shared_options import Json
 
 if TYPE_CHECKING:
-    from oven_kg.large.arrays import Arrays
+    from oven_kg.arrays.graph_arrays import GraphArrays
     from oven_kg.loaders.importing import Imported
 
 NEEDS: Final = 'needs the extra kg: `pip install "oven-controller[kg]"` has it'
@@ -39,7 +39,7 @@ def _import(
     as_json: Json = False,
 ) -> int:
     try:
-        from oven_kg.large import folder
+        from oven_kg.arrays import folder
     except ImportError as error:
         raise ConfigError(f"`kg import` {NEEDS}") from error
     folder.check_new(to)
@@ -101,25 +101,25 @@ def read_files(
     return import_graph(read, Options(languages=spoken), wanted)
 
 
-def large_graph(path: Path) -> Arrays:
+def large_graph(path: Path) -> GraphArrays:
     """A folder that `kg import` wrote, or the graph in a file of another format. Raises ConfigError."""
     try:
-        from oven_kg.large import folder
+        from oven_kg.arrays import folder
     except ImportError as error:
         raise ConfigError(f"reading {path} {NEEDS}") from error
     return folder.open_folder(path) if folder.is_folder(path) else read_files([path]).arrays
 
 
-def about_graph(arrays: Arrays) -> dict[str, object]:
+def about_graph(arrays: GraphArrays) -> dict[str, object]:
     """The graph's summary, for scripts."""
-    from oven_kg.large.summary import summary
+    from oven_kg.arrays.inspection import summary
 
     return asdict(summary(arrays))
 
 
-def lines(arrays: Arrays) -> list[str]:
+def lines(arrays: GraphArrays) -> list[str]:
     """The graph's summary, for people."""
-    from oven_kg.large.summary import summary
+    from oven_kg.arrays.inspection import summary
 
     held = summary(arrays)
     return [

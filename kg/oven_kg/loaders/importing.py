@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oven_core.errors import ConfigError
-from oven_kg.large.arrays import Arrays
-from oven_kg.large.builder import Builder, RowError
-from oven_kg.large.faults import circle
-from oven_kg.large.requirements import cycle, without_cycles
+from oven_kg.arrays.builder import Builder, RowError
+from oven_kg.arrays.graph_arrays import GraphArrays
+from oven_kg.arrays.inspection import cycle_text
+from oven_kg.arrays.requirement_cycles import find_cycle, without_cycles
 from oven_kg.loaders.batches import Batch, Column, Edges, LeftOut, Licence, Nodes, Options
 from oven_kg.loaders.relation_map import RelationMap
 from oven_kg.loaders.source import Input
@@ -36,7 +36,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    arrays: Arrays
+    arrays: GraphArrays
     repeated: int
     """Edges that came again; of their weights the largest counts."""
     left_out: dict[str, int]
@@ -64,7 +64,7 @@ def import_graph(files: Sequence[tuple[Input, Loader]], options: Options, wanted
     if not arrays.edges:
         names = ", ".join(str(held.path) for held, _ in files)
         raise ConfigError(f"{names}: no edge is left of {left_out.total() or 'no'} rows; ask for less")
-    if wanted.cycles != "keep" and (found := cycle(arrays)):
+    if wanted.cycles != "keep" and (found := find_cycle(arrays)):
         if wanted.cycles == "refuse":
             raise _circular(files, options, wanted, arrays, found)
         arrays, cut = without_cycles(arrays)
@@ -141,14 +141,14 @@ def _check(weights: NDArray[np.float64]) -> None:
 
 
 def _circular(
-    files: Sequence[tuple[Input, Loader]], options: Options, wanted: Wanted, arrays: Arrays, nodes: list[int]
+    files: Sequence[tuple[Input, Loader]], options: Options, wanted: Wanted, arrays: GraphArrays, nodes: list[int]
 ) -> ConfigError:
     """The circle, and where its first edge stands: the files are read again for that."""
     names = arrays.names(nodes[:2])
     place = next(_places(files, Options(options.languages), wanted, names[0], names[1]), "")
     return ConfigError(
-        f"{place}: REQUIRES goes in a circle, {circle(arrays, nodes)}, so that nothing of it could come first; take an "
-        "edge out, map the relation to another name with --relations, or leave out all such edges with --cut-cycles"
+        f"{place}: REQUIRES goes in a circle, {cycle_text(arrays, nodes)}, so nothing in it could come first; remove "
+        "an edge, map the relation to another name with --relations, or leave out all such edges with --cut-cycles"
     )
 
 

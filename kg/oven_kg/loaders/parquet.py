@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from oven_core.errors import ConfigError
-from oven_kg.large.builder import TEXT
+from oven_kg.arrays.builder import MAX_CHARACTERS
 from oven_kg.loaders.arrow_columns import numbers, texts
 from oven_kg.loaders.batches import BATCH, Batch, Edges, Options, Where
 from oven_kg.loaders.column_names import columns
@@ -94,5 +94,7 @@ def _short(held: Input, batch: Any, names: Sequence[str]) -> None:
         values = column.dictionary if isinstance(column, pa.DictionaryArray) else column
         if pa.types.is_string(values.type) or pa.types.is_large_string(values.type) or pa.types.is_binary(values.type):
             longest = pc.max(pc.binary_length(values)).as_py() or 0
-            if longest > 4 * TEXT:
-                raise ConfigError(f"{held.path} holds a name of {longest:,} bytes; at most {TEXT} characters are read")
+            if longest > 4 * MAX_CHARACTERS:
+                raise ConfigError(
+                    f"{held.path} holds a name of {longest:,} bytes; at most {MAX_CHARACTERS} characters are read"
+                )

@@ -18,7 +18,9 @@ from oven_core.protocol.graph_requests import Curriculum, CurriculumRequest, Mas
 from oven_kg.graph.knowledge import Knowledge
 
 if TYPE_CHECKING:
-    from oven_kg.large.arrays import Arrays  # brings numpy, which the service on the built-in graph goes without
+    from oven_kg.arrays.graph_arrays import (
+        GraphArrays,  # brings numpy, which the service on the built-in graph goes without
+    )
 
 REQUIRES: Final = "REQUIRES"
 """The relation of a topic to what it builds on."""
@@ -72,7 +74,7 @@ def required(graph: Knowledge) -> Needs:
     return lambda topic: found.get(topic, ())
 
 
-def required_in(arrays: Arrays) -> Needs:
+def required_in(arrays: GraphArrays) -> Needs:
     """What each node of a large graph REQUIRES; of a topic that it does not have, nothing is known."""
     if REQUIRES not in arrays.relations:
         return lambda topic: ()

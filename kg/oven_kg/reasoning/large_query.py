@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import GraphQuery, QueryAnswer, QueryRow
-from oven_kg.large.arrays import Arrays
-from oven_kg.large.pagerank import RandomWalk
-from oven_kg.large.paths import shortest_path, within
-from oven_kg.large.word_index import WordIndex, split
+from oven_kg.arrays.graph_arrays import GraphArrays
+from oven_kg.arrays.paths import shortest_path, within
+from oven_kg.arrays.random_walk import RandomWalk
+from oven_kg.arrays.word_index import WordIndex, split
 
 WORDS: Final = 8
 """Words of a search that are looked for; the rest are passed over."""
@@ -30,7 +30,7 @@ CANDIDATES: Final = 20_000
 class LargeQuery:
     """Answers queries of one graph. What a walk and a search need is made when the first of them is asked."""
 
-    def __init__(self, arrays: Arrays) -> None:
+    def __init__(self, arrays: GraphArrays) -> None:
         self._arrays = arrays
         self._walk = RandomWalk(arrays)
 
@@ -70,7 +70,7 @@ class LargeQuery:
         start, relations = self._node(asked.node), self._relations(asked.relations)
         if asked.depth == 1:
             return self._edges(start, relations, asked), False
-        nodes, depths = within(self._arrays, start, asked.depth, asked.direction, relations, most=asked.limit + 1)
+        nodes, depths = within(self._arrays, start, asked.depth, asked.direction, relations, enough=asked.limit + 1)
         found = list(zip(nodes[: asked.limit + 1].tolist(), depths.tolist(), strict=False))
         return [self._row(node, depth=depth) for node, depth in found], False
 
@@ -127,7 +127,7 @@ class LargeQuery:
         if asked.relations or asked.direction == "in":
             raise ConfigError("ppr walks along all relations, in the direction both or out; leave the others out")
         start = self._node(asked.node)
-        nodes, shares = self._walk.near([start], asked.limit + 2, both=asked.direction == "both")
+        nodes, shares = self._walk.near(start, asked.limit + 2, both=asked.direction == "both")
         found = [(int(node), float(share)) for node, share in zip(nodes, shares, strict=True) if share > 0]
         return [self._row(node, score=share) for node, share in found if node != start], False
 
@@ -152,7 +152,7 @@ class LargeQuery:
     def prepare(self) -> None:
         """Make what the first walk and the first search would make, some 0.3 s."""
         if self._arrays.nodes:
-            self._walk.near([0], 1, both=True)
+            self._walk.near(0, 1, both=True)
         _ = self._words
 
 

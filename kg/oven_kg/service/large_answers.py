@@ -12,8 +12,8 @@ from typing import Any
 
 from oven_core.protocol.graph_requests import CurriculumRequest, GraphQuery, TokenPriorRequest
 from oven_core.protocol.messages import Message
-from oven_kg.large.arrays import Arrays
-from oven_kg.large.folder import open_folder
+from oven_kg.arrays.folder import open_folder
+from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.reasoning.curriculum import curriculum, required_in
 from oven_kg.reasoning.large_query import LargeQuery
 from oven_kg.token_prior.prior import token_prior
@@ -23,7 +23,7 @@ class LargeAnswers:
     """The endpoints over a graph in a folder, which stays mapped into memory. Not for use from several threads at
     once."""
 
-    def __init__(self, arrays: Arrays) -> None:
+    def __init__(self, arrays: GraphArrays) -> None:
         self.arrays = arrays
         self.sha = arrays.sha
         self._query = LargeQuery(arrays)

@@ -37,7 +37,7 @@ def pagerank(count: int, edges: Iterable[tuple[int, int, float]]) -> list[float]
     """Ranks of the nodes 0..count − 1; they sum to 1. A node without an edge out hands its rank to all.
 
     By power iteration in plain Python, some 0.2 µs an edge and iteration: the service's graph has a few hundred nodes,
-    and its process does not load numpy for them. A large graph has `oven_kg.large.pagerank`.
+    and its process does not load numpy for them. A large graph has `oven_kg.arrays.random_walk`.
     """
     out: list[dict[int, float]] = [{} for _ in range(count)]
     for src, dst, weight in edges:

@@ -66,11 +66,6 @@ class AdoptedDecisions:
         self._owed: list[PendingReceipt] = []
         self._made: dict[str, Value] = {}  # decision of a plan → what its setting was before it, at this boundary
 
-    @property
-    def settled(self) -> bool:
-        """Whether nothing waits to be carried out at the next boundary, or for a step to show that it was used."""
-        return not self._owed and not any(d.apply_at_tick <= self._run.tick + 1 for d in self._waiting)
-
     def take(self, decision: Decision) -> None:
         """A decision of any verdict, or a copy of one."""
         if decision.verdict == "adopted" and decision.id not in self.known:

@@ -24,7 +24,6 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.protocol.rules import Rules
-from oven_core.protocol.trial_messages import TrialStarted
 from oven_learner.actuators import Actuators, Applied
 from oven_learner.client.adopted_decisions import AdoptedDecisions
 from oven_learner.client.announcements import Announcements
@@ -41,14 +40,12 @@ from oven_learner.client.run_start import (
     resume_judges,
     resume_values,
 )
-from oven_learner.client.trials import Trials
 from oven_learner.link.link_interface import Link, Make, PendingObservation
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
 from oven_learner.link.spans import Answer
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.kept_state import Rollback
-from oven_learner.trials.branchable import Branchable
 
 log = logging.getLogger("oven.learner")
 
@@ -84,7 +81,6 @@ class OvenClient:
         save: Callable[[], object] | None = None,
         settle: Callable[[], object] = lambda: None,
         unmeasured: Mapping[str, str] | None = None,
-        trials: Branchable | None = None,
         best: BestWeights | None = None,
     ) -> None:
         """`training`: which one of its script this is (RunStarted.training). `charge_rollbacks`: who ends the run
@@ -93,10 +89,8 @@ class OvenClient:
         in `averaged` the mean over them is published. `save` asks for a checkpoint on disk, which makes
         `run.checkpoint` an actuator even where no snapshot fits into memory. `settle` publishes what is still on its
         way from the device: it is called before a receipt and before the end, which speak of later. `unmeasured`:
-        metric → why it is not among `metrics`.
-        `trials`: the training as a trial takes it back and plays it again; without it none are made. `best`: what the
-        run may end with in the place of its last weights, which adds `run.best`; who gives it calls `evaluated` and
-        `finish`."""
+        metric → why it is not among `metrics`. `best`: what the run may end with in the place of its last weights,
+        which adds `run.best`; who gives it calls `evaluated` and `finish`."""
         self.actuators = actuators
         self.tick = 0
         self.step = 0
@@ -143,7 +137,6 @@ class OvenClient:
         self._n = 0
         self._started_at = 0.0
         self._adopted = AdoptedDecisions(self, actuators, self._ranks, snapshots, self.publish_receipt)
-        self._trials = Trials(self, trials, actuators, snapshots, self._ranks, self._settled)
         self._commands = Commands(self, offers, self.publish_receipt, leader=self._ranks.leader)
         self._closed = self._finished = False
         self._best = best
@@ -174,7 +167,6 @@ class OvenClient:
             step=step,
             actuators=self.actuators.specs(),
             keys=self._keys or dict(past.keys),
-            trials=self._trials.reading,
         )
         self._enqueue(started.model_copy)  # made here, where a mistake in it is still raised
         self._adopted.known = set(past.decided)
@@ -192,19 +184,13 @@ class OvenClient:
 
     def advance(self, step: int) -> int:
         """The tick of a step whose metrics are still on their way; `publish` them under it, in order."""
-        if not self._trials.under_way:
-            self._adopted.report_used()
+        self._adopted.report_used()
         self.tick += 1
         self.step = step
         return self.tick
 
     def publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         """Put the metrics of an advanced tick into the log."""
-        if not self._trials.took(tick, step, metrics):
-            self.publish_observation(tick, step, metrics)
-
-    def publish_observation(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
-        """Put the metrics of one of the run's steps into the log."""
         self._enqueue(
             PendingObservation(self._incarnation, self._next(), tick, step, self.progress(step), dict(metrics)), True
         )
@@ -215,42 +201,27 @@ class OvenClient:
         While the run is held it stays in here and continues listening. In lockstep it waits for the tick to close.
         Other ranks wait for rank 0, asleep; in a hold no longer at a time than rank 0 does between two looks.
         """
-        if self._trials.advance():
-            self._obey(self._inbox.collect(self.spent))
-            if self._trials.under_way:
-                return
         self._obey(self._inbox.collect(self.spent, self.tick, self._commands.known))
-        if not self.stopping and not self.held:
-            self._trials.begin_if_ordered("" if self._adopted.settled else "a change before it is not read back yet")
         while self.held and not self.stopping:
             if self._ranks.leader:
                 time.sleep(HOLD_POLL_S)
             self.while_held()
             self._obey(self._inbox.collect(self.spent))
-        if not self.stopping and not self._trials.under_way:
+        if not self.stopping:
             self._snapshot()
-
-    @property
-    def thrown_by_trials(self) -> int:
-        """Gradient steps of branches that were not kept, so far."""
-        return self._trials.thrown_away
-
-    def end_trial(self, why: str) -> None:
-        """Where a trial is under way: its control's branch continues. Before what is trained is used or saved."""
-        self._trials.interrupt(why)
 
     def announce(self, name: str) -> None:
         """Say at the next step boundary that an actuator was added or changed (`Actuators.update`) in the running
-        training: from then on the mesh and the agents know it so. All ranks call it at the same step. While a trial is
-        played it waits for its end. Before the start it says nothing: RunStarted does. Raises UnknownNameError."""
+        training: from then on the mesh and the agents know it so. All ranks call it at the same step.
+        Before the start it says nothing: RunStarted does. Raises UnknownNameError."""
         if self._started_at:
             self._announcements.ask(name)
         else:
             self.actuators.spec(name)
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
-        """What an evaluation measured on held-out data, of the weights as they are now. A branch's is passed over."""
-        if self._best is not None and not (self._trials.under_way or self._finished or self._closed):
+        """What an evaluation measured on held-out data, of the weights as they are now."""
+        if self._best is not None and not (self._finished or self._closed):
             self._best.evaluated(self.tick, self.step, metrics)
 
     def finish(self) -> None:
@@ -260,7 +231,6 @@ class OvenClient:
         signal ends, which leaves it no time, ends with its last weights."""
         if self._finished or self._closed:
             return
-        self._trials.end("the run ended first")
         self._finished = True
         if self._best is None or self._best.ends_with != WITH_BEST or self.restart:
             return
@@ -295,15 +265,11 @@ class OvenClient:
         if self._closed:
             return True
         self._closed = True
-        self._trials.end("the run ended first")
         self._settled()
         rest = self._inbox.rest()
         for order in rest:
-            if isinstance(order, TrialStarted):
-                self._trials.take(order)
-            elif not isinstance(order, OperatorCommand):
+            if not isinstance(order, OperatorCommand):
                 self._adopted.take(order)
-        self._trials.end("the run ended first")
         self._adopted.end()
         self._commands.end(rest)
         ended = RunEnded(
@@ -362,24 +328,16 @@ class OvenClient:
         """On every rank alike."""
         for order in orders.orders if orders else ():
             if isinstance(order, OperatorCommand):
-                if self._commands.interrupts(order):
-                    self._trials.interrupt(f"an operator said {order.action}")
                 self._commands.obey(order)
-            elif isinstance(order, TrialStarted):
-                self._trials.take(order)
             else:
                 self._adopted.take(order)
-                if order.command and order.verdict == "adopted":
-                    self._trials.interrupt(f"an operator changes {order.actuator}")
         self._announcements.take(orders.announced if orders else ())
         self._commands.take(orders.offered if orders else (), lambda name: self._announcements.take((name,)))
-        if not self._trials.under_way:
-            self._announcements.publish(self._announce)
-            self._commands.answer_offers()
-            self._adopted.carry_out()
+        self._announcements.publish(self._announce)
+        self._commands.answer_offers()
+        self._adopted.carry_out()
         self.stopping = self.stopping or self._adopted.parted
         if orders and orders.spent and not self.stopping:
-            self._trials.interrupt("the time budget is spent")
             self.out_of_time, self.stopping = True, "the time budget is spent"
 
     def publish_receipt(
@@ -412,15 +370,9 @@ class OvenClient:
         )
         self._enqueue(Answer(receipt, began_ns or ended_ns, ended_ns))
 
-    @property
-    def plays_branch(self) -> bool:
-        """Whether a trial's branch is under way: what it does is not the run's yet."""
-        return self._trials.under_way
-
     def show(self, make: Parcel) -> None:
-        """Hand over a group of completions, for those who watch: an append. A branch's is not shown."""
-        if not self.plays_branch:
-            self._link.show(make)
+        """Hand over a group of completions, for those who watch: an append."""
+        self._link.show(make)
 
     def _announce(self, spec: ActuatorSpec) -> None:
         self._settled()

@@ -3,13 +3,50 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, replace
 
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.actuators import Applied
-from oven_learner.client.hold_and_stop import LOCAL, OBEYED, RunState
 from oven_learner.client.judge_offers import JudgeOffers, Offered, of_judges
 from oven_learner.client.run_actions import Run
+
+OBEYED = {"hold": "run.hold", "resume": "run.hold", "stop": "run.stop"}
+"""The commands that the learner obeys, with the actuator that their receipts name; the mesh deals with the others."""
+LOCAL = "local-"
+"""How the ids of the learner's own commands begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Why the run is held, and why training should stop after this step; empty where it is not, and should not."""
+
+    held: str = ""
+    stopping: str = ""
+
+    def after(self, command: OperatorCommand) -> tuple[RunState, Applied]:
+        """The state from now on, and what the receipt says of the change."""
+        why = command.reason or "an operator asked for it"
+        match command.action:
+            case "hold" if self.held:
+                return self, Applied("noop", reason=f"it is held already: {self.held}")
+            case "hold":
+                return replace(self, held=why), Applied("applied", reason=why)
+            case "resume" if not self.held:
+                return self, Applied("noop", reason="it is not held")
+            case "resume":
+                return replace(self, held=""), Applied("applied", reason=f"it goes on: {why}")
+            case _ if self.stopping:
+                return self, Applied("noop", reason=f"it stops already: {self.stopping}")
+        return replace(self, stopping=why), Applied("applied", reason=f"it stops after this step: {why}")
+
+
+def has_unanswered_command(orders: Iterable[object], answered: Container[str]) -> bool:
+    """Whether a command is among them that the learner has to obey, and has not answered yet. It needs no mesh, so in
+    lockstep it does not wait for one to close the tick."""
+    commands = (order for order in orders if isinstance(order, OperatorCommand) and order.action in OBEYED)
+    return any(command.id not in answered for command in commands)
+
 
 log = logging.getLogger("oven.learner")
 
@@ -26,10 +63,6 @@ class Commands:
     def known_from(self, ids: Iterable[str]) -> None:
         """Those of earlier incarnations, but for the learner's own, which count anew."""
         self.known.update(name for name in ids if not name.startswith(LOCAL))
-
-    def interrupts(self, command: OperatorCommand) -> bool:
-        """Whether a trial under way ends for it."""
-        return command.id not in self.known and command.action in OBEYED
 
     def obey(self, command: OperatorCommand) -> None:
         """Once, and say so in a receipt that names the command."""

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.trials.random_state import undisturbed
+from oven_learner.random_state import undisturbed
 
 log = logging.getLogger("oven.learner")
 
 Measured = Mapping[str, float | Sequence[float]]
-"""Metric → its value, or the value of each held-out example, in an order that does not change."""
+"""Metric → its value, or the value of each held-out example, whose mean is published."""
 
 DOWN = ("loss", "perplexity", "ppl", "error", "nll", "bpb", "bits_per_byte", "wer", "cer", "mse", "mae", "rmse", "fid")
 UP = ("accuracy", "acc", "reward", "score", "f1", "auc", "bleu", "rouge", "map", "iou", "psnr", "ssim", "pass@1")
@@ -33,8 +33,6 @@ class Evaluation:
         """How often it has measured for the run."""
         self.last: dict[str, float] = {}
         """What was measured last."""
-        self.each: dict[str, list[float]] = {}
-        """Of those metrics that are measured example by example, each example's."""
 
     def ask(self, _: float | None) -> None:
         """With the next step, whenever it would have been due."""
@@ -43,25 +41,14 @@ class Evaluation:
     def now(self) -> dict[str, float]:
         """Measure."""
         with undisturbed(self._model):
-            self.last, self.each = means(self._evaluate())
+            self.last = means(self._evaluate())
         self.count += 1
         return self.last
 
     def read(self, name: str) -> float:
         """One metric now, beside the run's own measurements. Raises KeyError where it is not measured."""
         with undisturbed(self._model):
-            return means(self._evaluate())[0][name]
-
-    def examples(self, name: str) -> list[float]:
-        """One metric of each held-out example now, where it is measured so."""
-        with undisturbed(self._model):
-            return means(self._evaluate())[1][name]
-
-    def reading(self, given: tuple[MetricSpec, ...]) -> MetricSpec | None:
-        """The first metric that is measured example by example and has a direction."""
-        return next(
-            (spec for spec in self.announced(given) if spec.name in self.each and spec.better != "neither"), None
-        )
+            return means(self._evaluate())[name]
 
     def due(self, step: int) -> dict[str, float]:
         """Called once per step: what was measured, if it was."""
@@ -86,17 +73,16 @@ class Evaluation:
         return specs
 
 
-def means(found: Measured) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """What is published, where several examples are one mean; and each example's, of the metrics that have them."""
-    each: dict[str, list[float]] = {}
-    whole: dict[str, float] = {}
-    for name, value in found.items():
-        if hasattr(value, "__len__") and getattr(value, "ndim", 1) != 0:  # an array of no dimension is a number
-            each[name] = [float(one) for one in cast("Sequence[float]", value)]
-            whole[name] = math.fsum(each[name]) / len(each[name]) if each[name] else math.nan
+def means(measured: Measured) -> dict[str, float]:
+    """Replace the list of a metric's examples with their mean. An empty list gives NaN."""
+    published: dict[str, float] = {}
+    for name, value in measured.items():
+        if hasattr(value, "__len__") and getattr(value, "ndim", 1) != 0:  # a zero-dimensional array is a number
+            examples = [float(example) for example in cast("Sequence[float]", value)]
+            published[name] = math.fsum(examples) / len(examples) if examples else math.nan
         else:
-            whole[name] = float(cast("float", value))
-    return whole, {name: values for name, values in each.items() if values}
+            published[name] = float(cast("float", value))
+    return published
 
 
 def better(name: str) -> Literal["up", "down", "neither"]:

@@ -12,8 +12,7 @@ from typing import Literal
 
 from oven_core.protocol.messages import Decision, StepClosed
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_core.protocol.trial_messages import TrialStarted
-from oven_learner.client.hold_and_stop import LOCAL, has_unanswered_command
+from oven_learner.client.commands import LOCAL, has_unanswered_command
 from oven_learner.client.judge_offers import Offered
 from oven_learner.link.link_interface import Link
 from oven_learner.ranks import Ranks
@@ -25,7 +24,7 @@ LOCKSTEP_S = 30.0
 AFTER_TIMEOUT_S = 0.2
 """And from then on, until a tick closes again: one agent that hangs must not cost that wait at every tick."""
 
-Order = Decision | OperatorCommand | TrialStarted
+Order = Decision | OperatorCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,5 +124,5 @@ class Inbox:
         while (body := self._link.receive()) is not None:
             if isinstance(body, StepClosed):
                 self._closed_tick = max(self._closed_tick, body.tick)
-            elif isinstance(body, Decision | OperatorCommand | TrialStarted):
+            elif isinstance(body, Decision | OperatorCommand):
                 self._fresh.append(body)

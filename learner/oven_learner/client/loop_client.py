@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
+from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Evaluation
+from oven_learner.link.find_controller import Mode
+from oven_learner.ranks import Ranks, SilentLink
 
 if TYPE_CHECKING:
     from oven_learner.completions.sampling import Sampling
     from oven_learner.optim.rate_readback import RateReadback
     from oven_learner.optim.step_gauges import StepGauges
-    from oven_learner.trials.loop_branch import LoopBranch
+
+log = logging.getLogger("oven.learner")
 
 
 class LoopClient(OvenClient):
@@ -29,8 +34,6 @@ class LoopClient(OvenClient):
     evaluation: Evaluation | None = None
     sampling: Sampling | None = None
     """How completions are shown; None: they are not, as on other ranks than the first."""
-    branch: LoopBranch | None = None
-    """The loop as something that trials can be made of; None without a model and an optimizer."""
     _counted = 0
     """The step that the loop gave last."""
     _follows = False
@@ -53,7 +56,6 @@ class LoopClient(OvenClient):
         """Publish one optimizer step's metrics: floats, in the units that were announced; what hooks and `evaluate`
         measured is added, and gives way to a metric of the same name. What was not measured is left out, not 0; NaN is
         sent as NaN. After a rollback `step` may count on, or continue from `client.step`."""
-        self._trials.counted(step)
         self._follows = self._follows or step <= self._counted
         reached = step if self._follows or step == self.step + 1 else self.step + step - self._counted
         self._counted = step
@@ -69,13 +71,8 @@ class LoopClient(OvenClient):
         before = self.step
         super().poll()
         spent = self._horizon.max_steps is not None and self._counted >= self._horizon.max_steps
-        if not self._trials.under_way and (self.stopping or (spent and self.step >= before)):
+        if self.stopping or (spent and self.step >= before):
             self.finish()  # a loop that was just rolled back may train on
-
-    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Iterate over this in the place of the loader: a trial plays the same steps again, with the same batches.
-        Without it, trials are made of no loop."""
-        return iter(loader) if self.branch is None else self.branch.batches(loader)
 
     def progress(self, step: int) -> float:
         """0 to 1, by the loop's own count: steps that a rollback threw away are spent."""
@@ -116,3 +113,28 @@ class LoopClient(OvenClient):
         self.gauges.end_step(tick, step, known)
         if self._lockstep:
             self.gauges.settle()  # the tick closes when its observation is in the log
+
+
+class IdleClient(LoopClient):
+    """`observe` says nothing to anybody; `poll` hears of a spent time budget and of `request_stop`, on all ranks."""
+
+    def hold(self, reason: str) -> None:
+        """No one could say that it continues."""
+        log.warning("without a controller nothing is held: %s", reason)
+
+
+def idle_client(
+    mode: Mode,
+    actuators: Actuators,
+    *,
+    step: int = 0,
+    max_steps: int | None = None,
+    seconds: float | None = None,
+    ranks: Ranks | None = None,
+) -> LoopClient:
+    """Says so, once."""
+    client = IdleClient(SilentLink(), actuators, max_steps=max_steps, seconds=seconds, ranks=ranks)
+    client.start(step)
+    client.began(step)
+    mode.say_why_not()
+    return client

@@ -3,17 +3,49 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from oven_core.errors import BusError, ConfigError, OvenError, UnknownNameError, reason
 from oven_core.protocol.judge_spec import JudgeSpec, member_of
 from oven_core.protocol.messages import ActuatorSpec, Value
 from oven_core.protocol.rules import Rules
 from oven_learner.actuators import DONE, Actuators, Applied, difference
-from oven_learner.client.hold_and_stop import OBEYED
+from oven_learner.client.commands import OBEYED
 from oven_learner.link.link_interface import Link
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.ranks import Ranks
+
+PACKAGES = ("oven-controller", "torch", "transformers", "accelerate", "trl")
+
+
+def installed() -> dict[str, str]:
+    """Package → version, of those that are there; none is imported for it."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+_of_run: Counter[str] = Counter()
+_of_link: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+
+def next_training_name(run: str, link: Any = None) -> str:
+    """The name of the run's next training in this process: "1", "2", … A script that is started again counts alike.
+    A `link` of the caller's own stands for its own run."""
+    if link is not None:
+        _of_link[link] = _of_link.get(link, 0) + 1
+        return str(_of_link[link])
+    _of_run[run] += 1
+    return str(_of_run[run])
+
 
 log = logging.getLogger("oven.learner")
 

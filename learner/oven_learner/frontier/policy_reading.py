@@ -12,7 +12,7 @@ from torch import Tensor
 
 from oven_core.errors import ConfigError
 from oven_learner.frontier.next_byte import FirstBytes, known_mass, least_divergence, token_bytes
-from oven_learner.trials.random_state import undisturbed
+from oven_learner.random_state import undisturbed
 from oven_runs.home.probe_set import Probe, ProbeSet
 
 PLACES = 64

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,116 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.client.held_out_evaluation import Measured
-from oven_learner.client.idle_client import idle_client
+from oven_learner.client.loop_client import idle_client
+from oven_learner.completions.plain_text import as_text
 from oven_learner.completions.redaction import Redact
 from oven_learner.completions.sampling import sampling_of
-from oven_learner.hf import input_checks, knobs
 from oven_learner.hf.callback import Attachment, Options
-from oven_learner.hf.completion_samples import shows_completions
-from oven_learner.hf.verifier_drafts import give_drafts
+from oven_learner.hf.hooks.completion_samples import shows_completions
+from oven_learner.hf.knobs.mixture import MIXTURE, Mixture, plug_in
 from oven_learner.link.find_controller import Mode, seek
 from oven_learner.link.link_interface import Link
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.rewards.committee import Committee
+from oven_learner.rewards.draft_verifier import DraftVerifier, TeacherDrafts
 from oven_learner.teachers import Teachers
+from oven_learner.teachers.registry import has_reference, reference, teaching
 from oven_runs.home import relaunch
+
+ON_POLICY = ("GRPOTrainer", "RLOOTrainer", "DistillationTrainer")
+SAMPLE = 64
+"""Prompts that are tokenized to look for ids that the model does not have."""
+NAMED = 5
+"""Rows that a message lists."""
+
+
+def check_inputs(trainer: Any) -> None:
+    """Raises ConfigError for a β below 0, a tokenizer whose ids the model has no rows for, and prompts of no token.
+
+    Prompts are looked at in datasets that can be indexed; a stream's are not known yet.
+    """
+    if not any(cls.__name__ in ON_POLICY for cls in type(trainer).__mro__):
+        return
+    if getattr(trainer, "beta", 0) < 0:
+        raise ConfigError(
+            f"beta is {trainer.beta:g}: below 0 the KL term rewards distance from the reference; give 0 or more"
+        )
+    words = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)  # a processor holds one
+    dataset = trainer.train_dataset
+    known = hasattr(dataset, "__len__") and "prompt" in (getattr(dataset, "column_names", None) or ())
+    rows = int(trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings().weight.shape[0])
+    if rows:  # 0: a shard of ZeRO-3
+        _check_vocabulary(rows, words, dataset[: min(SAMPLE, len(dataset))]["prompt"] if known else ())
+    if known:
+        _check_prompts(dataset, words)
+
+
+def _check_vocabulary(rows: int, words: Any, prompts: Sequence[Any]) -> None:
+    """An id beyond the embedding's rows is an IndexError in the middle of a run, and on a GPU an assert that names
+    nothing. One that no one uses is none: Gemma 3's smallest model lacks the row of its tokenizer's image token."""
+    used = {f"its {name}": getattr(words, name + "_id") for name in ("pad_token", "eos_token", "bos_token")}
+    beyond = {what: number for what, number in used.items() if number is not None and number >= rows}
+    if not beyond and max(words.get_vocab().values()) >= rows:
+        highest = [max(words.encode(as_text(prompt)), default=0) for prompt in prompts]
+        beyond = {f"the prompt of row {row}": number for row, number in enumerate(highest) if number >= rows}
+    for what, number in beyond.items():
+        raise ConfigError(
+            f"{what} has the token id {number:,} ({words.convert_ids_to_tokens(number)!r}), and the model embeds "
+            f"{rows:,} ids; give the model's own tokenizer, or model.resize_token_embeddings(len(tokenizer))"
+        )
+
+
+def _check_prompts(dataset: Any, words: Any) -> None:
+    """A prompt of no token leaves nothing to attend to: alone it ends generation, among others it is padding alone."""
+    import pyarrow.compute as pc
+    import pyarrow.types as types
+
+    column = dataset.select_columns("prompt").with_format("arrow")[:]["prompt"]
+    if types.is_string(column.type) or types.is_large_string(column.type):
+        empty = pc.equal(pc.binary_length(column), 0 if not words("")["input_ids"] else -1)
+    elif types.is_list(column.type) or types.is_large_list(column.type):
+        empty = pc.equal(pc.list_value_length(column), 0)
+    else:
+        return
+    found = pc.indices_nonzero(pc.fill_null(empty, True)).to_pylist()
+    if found:
+        listed = ", ".join(map(str, found[:NAMED])) + (", …" if len(found) > NAMED else "")
+        raise ConfigError(
+            f"{len(found):,} of {len(dataset):,} prompts are empty (rows {listed}); leave them out, "
+            'dataset.filter(lambda row: row["prompt"])'
+        )
+
+
+def give_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) -> None:
+    """The active teacher's greedy answers, or without `teachers` those of the trainer's reference model, to each
+    verifier that has none yet. Raises ConfigError where there is neither."""
+    for name, rule in committee.rules.items():
+        if not isinstance(rule, DraftVerifier) or rule.drafts is not None:
+            continue
+        if teachers is None and not has_reference(trainer):
+            raise ConfigError(
+                f"the verifier {name!r} compares with a teacher's answers, and this training has none: give "
+                "attach(teachers=…), train with a reference model (beta above 0), or leave the verifier out"
+            )
+        active = partial(_reference, trainer) if teachers is None else partial(_active, trainer, teachers)
+        rule.drafts = TeacherDrafts(
+            active, trainer.processing_class, trainer.accelerator.device, trainer.args.max_completion_length
+        )
+
+
+@contextmanager
+def _active(trainer: Any, teachers: Teachers) -> Iterator[tuple[str, Any]]:
+    """Its name, and the model to ask."""
+    name = teachers.active
+    with teaching(trainer, teachers[name]) as model:
+        yield name, model
+
+
+@contextmanager
+def _reference(trainer: Any) -> Iterator[tuple[str, Any]]:
+    with reference(trainer) as model:
+        yield "reference", model
+
 
 COMMITTEE = "committee"
 """What a checkpoint keeps of the committee stands under this name."""
@@ -61,7 +159,7 @@ def attach(
     teachers: Teachers | None = None,
     beta_bounds: tuple[float, float] = USER_BOUNDS,
     committee: Committee | None = None,
-    mixture: knobs.Mixture | None = None,
+    mixture: Mixture | None = None,
     stateful: Mapping[str, Stateful] | None = None,
     completions: Mapping[str, Any] | None = None,
     redact: Redact | None = None,
@@ -87,9 +185,6 @@ def attach(
     which they first begin, so that a script that is started again finds its own; name them where a restarted script may
     leave one out.
 
-    Trials read the trainer's loss of each row of its `eval_dataset` (at most 64), its own reward of a greedy answer to
-    each held-out prompt, or what `evaluate` returns as a list, always in the same order: the mean is published.
-
     `committee` is the GRPOTrainer's reward function when several members judge (oven_learner.rewards): it adds
     `reward.weights`, and groups and steps that no one scored train nothing. Its verifier compares with the active
     teacher's answers, or with the reference model's where there are no `teachers`.
@@ -107,7 +202,7 @@ def attach(
     called; what a mixture, a committee and `stateful` do for the training itself stays.
 
     Raises ConfigError when there is no controller to attach to and it is not optional, or the trainer has what would
-    end its run later (oven_learner.hf.input_checks), and RefusedError when it turns the credentials down. `train()`
+    end its run later (oven_learner.hf.attach), and RefusedError when it turns the credentials down. `train()`
     raises ConfigError for a checkpoint that cannot be continued from. After the start nothing that happens to the
     controller reaches the training.
     """
@@ -123,7 +218,7 @@ def attach(
         if not there:
             mode.say_why_not()
             link = ranks.SilentLink()
-    input_checks.check(trainer)
+    check_inputs(trainer)
     options = Options(
         actuators=actuators or Actuators(),
         lr_bounds=lr_bounds,
@@ -139,7 +234,7 @@ def attach(
         committee=committee,
         mixture=mixture,
         stateful={
-            **({knobs.mixture.MIXTURE: mixture} if mixture is not None else {}),
+            **({MIXTURE: mixture} if mixture is not None else {}),
             **({COMMITTEE: committee} if committee is not None and committee.remote is not None else {}),
             **(stateful or {}),
         },
@@ -151,7 +246,7 @@ def attach(
         give_drafts(trainer, committee, teachers)
     attachment = Attachment(trainer, link, connection, options)
     if mixture is not None:
-        knobs.mixture.plug_in(trainer, mixture)
+        plug_in(trainer, mixture)
     trainer.add_callback(attachment)
     _wrap_train(trainer, attachment)
     return attachment

@@ -20,29 +20,28 @@ from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.protocol.actions import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.client import training_names
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured
+from oven_learner.client.run_start import installed, next_training_name
 from oven_learner.completions.sampling import Sampling
-from oven_learner.hf import knobs
-from oven_learner.hf.attached_branch import AttachedBranch
-from oven_learner.hf.authored_prompts import AuthoredPromptsReader
-from oven_learner.hf.branch import TrainerBranch
-from oven_learner.hf.checkpoints import TrainerCheckpoints
-from oven_learner.hf.completion_samples import CompletionSamples
-from oven_learner.hf.epoch_extension import EpochExtension
-from oven_learner.hf.evaluations import TrainerEvaluation, UserEvaluation
+from oven_learner.hf.checkpoints import SaveSchedule, TrainerCheckpoints
 from oven_learner.hf.final_weights import choose_best
-from oven_learner.hf.frontier_calibration import FrontierCalibration
-from oven_learner.hf.idle_teachers import IdleTeachers
-from oven_learner.hf.missing_rewards import RewardFaults
+from oven_learner.hf.hooks.authored_prompts import AuthoredPromptsReader
+from oven_learner.hf.hooks.completion_samples import CompletionSamples
+from oven_learner.hf.hooks.evaluations import TrainerEvaluation, UserEvaluation
+from oven_learner.hf.hooks.frontier_calibration import FrontierCalibration
+from oven_learner.hf.hooks.idle_teachers import IdleTeachers
+from oven_learner.hf.hooks.missing_rewards import RewardFaults
+from oven_learner.hf.hooks.repeated_rows import Repeated
+from oven_learner.hf.hooks.step_hooks import ChannelMetrics, CommitteeScores, Gauges, StepEnd, StepHook, StepRate
+from oven_learner.hf.hooks.step_metrics import StepMetrics, StepTiming
+from oven_learner.hf.knobs import mixture as mixtures
+from oven_learner.hf.knobs import scalars
+from oven_learner.hf.knobs.mixture import Mixture
+from oven_learner.hf.knobs.user_values import UserValues, check_trainable
 from oven_learner.hf.prompts import PromptSource
-from oven_learner.hf.repeated_rows import Repeated
 from oven_learner.hf.rollback import choose_rollback
-from oven_learner.hf.save_schedule import SaveSchedule, StepBudget
-from oven_learner.hf.step_hooks import ChannelMetrics, CommitteeScores, Gauges, StepEnd, StepHook, StepRate
-from oven_learner.hf.step_metrics import StepMetrics
-from oven_learner.hf.step_timing import StepTiming
+from oven_learner.hf.training_length import EpochExtension, StepBudget
 from oven_learner.link.find_controller import Connection
 from oven_learner.link.link_interface import Link
 from oven_learner.optim.device_readback import Readback
@@ -52,7 +51,6 @@ from oven_learner.ranks import Ranks, SilentLink
 from oven_learner.rewards.committee import Committee
 from oven_learner.rollback.kept_state import Rollback
 from oven_learner.teachers import Teachers, announce_anchor
-from oven_learner.versions import installed
 
 log = logging.getLogger("oven.learner")
 
@@ -73,7 +71,7 @@ class Options:
     teachers: Teachers | None
     beta_bounds: tuple[float, float]
     committee: Committee | None
-    mixture: knobs.Mixture | None
+    mixture: Mixture | None
     stateful: Mapping[str, Stateful]
     sampling: Sampling | None
     """How completions are shown; None: they are not."""
@@ -93,7 +91,7 @@ class Attachment(TrainerCallback):
         """Whether checkpoints are taken by themselves where copies in memory would do for rollback."""
         run = connection.run if connection else ""
         self.checkpoints = TrainerCheckpoints(
-            trainer, run, options.stateful, lambda: options.training or training_names.count(run, link)
+            trainer, run, options.stateful, lambda: options.training or next_training_name(run, link)
         )
         self.epochs = EpochExtension(trainer)
         self.readback = Readback(self._publish, ABSENT_IF_NAN)
@@ -105,7 +103,7 @@ class Attachment(TrainerCallback):
         self._budget = StepBudget(None, False, 0, 0)
         self._numbers: dict[str, torch.Tensor] = {}
         self._not_finite: Counter[str] = Counter()
-        self._users = knobs.UserValues()
+        self._users = UserValues()
         self._sigterm = EndOnSigterm(self._stop)
         self._channels = tuple(getattr(trainer, "channels", ()))
         self._make_hooks()
@@ -117,24 +115,13 @@ class Attachment(TrainerCallback):
         self._step_metrics = StepMetrics(trainer)
         self._gauges = Gauges(trainer)
         faults = None if committee else RewardFaults(trainer)  # a committee counts its own
-        scores = CommitteeScores(trainer, committee, self._hold, lambda: self.branch.playing) if committee else None
+        scores = CommitteeScores(trainer, committee, self._hold) if committee else None
         self._rate = StepRate(trainer)
         self._evaluation = TrainerEvaluation(self._step_metrics, last)
-        self._user_evaluation = (
-            UserEvaluation(evaluate, options.evaluate_every, last, options.metrics) if evaluate else None
-        )
+        self._user_evaluation = UserEvaluation(evaluate, options.evaluate_every, last) if evaluate else None
         self._saving = SaveSchedule(self.checkpoints)
         source = options.mixture if isinstance(options.mixture, PromptSource) else None
         self._authored = AuthoredPromptsReader(trainer, source, committee) if source is not None else None
-        self.branch = TrainerBranch(
-            trainer,
-            checkpoints=self.checkpoints,
-            epochs=self.epochs,
-            evaluation=self._user_evaluation,
-            stateful=options.stateful,
-            moved=self._went_back,
-        )
-        """The training as something that trials can be made of."""
         self._hooks: list[StepHook] = [
             self._step_metrics,
             self._gauges,
@@ -190,7 +177,6 @@ class Attachment(TrainerCallback):
             hook.begin(self._ranks)
         self._announce_knobs()
         self.checkpoints.restore(trainer.callback_handler.train_dataloader)
-        self.branch.begin()
         self.rollback = self._choose_rollback(self._ranks)
         self._budget = self._steps_to_make(state, self._ranks)
         self.epochs.begin(state)
@@ -214,8 +200,7 @@ class Attachment(TrainerCallback):
             save=self._saving.ask,
             settle=self.readback.settle,
             unmeasured=self._gauges.unmeasured,
-            trials=AttachedBranch(self.branch, self._hooks, lambda: self._budget, by_clock=not self._lockstep),
-            best=choose_best(trainer, announced, self._user_evaluation, self.branch, self._ranks),
+            best=choose_best(trainer, announced, self._user_evaluation, self._ranks),
         )
         record = self.checkpoints.origin.record
         saved = record if record and record.training == self.checkpoints.training else None
@@ -261,10 +246,6 @@ class Attachment(TrainerCallback):
             self.readback.settle()  # the tick closes when its observation is in the log
         if not last:
             self.client.poll()
-            self._budget.thrown_by_trials = self.client.thrown_by_trials
-        else:  # it may have come in a branch, and the control's go on
-            self.client.end_trial("the training's steps are spent")
-            last = self._budget.spent(state.global_step)
         if last or self.client.stopping:
             control.should_training_stop = True
         for hook in self._hooks:
@@ -357,28 +338,23 @@ class Attachment(TrainerCallback):
     def _announce_knobs(self) -> None:
         """What this trainer has that acts when it is turned; the user's own actuators are there already."""
         trainer, actuators, options = self.trainer, self.actuators, self._options
-        knobs.check_trainable(trainer)
+        check_trainable(trainer)
         RateReadback(self._rate.scale, IN_A_TRAINER).announce(actuators, options.lr_bounds)
-        knobs.announce(trainer, actuators, self._users, options.beta_bounds)
+        scalars.announce(trainer, actuators, self._users, options.beta_bounds)
         announce_anchor(actuators, trainer, options.teachers, options.beta_bounds, lambda: self.client)
         for channel in self._channels:
             channel.announce(actuators)
         if self._user_evaluation is not None or trainer.args.eval_strategy != "no":
             actuators.action(EVALUATE, (self._user_evaluation or self._evaluation).ask, effect="measures")
         if options.mixture is not None:
-            knobs.mixture.announce(actuators, options.mixture)
-            knobs.skip.announce(trainer, actuators, options.mixture)
+            mixtures.announce(actuators, options.mixture)
+            mixtures.announce_skip(trainer, actuators, options.mixture)
         if self._authored is not None:
             self._authored.announce(actuators)
         if options.committee is not None:
             options.committee.announce(actuators)
         else:
-            knobs.reward_weights.announce(trainer, actuators)
-
-    def _went_back(self) -> None:
-        """A trial has put weights, and what the trainer sums up, back to an earlier step."""
-        self._step_metrics.went_back()
-        self._gauges.forget()
+            scalars.announce_reward_weights(trainer, actuators)
 
     def _hold(self, why: str) -> None:
         if self.client is not None:

@@ -21,12 +21,17 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.stateful import Stateful
-from transformers import Trainer
+from transformers import Trainer, TrainerControl, TrainerState
 
 from oven_core.errors import ConfigError, OvenError, reason
 from oven_learner import ranks
+from oven_learner.client.client import OvenClient
+from oven_learner.hf.hooks.step_hooks import StepHook
+from oven_learner.hf.training_length import StepBudget
 from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.checkpoint_record import Record
+from oven_learner.rollback.kept_state import Rollback
+from oven_learner.rollback.on_disk import OnDisk, Resumable
 from oven_runs.home import relaunch
 from oven_runs.home.relaunch import Relaunch
 
@@ -282,6 +287,54 @@ class TrainerCheckpoints:
             state["generated"] = trainer._step
             state["buffer"] = trainer._buffered_inputs if inside else None
         return state
+
+
+class SaveSchedule(StepHook):
+    """Has the trainer save when somebody asks, when the run stops, and for rollback."""
+
+    def __init__(self, checkpoints: TrainerCheckpoints) -> None:
+        self._checkpoints = checkpoints
+        self._asked = self._asked_own = self._saves_own = False
+
+    def ask(self) -> None:
+        """Somebody wants a checkpoint after this step."""
+        self._asked = True
+
+    def ask_own(self) -> None:
+        """A checkpoint for rollback is due after this step."""
+        self._asked_own = True
+
+    def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
+        if client.restart:
+            control.should_save = False  # what it goes back from is not to be gone on from
+        elif self._asked or (client.stopping and not client.out_of_time):
+            control.should_save = True
+        elif self._asked_own and not control.should_save:
+            control.should_save = self._saves_own = True
+        self._asked = self._asked_own = False
+
+    def saved(self, state: TrainerState, client: OvenClient, budget: StepBudget, rollback: Rollback | None) -> None:
+        """The trainer has written a checkpoint: add its record. A collective."""
+        own, self._saves_own = self._saves_own, False
+        saved = self._checkpoints.saved(
+            state.global_step,
+            lambda: Record(
+                **client.position(),
+                run="",
+                training="",
+                step=state.global_step,
+                trained=budget.total,
+                fresh=False,
+                own=own,
+                world=1,
+                actuators={spec.name: spec.value for spec in client.actuators.specs() if spec.kind != "action"},
+                inexact=self._checkpoints.inexact(budget.thrown_away(state.global_step)),
+            ),
+        )
+        disk = rollback.disk if isinstance(rollback, Resumable) else rollback
+        if saved is not None and isinstance(disk, OnDisk):
+            folder, began, ended = saved
+            disk.saved(folder, client.tick, began, ended, own=own)
 
 
 def _beside(rank: int) -> str:

@@ -11,7 +11,6 @@ from oven_core.protocol.codec import Malformed
 from oven_core.protocol.messages import Decision, LogMessage, RunStarted, StepClosed
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_core.protocol.trial_messages import TrialStarted
 from oven_core.security.signing import Keyring
 from oven_core.telemetry import tracing
 from oven_learner.link.link_interface import message_id
@@ -21,7 +20,7 @@ log = logging.getLogger("oven.learner")
 
 
 class LogReader:
-    """Reads decisions, trials, operators' commands and closed steps, over one connection after another."""
+    """Reads decisions, operators' commands and closed steps, over one connection after another."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class LogReader:
         that no one carries out end here: to unpack one would cost the training thread 150 µs."""
         await self._begun.wait()
         on = self._on
-        wanted = [on.run, on.decision("*"), on.operator("*"), on.step("*"), on.trial("*")]
+        wanted = [on.run, on.decision("*"), on.operator("*"), on.step("*")]
         async for logged in bus.read(self._run, after=self._last_read, subjects=wanted):
             event = self._keyring.verify(logged)
             self._last_read = event.seq
@@ -80,7 +79,7 @@ class LogReader:
                 if self._superseded or event.body.verdict != "adopted":
                     continue
                 self._contexts.keep(event.body.id, event.traceparent)
-            if isinstance(event.body, Decision | OperatorCommand | StepClosed | TrialStarted):
+            if isinstance(event.body, Decision | OperatorCommand | StepClosed):
                 self._deliver(event.seq, event.body)
 
     def _beware(self, run: RunStarted, named: str) -> None:

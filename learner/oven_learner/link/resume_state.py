@@ -13,7 +13,6 @@ from oven_core.protocol.messages import ActuatorSpec, Decision, Observation, Rec
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.operator_messages import TO_LEARNER, OperatorCommand
 from oven_core.protocol.subjects import patterns_by
-from oven_core.protocol.trial_messages import TrialEnded
 from oven_core.security.signing import LEARNER, Keyring
 
 
@@ -27,7 +26,7 @@ class ResumeState:
     values: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     """Training → actuator → value read back at its last change."""
     unanswered: tuple[Decision, ...] = ()
-    """Adopted or tried decisions without a receipt."""
+    """Adopted decisions without a receipt."""
     decided: frozenset[str] = frozenset()
     """Ids of all adopted decisions: a copy of one is not a new one."""
     commands: Mapping[str, OperatorCommand | None] = field(default_factory=dict)
@@ -70,7 +69,7 @@ async def read_resume_state(
         async for event in bus.read(run, until=head, subjects=wanted):
             progressed()
             body = keyring.verify(event).body
-            if isinstance(body, RunStarted | RunEnded | Observation | Receipt | TrialEnded):
+            if isinstance(body, RunStarted | RunEnded | Observation | Receipt):
                 incarnation = max(incarnation, body.incarnation)
                 tick = max(tick, body.tick)
             if isinstance(body, ActuatorAnnounced):
@@ -79,7 +78,7 @@ async def read_resume_state(
                 values.setdefault(of_training, {}).update(_told(body.actuator))
             if isinstance(body, RunStarted):
                 training = trainings.setdefault(body.incarnation, body.training)
-            if isinstance(body, Decision) and body.verdict in ("adopted", "tried"):
+            if isinstance(body, Decision) and body.verdict == "adopted":
                 if body.id not in decided:
                     unanswered[body.id] = body
                 decided.add(body.id)

@@ -12,8 +12,8 @@ import torch
 from accelerate.utils import set_seed
 from torch import Tensor
 
+from oven_learner import random_state
 from oven_learner.policies.policy import Samples
-from oven_learner.trials import random_state
 
 
 @dataclass

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from oven_core.errors import ConfigError, reason
-from oven_learner.trials.random_state import undisturbed
+from oven_learner.random_state import undisturbed
 
 
 @dataclass(frozen=True)

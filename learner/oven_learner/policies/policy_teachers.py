@@ -11,11 +11,11 @@ import torch
 from oven_core.errors import ConfigError, TeacherRefusedError, reason
 from oven_learner.policies.policy import Policy, Samples, as_vectors, repeated
 from oven_learner.policies.saved_policy import load_policy
+from oven_learner.random_state import undisturbed
 from oven_learner.teachers import LIMIT_BYTES, TeacherConfig, checks, memory
 from oven_learner.teachers.memory import Form
 from oven_learner.teachers.named_teachers import Candidate, NamedTeachers
 from oven_learner.teachers.placement import chosen_form, place
-from oven_learner.trials.random_state import undisturbed
 
 AnyTeacher = Policy | TeacherConfig
 

@@ -30,9 +30,9 @@ def show_groups(
     scoring: Scoring,
 ) -> None:
     """Hands over groups of the batch that was sampled for this step, if its turn has come. `advantages`: of the rows in
-    `kept`; None: no group has any. A branch's samples are not shown."""
+    `kept`; None: no group has any."""
     sampling = client.sampling if client is not None else None
-    if client is None or sampling is None or client.tick + 1 < sampling.schedule.next or client.plays_branch:
+    if client is None or sampling is None or client.tick + 1 < sampling.schedule.next:
         return
     try:
         tick, groups = client.tick + 1, len(prompts)

@@ -15,7 +15,7 @@ from torch import Tensor
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
-from oven_learner.client.held_out_evaluation import Measured, means
+from oven_learner.client.held_out_evaluation import Measured
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.custom_loop import connect
 from oven_learner.policies import checkpoint, knobs
@@ -86,9 +86,6 @@ class PolicyTrainer:
         self.client: LoopClient | None = None
         self._why: Counter[str] = Counter()
         self._given: dict[str, Any] = {"evaluate": evaluate, "evaluate_every": evaluate_every}
-        if evaluate is not None and config.updates_per_batch > 1:
-            # A trial compares by example; it would put back weights within a batch, and not the batch.
-            self._given["evaluate"] = lambda: means(evaluate())[0]
         self._metrics = metrics
 
     def train(self, **options: Any) -> None:
@@ -114,7 +111,6 @@ class PolicyTrainer:
                 if self.step < self.config.max_steps:
                     self._loop(client)
                 if self.output is not None:
-                    client.end_trial("training has ended")
                     checkpoint.save(self, self.output)
         finally:
             if self.scoring.committee is not None:
@@ -202,7 +198,7 @@ class PolicyTrainer:
 
     def _loop(self, client: LoopClient) -> None:
         held_after = self.scoring.committee.hold_after if self.scoring.committee else self.config.hold_after
-        for index, conditions in client.batches(self._items()):
+        for index, conditions in self._items():
             self.step = client.step + 1
             metrics = self.update(index // self.config.updates_per_batch, conditions)
             self.position = index + 1
@@ -213,11 +209,10 @@ class PolicyTrainer:
                 client.hold(f"no group had a reward in {self.skipped} steps in a row ({said or 'no reason given'})")
                 self.skipped = 0
             client.poll()
-            if client.step != self.step:  # a rollback or a trial: these samples are of other weights
+            if client.step != self.step:  # a rollback: these samples are of other weights
                 self.step, self.batch = client.step, None
                 checkpoint.abandon_after(self.output, self.step)
             elif self.output and self.config.save_steps and self.step % self.config.save_steps == 0:
-                client.end_trial("a checkpoint is saved")
                 checkpoint.save(self, self.output)
             if client.stopping or client.step >= self.config.max_steps:
                 return

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from oven_core.errors import ConfigError, reason
-from oven_learner.trials.random_state import undisturbed
+from oven_learner.random_state import undisturbed
 
 Encoder: TypeAlias = Callable[[Sequence[str]], Tensor]
 """From texts to (B, D) vectors of length 1."""

@@ -12,12 +12,8 @@ from them when the batch is due. Only the waiting is concurrent. Rules run in th
 for beside it.
 
 What was made ahead is used for the very rows that it was made for, and dropped when it no longer holds: TRL's own sign
-for that is `_buffered_inputs = None`, which a rollback, another teacher and a β above 0 set. In a trial's branches
-nothing is made ahead. An evaluation asks the members beside it. What is in flight is in no checkpoint: a resumed run
-makes it anew from the same rows.
-
-Written for TRL 1.16 (`_generate_and_score_completions`, `_metrics`, `num_iterations`) and transformers 5.23
-(`get_batch_samples`).
+for that is `_buffered_inputs = None`, which a rollback, another teacher and a β above 0 set. An evaluation asks the
+members beside it. What is in flight is in no checkpoint: a resumed run makes it anew from the same rows.
 """
 
 from __future__ import annotations
@@ -59,10 +55,9 @@ class GenerationAhead:
     Raises ConfigError for a trainer of which it is not known to hold.
     """
 
-    def __init__(self, trainer: Any, committee: Committee, playing: Callable[[], bool] = lambda: False) -> None:
-        """`playing`: whether a trial's branch plays."""
+    def __init__(self, trainer: Any, committee: Committee) -> None:
         _check(trainer)
-        self._trainer, self._playing = trainer, playing
+        self._trainer = trainer
         self._generate, self._fetch = trainer._generate_and_score_completions, trainer.get_batch_samples
         self._steps_ahead: float | None = None
         self._made: _Batch | None = None
@@ -125,7 +120,7 @@ class GenerationAhead:
         """The next step's rows; None where it is not known that they come next, or that there is a next step."""
         state = self._trainer.state
         known = bool(self._next and self._present) and self._present[0] is inputs
-        return self._next[0] if known and state.global_step + 1 < state.max_steps and not self._playing() else None
+        return self._next[0] if known and state.global_step + 1 < state.max_steps else None
 
 
 class _Batch(threading.Thread):

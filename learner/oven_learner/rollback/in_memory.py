@@ -9,8 +9,7 @@ from typing import Any
 
 from oven_core.errors import reason
 from oven_learner.rollback.kept_state import Snapshot
-from oven_learner.rollback.snapshot_schedule import Schedule
-from oven_learner.rollback.snapshot_time_budget import SnapshotTimeBudget
+from oven_learner.rollback.snapshot_schedule import Schedule, SnapshotTimeBudget
 
 log = logging.getLogger("oven.learner")
 
@@ -126,18 +125,6 @@ class Snapshots:
         self._go_to(left)
         self._keep(left)
         return left
-
-    def mark(self) -> Any:
-        """Which copies there are, for `reset`: a branch of a trial that goes back to one drops others."""
-        return self._first, dict(self._recent), self._left, self._count
-
-    def reset(self, mark: Any) -> None:
-        """The copies of then."""
-        self._first, recent, self._left, self._count = mark
-        self._recent = dict(recent)
-
-    def settle(self) -> None:
-        """The branch that has played is the run."""
 
     def _go_to(self, snapshot: Snapshot) -> Snapshot:
         self._put(snapshot.state)

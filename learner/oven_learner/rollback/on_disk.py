@@ -15,8 +15,7 @@ from typing import Any
 from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.in_memory import Snapshots
 from oven_learner.rollback.kept_state import Snapshot
-from oven_learner.rollback.snapshot_schedule import Schedule
-from oven_learner.rollback.snapshot_time_budget import SnapshotTimeBudget
+from oven_learner.rollback.snapshot_schedule import Schedule, SnapshotTimeBudget
 from oven_runs.home import relaunch
 from oven_runs.home.relaunch import Relaunch
 
@@ -205,8 +204,6 @@ class Resumable:
     def __init__(self, copies: Snapshots, disk: OnDisk) -> None:
         self.disk = disk
         self._copies = copies
-        self._branching = False
-        self._left: list[tuple[int, str]] = []  # by rollbacks: (tick, why) that the disk has not been told of
 
     def take_if_due(self, tick: int) -> None:
         self._copies.take_if_due(tick)
@@ -220,31 +217,11 @@ class Resumable:
 
     def restore(self, tick: int, now: int) -> Snapshot:
         snapshot = self._copies.restore(tick, now)
-        self._left.append((snapshot.tick, f"the run was rolled back from tick {now} to tick {snapshot.tick}"))
-        if not self._branching:
-            self.settle()
+        try:
+            self.disk.abandon(snapshot.tick, f"the run was rolled back from tick {now} to tick {snapshot.tick}")
+        except OSError as error:
+            log.warning("checkpoints of what was rolled back still count (%s)", error)
         return snapshot
-
-    def mark(self) -> Any:
-        """Which copies and checkpoints there are, for `reset`, from the beginning of a trial to its `settle`."""
-        self._branching = True
-        return self._copies.mark(), list(self._left)
-
-    def reset(self, mark: Any) -> None:
-        """Those of then."""
-        copies, left = mark
-        self._copies.reset(copies)
-        self._left = list(left)
-
-    def settle(self) -> None:
-        """The branch that has played is the run: what its rollbacks left behind does not count any more."""
-        self._branching = False
-        for tick, why in self._left:
-            try:
-                self.disk.abandon(tick, why)
-            except OSError as error:
-                log.warning("checkpoints of what was rolled back still count (%s)", error)
-        self._left = []
 
     def undo(self) -> Snapshot:
         return self._copies.undo()

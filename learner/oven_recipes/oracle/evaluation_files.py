@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 from oven_core.errors import OvenError
 from oven_core.files import write_atomic
-from oven_learner.trials.random_state import undisturbed
+from oven_learner.random_state import undisturbed
 from oven_recipes.oracle.evaluation import OracleEvaluation
 from oven_recipes.oracle.evaluation_report import EvaluationReport
 from oven_recipes.oracle.reliability_diagram import write_diagram

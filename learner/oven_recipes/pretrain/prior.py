@@ -21,8 +21,8 @@ from oven_core.errors import BusError, ConfigError
 from oven_core.files import read_file, write_atomic
 from oven_core.protocol.token_scores import LIMIT, decode, encode, vocabulary_sha
 from oven_learner.link.find_controller import Connection
-from oven_learner.link.token_prior import ask_token_prior
 from oven_recipes.pretrain.settings import KG, NO_PRIOR, UNIGRAM
+from oven_recipes.pretrain.token_prior import ask_token_prior
 
 log = logging.getLogger("oven.learner")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.support.scripted_model import GOOD, KEY, ScriptedModel
 
-from oven_agents.backtest.backtest_command import main as backtest
+from oven_agents.review.backtest import main as backtest
 from oven_agents.review.review_command import main as review
 from oven_agents.runtime.companion import Surroundings
 from oven_agents.runtime.loader import load

@@ -19,7 +19,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.events import UNKNOWN, Event
 from oven_core.protocol.messages import LearnerMessage, Observation, RunStarted
 from oven_core.protocol.subjects import learner_subject
-from oven_llm.supervisor.diagnosis.command import DIAGNOSE
+from oven_llm.diagnosis.command import DIAGNOSE
 
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]

@@ -11,7 +11,7 @@ import pytest
 from tests.support.learner_side import RUN, until
 from tests.support.supervised import HONEST, KEY, ONSET, SCALE, TICKS, live_run, program, settings
 
-from oven_agents.backtest.backtest_command import look
+from oven_agents.review.backtest import backtest
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import AgentStatus, Vote
@@ -80,9 +80,9 @@ async def test_a_supervisor_votes_late_and_its_kept_diagnosis_is_done_again_with
     outcome = json.loads((kept / "outcome.json").read_text())
     assert outcome["diagnosis"]["onset"] in (ONSET - 1, ONSET) and outcome["calls"] == asked == 1
     assert not [path for path in run.folder.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
-    found = await look("supervisor", RUN, read(run.folder), {}, kept=RunFolder(run.folder))
-    assert found.same_votes and len(found.said) == 1 and len(endpoint.requests) == asked, "no call"
-    assert not found.problems
+    report = (await backtest("supervisor", RUN, read(run.folder), {}, folder=RunFolder(run.folder))).report()
+    assert report.same_votes and len(report.votes) == 1 and len(endpoint.requests) == asked, "no call"
+    assert not report.problems
 
 
 async def read(folder: Path):  # type: ignore[no-untyped-def]

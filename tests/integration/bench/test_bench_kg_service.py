@@ -6,7 +6,7 @@ from pathlib import Path
 
 from oven_bench.performance.large_graph import prior_service
 from oven_bench.performance.large_graph.drawn_graph import draw, drawn_nodes
-from oven_kg.large.folder import write
+from oven_kg.arrays.folder import write
 
 
 async def test_the_service_answers_from_the_graph_that_the_bench_drew(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ async def test_every_action_from_elsewhere_and_none_without_the_right(tls_stack:
 
     far.json_elsewhere(0, ann, "stop")
     far.end(finished=True)
-    hook.until(lambda posted: posted[-1].json["notice"]["kind"] == "ended", "its end is told elsewhere")
+    hook.until(lambda posted: posted[-1].json["kind"] == "ended", "its end is told elsewhere")
     assert far.stack.end_of(watcher)[0] == 0
     code, said = far.elsewhere(eve, "log")
     assert (code, f"no mesh of run '{RUN}' answers" in said) == (3, True), said

@@ -27,14 +27,14 @@ from oven_core.protocol.permissions import kg_inbox
 from oven_core.protocol.rules import Rules
 from oven_core.protocol.token_scores import LIMIT, vocabulary_sha
 from oven_core.security.credentials import Credentials
+from oven_kg.arrays.builder import Builder
+from oven_kg.arrays.folder import open_folder, write
 from oven_kg.checked_graph import load
-from oven_kg.large.builder import Builder
-from oven_kg.large.folder import open_folder, write
 from oven_kg.service.endpoints import Answers, open_large
 from oven_kg.service.process import serving
 from oven_kg.service.token_prior_process import GraphPaths
 from oven_learner.link.find_controller import Connection
-from oven_learner.link.token_prior import WHOLE, ServedPrior, ask_token_prior
+from oven_recipes.pretrain.token_prior import WHOLE, ServedPrior, ask_token_prior
 from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.

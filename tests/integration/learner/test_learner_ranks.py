@@ -243,16 +243,6 @@ def test_channels_share_pairs_and_hints_between_two_ranks(forks: ForkServer, tmp
     assert sorted(place for part in (*one["pairs"], *other["pairs"]) for place in part) == list(range(8))
 
 
-def test_a_trial_on_two_ranks_keeps_either_branch_bit_for_bit(forks: ForkServer, tmp_path: Path) -> None:
-    """Each with its own share of the data and its own dropout, over the end of an epoch."""
-    one, other = without_a_bus(forks, "tried", tmp_path, 2)
-    for rank in (one, other):
-        assert rank["same"] == [True, True]
-        assert rank["control"] == rank["alone"] != rank["changed"] == rank["directly"]
-    assert one["readings"] == other["readings"]
-    assert one["readings"][0] != one["readings"][1]
-
-
 @pytest.fixture(scope="module")
 def cases(forks: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """How the cases of ranks_cases ended, by rank."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -25,8 +25,7 @@ from oven_core.protocol.graph_requests import (
     JudgeRequest,
     Remedy,
 )
-from oven_core.protocol.messages import AgentStatus, BallotOpened, RunStarted, Value, Vote
-from oven_core.protocol.rules import Rules
+from oven_core.protocol.messages import AgentStatus, BallotOpened, RunStarted, Vote
 
 SKIPPING, CUTTING, RETURNING = "rollback_and_skip", "rollback_and_cut", "rollback"
 CHANGES = {
@@ -135,61 +134,6 @@ def test_one_of_the_plans_is_said_as_the_agent_made_it(order: list[str], data: s
     ranked = [remedy for remedy in order if remedy in scores]
     best = max(ranked, key=lambda remedy: float(f"{scores[remedy]:.9g}")) if ranked else order[0]
     assert {vote.actuator: vote.value for vote in said} == CHANGES[best]
-
-
-def trying(**rules: object) -> RunStarted:
-    return runs.pretraining().model_copy(
-        update={"trials": "eval/loss", "rules": Rules.model_validate({"trials": "risky", **rules})}
-    )
-
-
-def nexts(said: Sequence[AgentStatus | Vote | Alert]) -> list[list[tuple[str, dict[str, Value], float]]]:
-    votes = [word for word in said if isinstance(word, Vote)]
-    return [[(plan.remedy, plan.changes, plan.confidence) for plan in vote.otherwise] for vote in votes]
-
-
-def test_where_changes_are_tried_the_first_vote_carries_the_next_plans_in_the_graphs_order() -> None:
-    run, graph = trying(), Graph(diagnosis(rollback_and_cut=0.9, rollback=0.6, rollback_and_skip=0.4))
-    said = consider([alternatives()], run, knobs(run), (), graph)
-    back, skip = (RETURNING, CHANGES[RETURNING], 0.9), (SKIPPING, CHANGES[SKIPPING], 0.9)
-    assert nexts(said) == [[back, skip], []]
-    unknown = consider([alternatives()], run, knobs(run), (), Graph(diagnosis(rollback=0.6)))
-    assert [remedy for remedy, *_ in nexts(unknown)[0]] == [SKIPPING, CUTTING], "what it does not know comes last"
-    unmet = Remedy(id=SKIPPING, score=2.0, unmet=("actuator:data.skip",))
-    lacking = Diagnosis(graph="ab" * 32, remedies=(unmet, Remedy(id=CUTTING, score=0.1)))
-    without = consider([alternatives()], run, knobs(run), (), Graph(lacking))
-    assert [remedy for remedy, *_ in nexts(without)[0]] == [RETURNING]
-
-
-def test_without_the_graph_the_agents_own_order_is_tried() -> None:
-    run = trying()
-    said = consider([alternatives()], run, knobs(run), (), lambda endpoint, request: None)
-    assert [remedy for remedy, *_ in nexts(said)[0]] == [CUTTING, RETURNING]
-    away = Prior(Away())
-    assert nexts(asyncio.run(away.considered([alternatives()], run, knobs(run), ()))) == nexts(said)
-    assert nexts(asyncio.run(away.considered([alternatives()], run, knobs(run), ()))) == nexts(said), "left alone now"
-
-
-def test_where_nothing_is_tried_nothing_more_is_said() -> None:
-    for run in (runs.pretraining(), trying(trials="off")):
-        graph = Graph(diagnosis(rollback_and_cut=0.9, rollback=0.6))
-        said = consider([alternatives()], run, knobs(run), (), graph)
-        assert nexts(said) == [[], []] and all(b"otherwise" not in word.wire() for word in said)
-        asked = graph.asked[0][1]
-        assert isinstance(asked, DiagnoseRequest)
-
-
-def test_next_plans_that_no_vote_can_carry_are_left_out() -> None:
-    run, long = trying(), "x" * 200
-    far = Vote(actuator=long, stance="propose", value=1.0, tick=101, confidence=0.9)
-    made = offer([*alternatives().plans[:1], Plan("far", (far,)), Plan(long, alternatives().plans[2].votes)], SPIKE)
-    assert made is not None
-    assert nexts(consider([made], run, knobs(run), (), Graph(None))) == [[], []]
-    heavy = far.model_copy(update={"actuator": "teacher.active", "value": "x" * 16_000})
-    made = offer([*alternatives().plans[:1], Plan("heavy", (heavy,))], SPIKE)
-    assert made is not None
-    said = consider([made], run, knobs(run), (), Graph(None))
-    assert nexts(said) == [[], []] and all(len(word.wire()) < 2_000 for word in said), "the bus takes no such vote"
 
 
 class Sees(Agent):

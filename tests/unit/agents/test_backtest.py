@@ -12,10 +12,8 @@ from tests.support.mesh_log import LR, RUN, Log
 from tests.support.replayed import a_run, left_behind
 
 from oven_agents import Agent, Vote, Window
-from oven_agents.backtest.backtest import Backtest, Findings
-from oven_agents.backtest.backtest_command import main
-from oven_agents.review.open_loop_replay import OpenLoopReplay
-from oven_agents.review.review_command import look
+from oven_agents.review.backtest import Backtest, main
+from oven_agents.review.review_command import review
 from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.learning_rate import LearningRate
@@ -55,11 +53,11 @@ class Unsure(Cutter):
     sure = 0.5
 
 
-def backtest(agent: Agent, name: str, events: list[Event]) -> Findings:
+def backtest(agent: Agent, name: str, events: list[Event]) -> Backtest:
     test = Backtest(agent, name, RUN)
     for entry in events:
-        test.take(entry)
-    return test.findings()
+        test.add(entry)
+    return test
 
 
 class Lockstep:
@@ -115,14 +113,17 @@ def test_an_agent_that_took_part_in_lockstep_votes_again_as_it_did(agent: type[A
     assert replay(recorded.events, RUN).same
     votes = [entry.body for entry in recorded.events if isinstance(entry.body, Vote)]
     assert len(votes) >= least
-    found = backtest(agent(), "learning_rate", recorded.events)
-    assert [said.vote for said in found.said] == votes
-    assert found.took_part and found.same_votes is True
-    assert found.divergences == [] and found.ignored_receipts == 0
-    told = [(said.decision.tick, said.decision.verdict, said.decision.value) for said in found.said if said.decision]
-    assert told == [(decision.tick, decision.verdict, decision.value) for decision in recorded.decisions]
+    test = backtest(agent(), "learning_rate", recorded.events)
+    report = test.report()
+    assert [cast.vote for cast in test.replay.votes] == votes
+    assert report.took_part and report.same_votes is True
+    assert report.divergences == 0 and report.ignored_receipts == 0
+    made = [cast.decision for cast in test.replay.votes if cast.decision]
+    assert [(decision.tick, decision.verdict, decision.value) for decision in made] == [
+        (decision.tick, decision.verdict, decision.value) for decision in recorded.decisions
+    ]
     receipts = sum(isinstance(entry.body, Receipt) for entry in recorded.events)
-    assert sum(said.carried_out for said in found.said) == receipts
+    assert sum(vote.carried_out_in_recording for vote in report.votes) == receipts
 
 
 class Clipper(Agent):
@@ -136,47 +137,45 @@ class Clipper(Agent):
         return window.propose("grad.clip", knob.spec.high, confidence=0.95, why="as far as it goes")
 
 
-def test_a_recording_with_announcements_is_heard_as_it_was(tmp_path: Path) -> None:
+def test_a_recording_with_announcements_is_heard_as_it_was() -> None:
     """The agent cannot fire before tick 4, and may go further from tick 20 on; every tick closes."""
     clip = ActuatorSpec(name="grad.clip", kind="scalar", low=0.5, high=2, value=1.0)
     recorded = Lockstep(Clipper(), "clipper", 40, {4: clip, 20: clip.model_copy(update={"high": 8})}).log
     assert recorded.closed_ticks == list(range(1, 41)) and replay(recorded.events, RUN).same
     receipts = [entry.body for entry in recorded.events if isinstance(entry.body, Receipt)]
     assert max(float(str(one.after)) for one in receipts if one.tick < 20) <= 2 < float(str(receipts[-1].after))
-    found = backtest(Clipper(), "clipper", recorded.events)
-    assert found.same_votes is True and found.divergences == [] and found.said[0].tick == 4
-    made = {"c": Clipper()}
-    report = look(RUN, lambda: recorded.events, made, {"c": "c"}, tmp_path / "t", lambda run: run, 1, lambda _: None)
+    test = backtest(Clipper(), "clipper", recorded.events)
+    assert test.same_votes is True and test.replay.divergences == [] and test.replay.votes[0].tick == 4
+    report = review(RUN, lambda: recorded.events, {"c": Clipper()})
     assert [spec.high for spec in report.start.actuators if spec.name == "grad.clip"] == [8]
-    panel = OpenLoopReplay(RUN, made)
-    for event in recorded.events:
-        panel.take(event)
-    assert [when for when, what in panel.changes if what == "grad.clip was announced anew"] == [4, 20]
-    assert [said.tick for said in panel.said][:1] == [4]
+    announced = [tick for tick, change in test.replay.changes if change == "grad.clip was announced anew"]
+    assert announced == [4, 20]
 
 
 def test_the_first_divergence_and_what_follows_from_it() -> None:
     recorded = Lockstep(Cutter(), "learning_rate", 12).log
-    found = backtest(Unsure(), "learning_rate", recorded.events)
-    assert found.took_part and found.same_votes is False
-    first = found.divergences[0]
+    test = backtest(Unsure(), "learning_rate", recorded.events)
+    report = test.report()
+    assert report.took_part and report.same_votes is False
+    first = test.replay.divergences[0]
     assert (first.tick, first.actuator) == (5, LR)
     assert first.logged is not None and first.logged.verdict == "adopted"
     assert first.computed is not None and "no quorum" in first.computed.reason
-    assert found.ignored_receipts == 2, "nothing was carried out for this mesh"
-    assert [said.vote.value for said in found.said] == [0.5, 0.5], "so the rate stays where it was"
-    assert not any(said.carried_out for said in found.said)
+    assert report.ignored_receipts == 2, "nothing was carried out for this mesh"
+    assert [vote.value for vote in report.votes] == [0.5, 0.5], "so the rate stays where it was"
+    assert not any(vote.carried_out_in_recording for vote in report.votes)
 
 
 def test_an_agent_that_was_not_there() -> None:
-    found = backtest(Cutter(), "cutter", a_run(metrics=(MetricSpec(name="loss"),), cooldown_ticks=1).events)
-    assert not found.took_part and found.same_votes is None
-    assert [(said.tick, said.vote.value) for said in found.said] == [(5, 0.25)]
-    decision = found.said[0].decision
+    test = backtest(Cutter(), "cutter", a_run(metrics=(MetricSpec(name="loss"),), cooldown_ticks=1).events)
+    report = test.report()
+    assert not report.took_part and report.same_votes is None
+    assert [(vote.tick, vote.value) for vote in report.votes] == [(5, 0.25)]
+    decision = test.replay.votes[0].decision
     assert decision is not None and (decision.verdict, decision.tick) == ("adopted", 8)
-    assert [(parted.tick, parted.logged) for parted in found.divergences] == [(8, None)]
-    assert found.ignored_receipts == 0
-    assert found.said[0].happened == 0.0, "the loss is flat in the recording"
+    assert [(divergence.tick, divergence.logged) for divergence in test.replay.divergences] == [(8, None)]
+    assert report.ignored_receipts == 0
+    assert report.votes[0].change_in_recording == 0.0, "the loss is flat in the recording"
 
 
 def test_a_change_that_nobody_carries_out_lapses() -> None:
@@ -184,27 +183,25 @@ def test_a_change_that_nobody_carries_out_lapses() -> None:
     log.start(metrics=(MetricSpec(name="loss"),), expire_ticks=3, cooldown_ticks=0)
     log.tick(20)
     log.end()
-    found = backtest(Cutter(), "cutter", log.events)
-    assert [said.tick for said in found.said] == [5, 10, 15, 20]
-    assert {said.decision.verdict for said in found.said if said.decision} == {"adopted"}
-    assert [said.vote.value for said in found.said] == [0.5] * 4, (
-        "open loop: the knob stands where the recording has it"
-    )
+    votes = backtest(Cutter(), "cutter", log.events).report().votes
+    assert [vote.tick for vote in votes] == [5, 10, 15, 20]
+    assert {vote.verdict for vote in votes if vote.verdict} == {"adopted"}
+    assert [vote.value for vote in votes] == [0.5] * 4, "open loop: the knob stands where the recording has it"
 
 
 def test_why_it_cannot_fire() -> None:
     log = Log(stride=1)
     log.start(metrics=())  # announces no loss
     log.tick(6)
-    found = backtest(Cutter(), "cutter", log.events)
-    assert found.said == [] and found.cannot_fire == "the run publishes no loss"
+    report = backtest(Cutter(), "cutter", log.events).report()
+    assert report.votes == () and report.cannot_fire == "the run publishes no loss"
 
 
 def test_a_shadow_counts_here() -> None:
     log = Lockstep(Cutter(), "learning_rate", 6, shadow=("learning_rate",)).log
-    found = backtest(Cutter(), "learning_rate", log.events)
-    assert found.shadow
-    assert [said.decision.verdict for said in found.said if said.decision] == ["adopted"]
+    report = backtest(Cutter(), "learning_rate", log.events).report()
+    assert report.shadow
+    assert [vote.verdict for vote in report.votes if vote.verdict] == ["adopted"]
 
 
 def test_others_votes_on_its_ballot_stay_on_it() -> None:
@@ -217,10 +214,10 @@ def test_others_votes_on_its_ballot_stay_on_it() -> None:
     ballot = recorded.ballots[-1]
     recorded.vote("bob", "against", confidence=0.8, ballot=ballot.id, rationale="no")
     recorded.tick(3)
-    found = backtest(Cutter(), "cutter", recorded.events)
-    decision = found.said[0].decision
+    replay = backtest(Cutter(), "cutter", recorded.events).replay
+    decision = replay.votes[0].decision
     assert decision is not None and "vetoed by bob" in decision.reason
-    assert found.divergences == []
+    assert replay.divergences == []
 
 
 def test_as_a_table_and_as_an_object(

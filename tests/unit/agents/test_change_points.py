@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oven_llm.supervisor.diagnosis.change_points import LEARN, Change, Reference, cusum, page_hinkley
+from oven_llm.diagnosis.change_points import LEARN, Change, Reference, cusum, page_hinkley
 
 
 def noise(seed: int, count: int, level: float = 0.0, deviation: float = 1.0) -> list[float]:

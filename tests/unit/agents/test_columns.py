@@ -178,16 +178,3 @@ def test_every_shipped_agent_says_the_same(reward: bool) -> None:
                 spoke.add(point.name)
         assert plain.problems == quick.problems == []
     assert len(spoke) >= 4, spoke
-
-
-def test_without_heartbeats_a_session_says_all_else() -> None:
-    for heartbeats in (True, False):
-        session, said = (
-            Session(entry_points(group="oven.agents")["divergence"].load()(), "s", heartbeats=heartbeats),
-            [],
-        )
-        for message in eventful(False):
-            session.absorb(message)
-            said += session.react()
-        beats = [one for one in said if isinstance(one, AgentStatus) and one.state == "done"]
-        assert bool(beats) == heartbeats and any(not isinstance(one, AgentStatus) for one in said)

@@ -12,8 +12,8 @@ from oven_agents.runtime.kg_client import Ask
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.curriculum import Curriculum
 from oven_core.protocol.messages import MetricSpec, Vote
+from oven_kg.arrays.builder import Builder
 from oven_kg.checked_graph import load
-from oven_kg.large.builder import Builder
 from oven_kg.service.endpoints import Answers
 from oven_kg.service.large_answers import LargeAnswers
 

@@ -9,9 +9,9 @@ import pytest
 
 from oven_core.protocol.messages import MetricSpec
 from oven_kg.checked_graph import load
-from oven_llm.supervisor.diagnosis.detectors import Alarm, alarms
-from oven_llm.supervisor.diagnosis.gauges import GAUGES, gauges_of
-from oven_llm.supervisor.diagnosis.graph_view import SYMPTOMS
+from oven_llm.diagnosis.detectors import Alarm, alarms
+from oven_llm.diagnosis.gauges import GAUGES, gauges_of
+from oven_llm.diagnosis.graph_view import SYMPTOMS
 
 TICKS = 200
 ONSET = 120

@@ -13,9 +13,9 @@ from oven_core.protocol.events import UNKNOWN, Event
 from oven_core.protocol.messages import ActuatorSpec, LogMessage, Observation, Receipt, RunEnded, Vote
 from oven_core.protocol.subjects import agent_subject, learner_subject
 from oven_kg.service.endpoints import answers
-from oven_llm.supervisor.diagnosis.answer import AnswerRefusedError, RevertIf, evidence, verified
-from oven_llm.supervisor.diagnosis.graph_view import GraphView, by_detectors, view
-from oven_llm.supervisor.diagnosis.log_context import LogContext, context_of, shown_settings
+from oven_llm.diagnosis.answer import AnswerRefusedError, RevertIf, evidence, verified
+from oven_llm.diagnosis.graph_view import GraphView, by_detectors, view
+from oven_llm.diagnosis.log_context import LogContext, context_of, shown_settings
 
 CAUSES = ("lr_too_high",)
 PROOF = {"metric": "learning_rate", "from": ONSET, "to": ONSET + 9, "value": 0.03}

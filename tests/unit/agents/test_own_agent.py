@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.mesh_log import LR, SPECS
 
-from oven_agents.backtest.backtest import Backtest
+from oven_agents.review.backtest import Backtest
 from oven_agents.runtime.in_process import participants
 from oven_agents.runtime.loader import load
 from oven_bench.gym import arm_registry
@@ -98,10 +98,9 @@ def test_it_votes_in_a_run_in_memory_and_is_backtested_over_its_log() -> None:
 
     test = Backtest(load("loss_watch")[1], "loss_watch", RUN)
     for event in loop.events:
-        test.take(event)
-    found = test.findings()
-    assert found.same_votes
-    assert [said.vote.value for said in found.said] == [0.5]
+        test.add(event)
+    assert test.same_votes
+    assert [cast.vote.value for cast in test.replay.votes] == [0.5]
     assert len([event for event in loop.events if isinstance(event.body, Vote)]) == 1
 
 

@@ -18,18 +18,15 @@ from tests.unit.agents.test_backtest import Cutter, Lockstep, Unsure, backtest
 
 from oven_agents import Agent as Base
 from oven_agents import Notice, Vote, Window
-from oven_agents.review import html_page, review_command, text_report, votes_by_tick
+from oven_agents.review import html_page, text_report
 from oven_agents.review.chart import COLUMNS, chart
 from oven_agents.review.flagged_proposals import Flag, Series, flags, judge
-from oven_agents.review.open_loop_replay import OpenLoopReplay, Said
+from oven_agents.review.open_loop_replay import CastVote, OpenLoopReplay
 from oven_agents.review.report import Report
-from oven_agents.review.review_command import look
-from oven_agents.runtime.loader import load, repeatable_agents
-from oven_agents.shipped.learning_rate import LearningRate
+from oven_agents.review.review_command import review
 from oven_controller.cli.review import _changed
 from oven_controller.importing.command import read
-from oven_controller.importing.declared_knobs import asked
-from oven_core.protocol.messages import BallotOpened, MetricSpec, RunStarted
+from oven_core.protocol.messages import MetricSpec, RunStarted
 from oven_core.protocol.rules import Rules
 from oven_runs.home.run_folder import Home
 
@@ -55,85 +52,16 @@ def table(path: Path, rows: int, *, reward: bool = False, spikes: Iterable[tuple
     return path
 
 
-def reviewed(path: Path, *, processes: int = 1, inline: bool = False, agents: dict[str, Base] | None = None) -> Report:
-    targets = {name: name for name in agents or repeatable_agents()}
-    loaded = agents or {name: load(name)[1] for name in targets}
-    if inline:  # one that answers ballots has to be asked while they are open, and all the others with it
-        loaded, targets = loaded | {"zz": Ballots()}, targets | {"zz": "zz"}
-    change = _changed({}, asked(["grad.clip=3", "grpo.beta=0.04"]), True, list(targets))
+def reviewed(path: Path, agents: dict[str, Base]) -> Report:
     with read(path, {}).rows as rows:
-        return look(
-            RUN,
-            lambda: rows.events(RUN),
-            loaded,
-            targets,
-            path.with_suffix(".ticks"),
-            change,
-            processes,
-            lambda _: None,
-        )
-
-
-class Ballots(Base):
-    """Looks at every ballot, and says nothing."""
-
-    moves: ClassVar[tuple[str, ...]] = (LR,)
-
-    def vote(self, window: Window) -> None:
-        return None
-
-    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        return None
-
-
-def told(report: Report, without: str = "zz") -> list[object]:
-    return [
-        [flag.agent, flag.tick, flag.last.tick, len(flag.words), flag.verdict, flag.likely, flag.afterwards]
-        + [said.vote for said in flag.words[0]]
-        for flag in report.flags
-        if flag.agent != without
-    ]
-
-
-@pytest.mark.parametrize("reward", [False, True])
-def test_agents_say_the_same_however_they_are_asked(
-    reward: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before, part by part and in two processes; or at each tick, while ballots are open."""
-    rows, spikes = 700 if reward else 1300, ((300, 200), (700, 6), (1020, 40))
-    source = table(tmp_path / "a.csv", rows, reward=reward, spikes=spikes)
-    before = reviewed(source)
-    assert len(before.flags) >= (1 if reward else 3)
-    assert told(reviewed(source, inline=True)) == told(before)
-    monkeypatch.setattr(votes_by_tick, "LEAST", 512)
-    monkeypatch.setattr(review_command, "BLOCKS", 1)
-    assert told(reviewed(source, processes=2)) == told(before)
-
-
-def test_what_one_agent_would_have_said_is_what_a_backtest_says() -> None:
-    recorded = Lockstep(LearningRate(), "learning_rate", 40).log
-    alone = backtest(LearningRate(), "learning_rate", recorded.events)
-    panel = OpenLoopReplay(RUN, {"learning_rate": LearningRate()})
-    for event in recorded.events:
-        panel.take(event)
-    assert [(said.tick, said.vote) for said in panel.said] == [(said.tick, said.vote) for said in alone.said]
-    assert [said.decision and said.decision.verdict for said in panel.said] == [
-        said.decision and said.decision.verdict for said in alone.said
-    ]
-    assert panel.changes, "the recording carried them out"
+        return review(RUN, lambda: rows.events(RUN), agents, _changed({}, [], True, list(agents)))
 
 
 def test_votes_stand_in_place_of_those_under_the_same_name() -> None:
     recorded = Lockstep(Cutter(), "learning_rate", 12).log
-    alone, panel = (
-        backtest(Unsure(), "learning_rate", recorded.events),
-        OpenLoopReplay(RUN, {"learning_rate": Unsure()}),
-    )
-    for event in recorded.events:
-        panel.take(event)
-    for found in (alone.said, panel.said):
-        assert [said.decision.verdict for said in found if said.decision] == ["rejected", "rejected"]
-    assert [decision.verdict for decision in panel.decisions] == ["rejected", "rejected"], "and nothing else was"
+    replay = backtest(Unsure(), "learning_rate", recorded.events).replay
+    assert [cast.decision.verdict for cast in replay.proposals if cast.decision] == ["rejected", "rejected"]
+    assert [decision.verdict for decision in replay.decisions] == ["rejected", "rejected"], "and nothing else was"
 
 
 class Second(Cutter):
@@ -149,9 +77,9 @@ def test_two_agents_that_agree_are_a_quorum() -> None:
     for agents, verdict in (({"a": Second()}, "rejected"), ({"a": Second(), "b": Second()}, "adopted")):
         panel = OpenLoopReplay(RUN, agents)
         for event in log.events:
-            panel.take(event)
-        assert {said.decision.verdict for said in panel.said if said.decision} == {verdict}
-        assert len(panel.said) == len(agents)
+            panel.add(event)
+        assert {said.decision.verdict for said in panel.proposals if said.decision} == {verdict}
+        assert len(panel.proposals) == len(agents)
 
 
 class Raises(Base):
@@ -165,28 +93,11 @@ class Raises(Base):
         )
 
 
-class Looks(Base):
-    """Proposes where nothing is open, and so cannot be asked before. Its reason says what it looked at."""
-
-    moves: ClassVar[tuple[str, ...]] = (LR,)
-
-    def vote(self, window: Window) -> Vote | None:
-        open_ = len(window.open_ballots)
-        return (
-            None
-            if open_ or window.tick % 100
-            else window.propose(LR, 0.5, confidence=0.9, why=type(window.open_ballots).__name__)
-        )
-
-
-def test_agents_that_raise_or_look_at_ballots(tmp_path: Path) -> None:
+def test_an_agent_that_raises_is_asked_no_more_and_reported(tmp_path: Path) -> None:
     source = table(tmp_path / "a.csv", 600)
-    found = reviewed(source, agents={"bad": Raises()})
+    found = reviewed(source, {"bad": Raises()})
     assert [flag.tick for flag in found.flags] == [50]
-    assert found.cannot_fire["bad"] == "its code raised at 20 ticks in a row, last RuntimeError: no such thing"
-    looked = reviewed(source, agents={"looks": Looks()})
-    assert [word[0].tick for flag in looked.flags for word in flag.words] == [100, 200, 300, 400, 500, 600]
-    assert {flag.first.vote.rationale for flag in looked.flags} == {"dict"}, "the session's own ballots"
+    assert found.cannot_fire["bad"] == "raised on 20 windows in a row, last RuntimeError: no such thing"
 
 
 class Tells(Base):
@@ -197,30 +108,24 @@ class Tells(Base):
         return Notice(f"tick {window.tick}", heard) if window.tick in (3, 5, 8) else None
 
 
-class TellsInline(Tells):
-    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        return None
-
-
-@pytest.mark.parametrize("agent", [Tells(), TellsInline()])
-def test_another_training_begins_with_an_empty_window_and_notices_are_reported(agent: Base, tmp_path: Path) -> None:
+def test_another_training_begins_with_an_empty_window_and_notices_are_reported() -> None:
     log = Log(stride=1)
     log.start(metrics=(MetricSpec(name="loss"),), training="1")
     log.tick(4, loss=1.0)
     log.restart(metrics=(MetricSpec(name="loss"),), training="2", tick=4)
     log.tick(4, loss=2.0)
     events = log.events
-    found = look(RUN, lambda: events, {"t": agent}, {"t": "t"}, tmp_path / "t", lambda start: start, 1, lambda _: None)
+    found = review(RUN, lambda: events, {"t": Tells()})
     losses = [(3, "3 observations, 3 losses"), (5, "1 observations, 1 losses"), (8, "4 observations, 4 losses")]
     assert [(step, text) for step, _, text in found.notices] == losses
     assert "notice at step 5, t: 1 observations, 1 losses" in text_report.lines(found)
     assert "1 observations, 1 losses" in html_page.page(found)
 
 
-def said(tick: int, value: float = 0.5, actuator: str = LR, agent: str = "a", **more: Any) -> Said:
+def said(tick: int, value: float = 0.5, actuator: str = LR, agent: str = "a", **more: Any) -> CastVote:
     body: dict[str, Any] = {"target": "loss", "horizon": 10, "confidence": 0.7, "rationale": "so", "stance": "propose"}
     vote = Vote.model_validate(body | {"actuator": actuator, "value": value, "tick": tick} | more)
-    return Said(agent, vote, tick, tick, None if actuator == "run.rollback" else 1.0)
+    return CastVote(agent, vote, tick, tick, None if actuator == "run.rollback" else 1.0)
 
 
 def test_what_is_said_again_is_one_flag() -> None:
@@ -260,7 +165,7 @@ STEADY = [2 + 0.01 * (-1) ** tick for tick in range(200)]
     ],
 )
 def test_what_looks_like_a_false_alarm(
-    values: list[float], flag: list[Said], changes: list[tuple[int, str]], likely: str, words: str
+    values: list[float], flag: list[CastVote], changes: list[tuple[int, str]], likely: str, words: str
 ) -> None:
     series = Series(list(range(len(values))), values)
     one = Flag("a", [flag])
@@ -270,7 +175,7 @@ def test_what_looks_like_a_false_alarm(
 
 def test_the_commands_report(tmp_path: Path, capsys: Any) -> None:
     table(tmp_path / "old run.csv", 1300, spikes=((300, 200), (900, 6)))
-    assert invoke("review", "old run.csv", "--html", "r.html", "--jobs", "1") == 0
+    assert invoke("review", "old run.csv", "--html", "r.html") == 0
     out = capsys.readouterr().out
     assert out.startswith("old-run-csv: 2 flags in 1,300 ticks (steps 1 to 1,300), 2 would")
     assert all(len(line) <= 80 for line in out.splitlines())

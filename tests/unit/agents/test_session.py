@@ -8,7 +8,7 @@ from tests.support.gauges import observe, receipt, started
 from oven_agents import Agent, Window
 from oven_agents.sdk.alternative_plans import spoken
 from oven_agents.sdk.session import PATIENCE, Session
-from oven_core.protocol.messages import AgentStatus, BallotOpened, Decision, Receipt, RunEnded, Vote
+from oven_core.protocol.messages import AgentStatus, BallotOpened, Decision, RunEnded, Vote
 
 
 @pytest.mark.parametrize("error", [KeyError("typo"), SystemExit(0)], ids=["raises", "exits"])
@@ -288,26 +288,3 @@ def test_a_change_cools_down_for_everybody_and_who_is_held_back_says_so_once() -
     assert proposed == [6, 7]
     assert len(told) == 1 and told[0].startswith("held back: 0.5 for optimizer.lr_scale, because it is tick 2; ")
     assert told[0].endswith("decision 1 on optimizer.lr_scale has no receipt yet")
-
-
-def test_a_change_on_trial_is_in_flight_until_its_receipt() -> None:
-    """As one that is adopted: nothing is proposed on it, and the cool-down has begun."""
-    assert after(verdict(1, 1, "tried", "somebody"), until=8) == after(verdict(1, 1, "adopted", "somebody"), until=8)
-    session = Session(Bold(), "me")
-    session.absorb(started())
-    session.absorb(observe(1, reward=0.1))
-    session.absorb(verdict(1, 1, "tried", "somebody"))
-    assert session.in_flight == ["optimizer.lr_scale"]
-    session.absorb(
-        Receipt(
-            incarnation=1,
-            n=2,
-            decision_id=verdict(1, 1, "tried", "somebody").id,
-            actuator="optimizer.lr_scale",
-            status="skipped",
-            tick=1,
-            step=1,
-            reason="the trial kept the control",
-        )
-    )
-    assert session.in_flight == [] and session.knobs["optimizer.lr_scale"].value == 1.0

@@ -16,13 +16,13 @@ from oven_agents.sdk.session import Session
 from oven_controller.stack.plan import pools
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import AgentStatus, Receipt, Vote
+from oven_llm.diagnosis.answer import Diagnosis, Evidence, RevertIf
+from oven_llm.diagnosis.diagnosing import Found
+from oven_llm.diagnosis.graph_view import GraphView
+from oven_llm.diagnosis.supervisor_agent import Supervisor
+from oven_llm.diagnosis.transcripts import Asked, Question, Transcripts
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.usage import Usage
-from oven_llm.supervisor.diagnosis.answer import Diagnosis, Evidence, RevertIf
-from oven_llm.supervisor.diagnosis.diagnosing import Found
-from oven_llm.supervisor.diagnosis.graph_view import GraphView
-from oven_llm.supervisor.diagnosis.supervisor import Supervisor
-from oven_llm.supervisor.diagnosis.transcripts import Asked, Question, Transcripts
 from oven_llm.supervisor.orchestrator import RunResult
 from oven_runs.settings.agents import agent_spec, agent_specs, with_agent_rules
 from oven_runs.settings.model import Settings
@@ -46,7 +46,7 @@ class Alone:
             return None
 
         self.beside = self.agent.begin(Surroundings("supervisor", folder, config, no_graph))
-        self.session = Session(self.agent, "supervisor", heartbeats=False)
+        self.session = Session(self.agent, "supervisor")
         self.session.absorb(started())
         self.tick = self.receipts = 0
 

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from tests.support.scripted_handler import USED
 
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.supervisor.call_threads import CallThreads
 from oven_llm.supervisor.caps import CapReachedError, Caps, Meter
-from oven_llm.supervisor.log import RunLogger
-from oven_llm.supervisor.model_calls import CUT_SHORT, ModelCalls
+from oven_llm.supervisor.log import RecordedCalls, RunLogger
+from oven_llm.supervisor.model_calls import CUT_SHORT, CallThreads, ModelCalls
 from oven_llm.supervisor.models import LMResponse, Messages, ModelHandler
-from oven_llm.supervisor.recorded_calls import RecordedCalls
 
 
 class Moody(ModelHandler):

@@ -8,12 +8,11 @@ from collections.abc import Callable, Generator, Iterator
 import pytest
 
 from oven_core.errors import ConfigError
-from oven_llm.sandbox.block import Block
+from oven_llm.sandbox.exchange import Block
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import probe
 from oven_llm.supervisor.loop import Message, Outcome, conversation
-from oven_llm.supervisor.repl import CUT, NO_PROGRAM, Repl, shown
-from oven_llm.supervisor.repl_blocks import programs
+from oven_llm.supervisor.repl import CUT, NO_PROGRAM, Repl, programs, shown
 
 OPENING: tuple[Message, ...] = ({"role": "system", "content": "programs"}, {"role": "user", "content": "How many?"})
 CONTEXT = "alpha\nbeta\n" * 300

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from oven_llm.supervisor.log import RunLogger
 from oven_llm.supervisor.prompts import FORCED, nudge, opening, outline
-from oven_llm.supervisor.repl import Context
-from oven_llm.supervisor.repl_blocks import programs
+from oven_llm.supervisor.repl import Context, programs
 
 
 @pytest.mark.parametrize(

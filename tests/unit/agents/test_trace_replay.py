@@ -20,7 +20,7 @@ from oven_llm.providers.conversation import Answer, ConversationFailure
 from oven_llm.providers.failures import Kind, ModelFailure
 from oven_llm.trace_replay import cost_forecast, replay_report
 from oven_llm.trace_replay.replay import REFUSING, Replay, Teacher, answerable, in_prefix_order
-from oven_llm.trace_replay.replay_commands import COST, REPLAY, forecast_all, read_traces
+from oven_llm.trace_replay.replay_commands import COST, REPLAY, forecast_all, spread_traces
 from oven_llm.trace_replay.replies_file import RepliesFile
 from oven_llm.trace_replay.teachers_file import TeacherSettings, TeachersFile, read_teachers
 from oven_runs.settings.judge_providers import Price
@@ -384,13 +384,13 @@ def test_traces_that_cannot_be_asked_about_are_refused(tmp_path: Path) -> None:
     empty.touch()
     jsonl.write(twice, [TRACES[0], TRACES[0]])
     jsonl.write(none, [TRACES[0].model_copy(update={"steps": ()})])
-    for path, message in ((empty, "empty"), (twice, "two traces called"), (none, "no step")):
+    for path, message in ((empty, "empty"), (twice, "two traces have the id"), (none, "no step")):
         with pytest.raises(ConfigError, match=message):
-            read_traces(path)
+            spread_traces(path)
     assert COST.group == REPLAY.group == "traces"
     many = tmp_path / "many.jsonl"
     jsonl.write(many, made_traces(10, 1, seed=4))
-    assert [trace.id for trace in read_traces(many, first=2)] == ["t0002", "t0007"]
+    assert [trace.id for trace in spread_traces(many, first=2)] == ["t0002", "t0007"]
 
 
 def test_a_scripted_teacher_is_as_right_as_its_name_says_and_errs_with_its_family() -> None:

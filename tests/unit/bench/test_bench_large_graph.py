@@ -9,9 +9,9 @@ import pytest
 from oven_bench.performance.large_graph import command, prior_service, sorted_arrays
 from oven_bench.performance.large_graph.drawn_graph import draw, drawn_nodes
 from oven_core.errors import ProcessError
-from oven_kg.large import paths
-from oven_kg.large.arrays import Arrays
-from oven_kg.large.folder import open_folder, write
+from oven_kg.arrays import paths
+from oven_kg.arrays.folder import open_folder, write
+from oven_kg.arrays.graph_arrays import GraphArrays
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_both_sides_agree_on_the_drawn_graph(folder: Path, monkeypatch: pytest.M
 def test_other_answers_than_networkxs_end_the_bench(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "_alone", lambda function, *args: function(*args))
 
-    def one_edge(arrays: Arrays, node: int, depth: int) -> tuple[object, ...]:
+    def one_edge(arrays: GraphArrays, node: int, depth: int) -> tuple[object, ...]:
         return (arrays.out(node)[0],)
 
     monkeypatch.setattr(paths, "within", one_edge)

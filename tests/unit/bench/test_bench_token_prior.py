@@ -16,8 +16,8 @@ from oven_bench.training.graph_scores import scores_of_folder
 from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_core.protocol.token_scores import LIMIT, decode, vocabulary_sha
-from oven_kg.large.builder import Builder
-from oven_kg.large.folder import write
+from oven_kg.arrays.builder import Builder
+from oven_kg.arrays.folder import write
 from oven_kg.service.endpoints import answers
 from oven_kg.token_prior.python_code_prior import source_prior, triples_of
 

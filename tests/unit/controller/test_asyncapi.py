@@ -72,7 +72,7 @@ MESSAGES = (
     Observation(incarnation=1, n=1, tick=1, step=1, progress=0.1, metrics={"loss": float("nan"), "reward": 0.5}),
     Vote(actuator="data.mixture", stance="propose", value={"easy": 0.5, "hard": 0.5}, tick=1, confidence=0.5),
     Decision(
-        id="000000000007-00", ballot="", actuator="a", verdict="withheld", value=None, reason="", tick=1,
+        id="000000000007-00", ballot="", actuator="a", verdict="advised", value=None, reason="", tick=1,
         tally=(TallyLine(agent="lr", stance="propose", value=0.5),), apply_at_tick=2, expires_at_tick=3,
     ),
 )  # fmt: skip

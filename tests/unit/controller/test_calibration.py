@@ -71,46 +71,13 @@ def test_a_reputation_moves_on_the_success() -> None:
             assert line.merit == pytest.approx(min(max(score, -1.0), 1.0))
 
 
-def test_controls_and_what_was_not_scored_are_no_claims() -> None:
-    log = judged(a_log(control_share=1.0))
-    assert [outcome.withheld for outcome in log.outcomes] == [True] and claims(log.outcomes) == []
+def test_an_outcome_that_was_not_scored_is_not_a_claim() -> None:
     log = a_log()
     log.propose("amy", 0.5, confidence=0.9, target="loss")  # nothing was measured before it
     log.tick(3, loss=1.0)
     log.receipt(log.last)
     log.end()
     assert [outcome.scored for outcome in log.outcomes] == [False] and claims(log.outcomes) == []
-
-
-def test_against_a_control_the_gain_is_the_excess_over_it() -> None:
-    """Where everything improves anyway, a change that does as much as nothing is a failure."""
-    share = next(n / 100 for n in range(5, 100) if _verdicts(n / 100) == ["withheld", "adopted"])
-    log = _drifting(share)
-    first, second = log.outcomes
-    assert first.withheld and second.control is not None and second.gain is not None and second.gain > 0
-    assert [claim.y for claim in claims(log.outcomes)] == [second.beat] * len(second.lines)
-    assert second.beat is not None and second.lines[0].success < 0.5 and second.beat < 1
-
-
-def _verdicts(share: float) -> list[str]:
-    return [decision.verdict for decision in _drifting(share).decisions]
-
-
-def _drifting(share: float) -> Log:
-    """Two proposals, one after the other, while the loss falls whatever is done."""
-    log = a_log(control_share=share)
-    loss = 9.0
-    for value in (0.5, 0.25):
-        for _ in range(6):
-            loss -= 0.01
-            log.tick(loss=loss)
-        log.propose("amy", value, confidence=0.9, target="loss", horizon=20)
-        for _ in range(46):
-            loss -= 0.01
-            log.tick(loss=loss)
-            if log.decisions and log.last.verdict == "adopted" and log.last.id in log.mesh.state.in_flight:
-                log.receipt(log.last)
-    return log
 
 
 def test_the_table() -> None:
@@ -164,10 +131,10 @@ def test_the_command_reads_runs_logs_and_a_gyms_episodes(tmp_path: Path, monkeyp
     gym.write_text("".join(json.dumps(row) + "\n" for row in rows))
     seen = [json.loads(told(source, "--json")) for source in (RUN, str(folder.export), str(gym))]
     assert seen[0] | {"runs": []} == seen[1] | {"runs": []} == seen[2] | {"runs": []}
-    assert (seen[0]["outcomes"], seen[0]["withheld"], seen[0]["unscored"]) == (1, 0, 0)
+    assert (seen[0]["outcomes"], seen[0]["unscored"]) == (1, 0)
     assert seen[0]["agents"]["amy"]["brier"] == pytest.approx(0.01) and seen[0]["overall"]["count"] == 3
     both = told(RUN, str(gym), "--arm", "mesh")
-    assert "2 outcomes; 0 of controls, 0 say nothing" in both and "amy" in both and "0.9 to 1.0" in both
+    assert "2 outcomes; 0 say nothing" in both and "amy" in both and "0.9 to 1.0" in both
     assert "0 outcomes" in told(str(gym), "--arm", "nothing")
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.mesh_log import LR, METRICS, SPECS
 from typer.testing import CliRunner
 
-from oven_agents.backtest.backtest import Backtest
+from oven_agents.review.backtest import Backtest
 from oven_agents.runtime.in_process import AgentParticipant, participants
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_controller.cli.main import app
@@ -168,9 +168,9 @@ def test_a_backtest_over_the_log_says_what_was_said() -> None:
     aligned(learner)
     test = Backtest(LearningRate(), "learning_rate", RUN)
     for event in learner.loop.events:
-        test.take(event)
-    found = test.findings()
-    assert found.took_part and found.same_votes and found.said and not found.divergences
+        test.add(event)
+    report = test.report()
+    assert report.took_part and report.same_votes and report.votes and not report.divergences
 
 
 def test_the_log_can_be_left_as_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,18 +233,16 @@ SCRIPTS = st.dictionaries(st.integers(1, 25), PROPOSALS, max_size=6)
     scripts=st.lists(SCRIPTS, min_size=1, max_size=4),
     losses=st.lists(st.floats(allow_nan=True), min_size=25, max_size=25),
     lockstep=st.booleans(),
-    share=st.sampled_from((0.0, 0.5)),
     data=st.data(),
 )
 def test_the_log_replays_and_no_order_of_participants_matters(
     scripts: list[dict[int, tuple[str, float, float]]],
     losses: list[float],
     lockstep: bool,
-    share: float,
     data: st.DataObject,
 ) -> None:
     def lines(order: Sequence[int]) -> list[str]:
-        learner = Learner([Scripted(f"agent-{n}", scripts[n]) for n in order], control_share=share)
+        learner = Learner([Scripted(f"agent-{n}", scripts[n]) for n in order])
         learner.start(lockstep)
         for loss in losses:
             learner.step(loss=loss)

@@ -21,6 +21,7 @@ from tests.support.monitor_log import decided, recorded
 from tests.support.own_home import invoke, own_home
 from tests.unit.controller.test_plain import steers
 
+from oven_agents.review.backtest_report import BacktestNotice
 from oven_controller.mcp_server import tool_answer, tool_thread
 from oven_controller.mcp_server.decision_cache import DecisionCache
 from oven_controller.mcp_server.reach import Reach
@@ -29,7 +30,6 @@ from oven_core.security.person_file import PersonFile
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home
-from oven_runs.log.backtest_report import BacktestNotice
 from oven_runs.log.decision_row import DecisionRow
 
 EVENTS = recorded()

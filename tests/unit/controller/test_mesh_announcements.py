@@ -114,22 +114,6 @@ def test_what_the_learner_rejected_of_the_old_one_does_not_bar_the_new_one() -> 
     assert log.verdict == "adopted"
 
 
-def test_a_trial_under_way_continues_and_its_answer_counts() -> None:
-    log = Log()
-    log.start(reading="eval/loss", trials="all", max_steps=500)
-    for agent in ("amy", "bob"):
-        log.join(agent)
-    log.tick(2)
-    log.propose("amy", 0.5, confidence=0.9)
-    log.vote("bob", "for", confidence=0.9)
-    assert log.verdict == "tried"
-    announce(log, anew(LR, low=0.6))
-    under_way = log.mesh.trials.open
-    assert under_way is not None
-    log.trial_ended(gain=None)
-    assert log.mesh.trials.open is None and replay(log.events, log.mesh.run).same
-
-
 def test_explain_names_the_announcement_before_and_the_prompts_beside() -> None:
     log = running()
     announce(log, anew(TEACHER, choices=("none", "small", "big", "huge")))

@@ -353,83 +353,8 @@ def test_memory_is_bounded() -> None:
     assert {len(measured.between(name, -1, 600)) for name in names[:128]} == {512}
 
 
-def withholding(share: float = 1.0, **more: Any) -> Log:
-    return running(control_share=share, **more)
-
-
-def test_a_control_is_left_undone_and_measured_all_the_same() -> None:
-    log = withholding()
-    decision = change(log, 0.5)
-    assert decision.verdict == "withheld" and "withheld as a control (a share of 1)" in decision.reason
-    state = log.mesh.state
-    assert not state.in_flight and state.adopted == 0
-    watch(log, 12, 0.9)
-    outcome = only(log)
-    assert outcome.withheld and outcome.scored and outcome.from_tick == 11 and outcome.lines == ()
-    assert outcome.gain == pytest.approx(0.1, abs=0.02) and state.reputations == {}
-
-
-def test_a_control_stands_while_it_is_measured() -> None:
-    log = withholding()
-    control = change(log, 0.5)
-    watch(log, 3, 1.0)
-    assert f"decision {control.id} is a control" in change(log, 0.4).reason
-    assert log.verdict == "rejected"
-    assert change(log, 2.0).verdict == "withheld"  # the other direction may go on
-    assert [outcome.scored for outcome in log.outcomes] == []
-    watch(log, 1, 1.0)
-    assert not only(log).scored and only(log).decision_id == control.id
-
-
-def test_what_is_done_is_held_against_what_was_withheld() -> None:
-    log = withholding()
-    change(log, 0.5)
-    watch(log, 12, 0.9)
-    control = only(log)
-    log.restart(**RULES)
-    watch(log, 10, 0.9)
-    change(log, 0.5)
-    watch(log, 10, 0.8)  # it got better, and no more than it does anyway
-    outcome = log.outcomes[1]
-    assert outcome.scored and outcome.control == control.gain and outcome.gain == pytest.approx(0.1, abs=0.02)
-    assert max(line.success for line in outcome.lines) < 0.5 and min(line.after for line in outcome.lines) < 1
-
-
-def test_actions_are_never_withheld() -> None:
-    log = withholding()
-    assert change(log, None, BACK).verdict == "adopted"
-    assert change(log, None, "run.hold").verdict == "adopted"
-
-
-@pytest.mark.parametrize("order", [(BACK, LR), (LR, BACK)])
-def test_what_goes_with_a_rollback_is_not_withheld_from_it(order: tuple[str, ...]) -> None:
-    """Half a plan is no control: the same would only happen again."""
-    log = withholding()
-    for actuator in order:
-        log.propose("amy", 0.5 if actuator == LR else 5.0, actuator, 0.8, target="loss")
-    for actuator in order:
-        log.vote("bob", "for", actuator=actuator)
-    assert {decision.actuator: decision.verdict for decision in log.decisions} == dict.fromkeys(order, "adopted")
-    log.tick(1)
-    assert change(log, 0.25).verdict == "withheld"
-
-
-def test_what_cannot_be_measured_is_no_control() -> None:
-    log = withholding(metrics=())
-    assert change(log, 0.5).verdict == "adopted"
-
-
-def test_about_the_share_that_was_asked_for_is_withheld() -> None:
-    log = running(control_share=0.25, max_interventions=10**6, outcome_ticks=2, least_reputation=0, shadow_reputation=0)
-    for n in range(400):
-        change(log, (0.5, 1.0)[n % 2], target="loss")
-        log.tick(12)
-    verdicts = [decision.verdict for decision in log.decisions if decision.verdict != "rejected"]
-    assert 0.15 < verdicts.count("withheld") / len(verdicts) < 0.35
-
-
 def test_outcomes_are_replayed_byte_for_byte_and_a_late_replica_knows_the_reputations() -> None:
-    log = running(control_share=0.4)
+    log = running()
     for n in range(6):
         change(log, (0.5, 1.0)[n % 2], target="loss")
         watch(log, 12, 1.0 - n / 20)
@@ -447,5 +372,5 @@ def test_outcomes_are_replayed_byte_for_byte_and_a_late_replica_knows_the_reputa
 
 def test_the_rules_defaults_are_the_documented_ones() -> None:
     rules = Rules()
-    assert (rules.outcome_ticks, rules.outcome_samples, rules.control_share) == (20, 3, 0.0)
+    assert (rules.outcome_ticks, rules.outcome_samples) == (20, 3)
     assert SPECS[0].name == LR

@@ -49,8 +49,8 @@ moves = st.one_of(
 )
 
 
-def written(steps: list[tuple[Any, ...]], share: float) -> Log:
-    rules: dict[str, Any] = {"outcome_ticks": 6, "outcome_samples": 2, "cooldown_ticks": 1, "control_share": share}
+def written(steps: list[tuple[Any, ...]]) -> Log:
+    rules: dict[str, Any] = {"outcome_ticks": 6, "outcome_samples": 2, "cooldown_ticks": 1}
     log = Log.running(*AGENTS, **rules)
     steady(log, 6, 1.0)
     for step in steps:
@@ -90,7 +90,7 @@ def steady(log: Log, count: int, loss: float) -> None:
         log.tick(loss=loss + n / 100, **{"eval/loss": loss - n / 100})
 
 
-logs = st.builds(written, st.lists(moves, min_size=8, max_size=40), st.sampled_from([0.0, 0.5, 1.0]))
+logs = st.builds(written, st.lists(moves, min_size=8, max_size=40))
 
 
 @relaxed
@@ -124,9 +124,9 @@ def test_one_outcome_a_decision_and_no_two_windows_on_one_metric_but_of_a_plan(l
             outcome = entry.body
             decision = decisions[outcome.decision_id]
             assert outcome.target == decision.target != "" and decision.actuator == outcome.actuator != "run.hold"
-            assert decision.verdict == ("withheld" if outcome.withheld else "adopted")
+            assert decision.verdict == "adopted"
             opened, until = closed.get(outcome.target, (-1, -1))
-            assert until <= outcome.from_tick <= outcome.tick or (opened == outcome.from_tick and not outcome.withheld)
+            assert until <= outcome.from_tick <= outcome.tick or opened == outcome.from_tick
             closed[outcome.target] = outcome.from_tick, outcome.tick
 
 
@@ -134,23 +134,15 @@ def test_one_outcome_a_decision_and_no_two_windows_on_one_metric_but_of_a_plan(l
 @given(logs)
 def test_a_failure_never_becomes_a_number(log: Log) -> None:
     for outcome in log.outcomes:
-        figures = (outcome.before, outcome.after, outcome.gain, outcome.noise, outcome.control, outcome.forecast)
+        figures = (outcome.before, outcome.after, outcome.gain, outcome.noise, outcome.forecast)
         assert all(figure is None or math.isfinite(figure) for figure in figures)
         assert outcome.scored or (outcome.gain is None and outcome.lines == ())
-        assert bool(outcome.lines) == (outcome.scored and not outcome.withheld)
+        assert bool(outcome.lines) == outcome.scored
         if outcome.scored:
             back = any(d.actuator == "run.rollback" and d.value is not None for d in log.decisions)
             assert outcome.gain is None or (outcome.samples[0] >= (1 if back else 2) and outcome.samples[1] >= 2)
-            assert (outcome.beat is None) == outcome.withheld and 0 <= (outcome.beat or 0) <= 1
+            assert outcome.beat is not None and 0 <= outcome.beat <= 1
         for line in outcome.lines:
             assert 0 <= line.success <= 1 and -1 <= line.merit <= 1 and 0 <= line.after <= 2
             assert outcome.gain is not None or line.success == outcome.beat in (0, 1)
     assert all(0 <= value <= 2 for value in log.mesh.state.reputations.values())
-
-
-@relaxed
-@given(logs)
-def test_nothing_is_withheld_without_a_judge_and_no_action_ever(log: Log) -> None:
-    for decision in log.decisions:
-        if decision.verdict == "withheld":
-            assert decision.target and not decision.actuator.startswith("run.") and not decision.snapshot_first

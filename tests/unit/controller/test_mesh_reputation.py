@@ -9,28 +9,23 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oven_core.mesh.effect import effect, median, sigma
-from oven_core.mesh.reputation import Baseline, Stance, failed, merit, moved, outcomes_until_silent, success
-from oven_core.mesh.withheld_controls import drawn
+from oven_core.mesh.reputation import Stance, failed, merit, moved, outcomes_until_silent, success
 from oven_core.protocol.rules import Rules
 
 unit = st.floats(0, 1)
 real = st.floats(-1e100, 1e100)
 size = st.floats(0, 1e100)
 stances = st.sampled_from(["propose", "for", "against"])
-controls = st.none() | st.builds(Baseline, real, size)
 names = st.text("abcdef", min_size=1, max_size=3)
 
 
-@given(real, size, size, controls)
-def test_success_is_a_share_and_grows_with_the_gain(
-    gain: float, noise: float, promised: float, control: object
-) -> None:
-    held = control if isinstance(control, Baseline) else None
-    y = success(gain, noise, promised, held)
+@given(real, size, size)
+def test_success_is_a_share_and_grows_with_the_gain(gain: float, noise: float, promised: float) -> None:
+    y = success(gain, noise, promised)
     assert 0 <= y <= 1
-    assert success(math.nextafter(gain, math.inf), noise, promised, held) >= y
-    assert success(gain, noise, promised * 2, held) <= y
-    if failed(gain, noise, held):
+    assert success(math.nextafter(gain, math.inf), noise, promised) >= y
+    assert success(gain, noise, promised * 2) <= y
+    if failed(gain, noise):
         assert y == 0
 
 
@@ -132,12 +127,5 @@ def test_the_spread_is_robust_and_not_zero_for_want_of_variety() -> None:
 
 
 def test_without_noise_success_is_a_step() -> None:
-    assert success(0.1, 0, 0.2, None) == 0 and success(0.11, 0, 0.2, None) == 1
-    assert success(0, 0, 0, None) == 0, "nothing happened: no success"
-
-
-def test_what_is_drawn_follows_from_the_id_alone() -> None:
-    ids = [f"{n:012d}-00" for n in range(4000)]
-    for share in (0.0, 0.1, 0.5, 1.0):
-        found = [drawn(id, share) for id in ids]
-        assert sum(found) / len(ids) == pytest.approx(share, abs=0.02)
+    assert success(0.1, 0, 0.2) == 0 and success(0.11, 0, 0.2) == 1
+    assert success(0, 0, 0) == 0, "nothing happened: no success"

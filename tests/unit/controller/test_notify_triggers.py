@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.support.mesh_log import LR, NOON, RUN, Log
+from tests.support.mesh_log import LR, RUN, Log
 
 from oven_controller.notify.message import Notice
 from oven_controller.notify.triggers import Triggers
@@ -46,7 +46,7 @@ def test_advice_is_told_again_once_before_it_lapses_and_not_after_an_answer() ->
     first, other, again = told(log)
     assert (first.kind, other.kind, again.kind) == ("advice",) * 3
     assert again.title == f"advice lapses in 10 ticks (about 60 s): {LR} 1 → 0.5"
-    assert again.tick == 34 and "this still waits" in again.text and again.command == first.command
+    assert again.step == 34 and "this still waits" in again.text and again.command == first.command
 
 
 def test_applied_rolled_back_and_what_did_not_take_effect() -> None:
@@ -65,10 +65,10 @@ def test_applied_rolled_back_and_what_did_not_take_effect() -> None:
     assert (applied.kind, applied.severity, applied.title) == ("applied", "info", f"applied: {LR} 1 → 0.5")
     assert applied.text.endswith(f"{LR} 1 → 0.5 took effect, proposed by amy, because so.")
     assert (failed.kind, failed.severity) == ("applied", "warning")
-    assert failed.title == "not done: grad.clip 1 → 0.4 (rejected)"
+    assert failed.title == "not applied: grad.clip 1 → 0.4 (rejected)"
     assert "grad.clip 1 → 0.4, proposed by amy, did not take effect (rejected)." in failed.text
     assert (back.kind, back.title) == ("rollback", "rolled back")
-    assert back.text.endswith("the training went back, proposed by amy, because so.")
+    assert back.text.endswith("the training was rolled back, proposed by amy, because so.")
 
 
 def test_an_operators_approval_says_so() -> None:
@@ -131,7 +131,7 @@ def test_the_end(reason: Any, kind: str, title: str) -> None:
     log.put("run", RunEnded(**log.stamp(), reason=reason, tick=0, step=0, detail="x", metrics={"eval/loss": 0.25}))
     (notice,) = told(log, triggers)
     assert (notice.kind, notice.title) == (kind, title) and "eval/loss 0.25" in notice.text
-    assert triggers.went_down("failed", "exit code 1", NOON) == [] == triggers.quiet(NOON + timedelta(days=1))
+    assert triggers.went_down("failed", "exit code 1") == [] == triggers.quiet(log.now + timedelta(days=1))
 
 
 @pytest.mark.parametrize(
@@ -144,10 +144,10 @@ def test_the_end(reason: Any, kind: str, title: str) -> None:
 )
 def test_an_end_that_the_log_does_not_have(status: str | None, how: str, kind: str, title: str) -> None:
     log, triggers = Log.running("amy"), Triggers(RUN)
-    assert triggers.went_down(status, how, NOON) == [], "nothing has begun"
+    assert triggers.went_down(status, how) == [], "nothing has begun"
     log.tick(3)
     told(log, triggers)
-    (notice,) = triggers.went_down(status, how, NOON)
+    (notice,) = triggers.went_down(status, how)
     assert (notice.kind, notice.title) == (kind, title) and how in notice.text
 
 
@@ -159,7 +159,7 @@ def test_a_silent_learner_is_missed_once_and_later_where_steps_are_long() -> Non
         told(log, triggers)
         assert triggers.quiet(log.now + timedelta(seconds=silence_s - 2)) == []
         (notice,) = triggers.quiet(log.now + timedelta(seconds=silence_s))
-        assert notice.kind == "died" and "Its last word was at step 5" in notice.text
+        assert notice.kind == "died" and "Its last message was at step 5" in notice.text
         assert triggers.quiet(log.now + timedelta(days=1)) == []
 
 

@@ -1,4 +1,4 @@
-"""The run in lines and in `status`: advice, withheld controls, commands with their answers, shadows, outcomes."""
+"""The run in lines and in `status`: advice, commands with their answers, shadows, outcomes."""
 
 from datetime import timedelta
 from typing import Any
@@ -139,30 +139,24 @@ def test_held_is_what_the_learner_says() -> None:
     assert not view(log).held
 
 
-def test_withheld_controls_and_outcomes_are_told_apart() -> None:
+def test_outcomes_that_were_scored_and_that_say_nothing_are_told_apart() -> None:
     log, advice = advised()
-    withheld = advice.model_copy(update={"verdict": "withheld", "id": "000000000900-00"})
     scored = Outcome(
-        decision_id=withheld.id, actuator=LR, target="reward", withheld=True, scored=True, reason="", from_tick=1,
+        decision_id=advice.id, actuator=LR, target="reward", scored=True, reason="", from_tick=1,
         tick=20, gain=0.25, forecast=0.5, noise=0.1,
         lines=(
             OutcomeLine(agent="amy", stance="propose", confidence=0.6, success=0.7, merit=0.1, before=1, after=1.05),
         ),
     )  # fmt: skip
-    silent = scored.model_copy(update={"scored": False, "reason": "only 1 measurement after", "withheld": False})
+    silent = scored.model_copy(update={"scored": False, "reason": "only 1 measurement after"})
     events = [
         *log.events,
-        event(900, f"oven.{RUN}.decision.{withheld.id}", withheld),
-        event(901, f"oven.{RUN}.outcome.{withheld.id}", scored),
+        event(901, f"oven.{RUN}.outcome.{advice.id}", scored),
         event(902, f"oven.{RUN}.outcome.x", silent),
     ]
     said = lines(events)
-    assert any(line.startswith(f"decision {LR} 1 → 0.5 withheld: ") for line in said)
-    assert (
-        f"outcome  {LR} (withheld) on reward: gain 0.25, forecast 0.5, noise 0.1; reputations amy 1.00 → 1.05" in said
-    )
+    assert f"outcome  {LR} on reward: gain 0.25, forecast 0.5, noise 0.1; reputations amy 1.00 → 1.05" in said
     assert f"outcome  {LR} on reward says nothing: only 1 measurement after" in said
-    assert "decisions: 0 adopted, 0 rejected, 1 withheld; receipts: none" in said
     assert "1 outcomes were scored" in said
 
 
@@ -264,10 +258,10 @@ def test_which_weights_a_run_ended_with_is_a_sentence_everywhere() -> None:
     assert f"later: applied at step 240: {WHY}" in explained(found)
 
 
-def test_a_choice_for_the_end_is_no_intervention_and_is_neither_withheld_nor_tried_nor_scored() -> None:
-    log = ended_with_its_best(control_share=1.0, max_interventions=0, trials="all")
+def test_a_choice_for_the_end_is_not_an_intervention_and_is_not_scored() -> None:
+    log = ended_with_its_best(max_interventions=0)
     assert (log.last.verdict, log.last.target, log.last.snapshot_first) == ("adopted", "", False)
-    assert log.outcomes == [] and not log.trials and log.mesh.state.effective["run.best"] == "best"
+    assert log.outcomes == [] and log.mesh.state.effective["run.best"] == "best"
 
 
 def test_advice_that_is_about_to_lapse_is_said_again_once() -> None:

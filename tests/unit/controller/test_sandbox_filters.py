@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.bpf_machine import verdict
 
-from oven_llm.sandbox import landlock_rights
+from oven_llm.sandbox import profiles
 from oven_llm.sandbox.allow_list import Channel, folder_rules, repl_rules
-from oven_llm.sandbox.bpf import ALLOW, EPERM, ERRNO, KILL, Argument, Rule, program
-from oven_llm.sandbox.syscalls import AARCH64, MACHINES, X86_64, Machine
+from oven_llm.sandbox.bpf import AARCH64, ALLOW, EPERM, ERRNO, KILL, MACHINES, X86_64, Argument, Machine, Rule, program
 
 CHANNEL = Channel(7, 9, 11)
 RULES = {"repl": repl_rules(CHANNEL), "tests": folder_rules(CHANNEL)}
@@ -107,9 +106,9 @@ def test_numbers_are_those_of_the_kernels_headers(machine: Machine, header: str)
 
 
 def test_rights_are_those_that_the_kernels_version_knows() -> None:
-    assert [landlock_rights.files(version).bit_length() for version in range(1, 8)] == [13, 14, 15, 15, 16, 16, 16]
-    assert [len(landlock_rights.ruleset(version)) for version in range(1, 8)] == [8, 8, 8, 16, 16, 24, 24]
+    assert [profiles.files(version).bit_length() for version in range(1, 8)] == [13, 14, 15, 15, 16, 16, 16]
+    assert [len(profiles.ruleset(version)) for version in range(1, 8)] == [8, 8, 8, 16, 16, 24, 24]
     for version in range(1, 8):
-        assert not landlock_rights.beneath(version, landlock_rights.WRITE) & ~landlock_rights.files(version)
-    links_and_devices = landlock_rights.MAKE_SYM | landlock_rights.MAKE_SOCK | landlock_rights.MAKE_FIFO
-    assert not landlock_rights.WRITE & (links_and_devices | landlock_rights.EXECUTE)
+        assert not profiles.beneath(version, profiles.WRITE) & ~profiles.files(version)
+    links_and_devices = profiles.MAKE_SYM | profiles.MAKE_SOCK | profiles.MAKE_FIFO
+    assert not profiles.WRITE & (links_and_devices | profiles.EXECUTE)

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from oven_core.errors import ConfigError
 from oven_llm.sandbox import frames
-from oven_llm.sandbox.block import Answer
-from oven_llm.sandbox.conversation import CallError, Conversation, GoneError
+from oven_llm.sandbox.bpf import X86_64
+from oven_llm.sandbox.exchange import Answer, CallError, Conversation, GoneError
 from oven_llm.sandbox.frames import FrameError, Frames, decode, encode, frame
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import Walls, choose
-from oven_llm.sandbox.syscalls import X86_64
 
 LONGEST = {frames.OUT: 100, frames.DONE: 50}
 

@@ -14,8 +14,7 @@ import psutil
 import pytest
 
 from oven_core.errors import ConfigError, ProcessError
-from oven_llm.sandbox.block import Answer, Block
-from oven_llm.sandbox.conversation import CallError
+from oven_llm.sandbox.exchange import Answer, Block, CallError
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import probe
 from oven_llm.sandbox.profiles import REPL, Profile, for_tests

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.errors import ConfigError, OvenError, UnknownNameError
+from oven_core.removed import removal
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import load_keys
 from oven_core.security.tls import trusting
@@ -84,12 +85,21 @@ def test_an_actuators_name_keeps_its_dots() -> None:
 
 
 def test_off_is_a_word_and_a_switch_takes_it(tmp_path: Path) -> None:
-    """In YAML 1.1 it is a truth value, so that `rules.trials: off` was refused as False."""
-    assert resolve(sets=["rules.trials=off"]).settings.rules.trials == "off"
+    """In YAML 1.1 it is a truth value: an agent called `off` would be refused as False."""
     config = tmp_path / "oven.yaml"
-    config.write_text("rules: {trials: off}\nheadless: yes\n")
+    config.write_text("rules: {shadow: [off]}\nheadless: yes\n")
     found = resolve(sets=["lockstep=on"], config=config).settings
-    assert (found.rules.trials, found.headless, found.lockstep) == ("off", True, True)
+    assert (found.rules.shadow, found.headless, found.lockstep) == (("off",), True, True)
+
+
+@pytest.mark.parametrize("name", ["rules.trials", "rules.trial_share", "rules.control_share"])
+def test_a_removed_setting_gets_one_sentence_that_names_the_tag(name: str, tmp_path: Path) -> None:
+    config = tmp_path / "oven.yaml"
+    config.write_text(f"rules: {{{name.removeprefix('rules.')}: 1}}\n")
+    for sets, file in (([f"{name}=all"], None), ([], config)):
+        with pytest.raises(ConfigError) as caught:
+            resolve(sets=sets, config=file)
+        assert str(caught.value) == removal("setting", name) and "the tag evidence-1" in str(caught.value)
 
 
 def test_agents_by_commas_by_file_and_none(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import CurriculumRequest, GraphQuery, QueryAnswer, TokenPriorRequest
+from oven_kg.arrays.builder import Builder
+from oven_kg.arrays.graph_arrays import GraphArrays
+from oven_kg.arrays.word_index import WordIndex, split
 from oven_kg.graph.graph_yaml import Edge, Node, Records
 from oven_kg.graph.knowledge import Knowledge
-from oven_kg.large.arrays import Arrays
-from oven_kg.large.builder import Builder
-from oven_kg.large.word_index import WordIndex, split
 from oven_kg.reasoning.query import query
 from oven_kg.service.endpoints import Answers
 from oven_kg.service.large_answers import LargeAnswers
@@ -172,5 +172,5 @@ def test_each_answer_is_under_the_hash_of_its_graph() -> None:
     assert info is not None and answers.large is not None
     assert answers.graph.sha in info.decode() and f'"large":"{answers.large.sha}"' in info.decode()
     assert "large" not in (Answers(answers.graph)("info", b'{"type":"GraphInfoRequest"}') or b"").decode()
-    held: Arrays = answers.large.arrays
+    held: GraphArrays = answers.large.arrays
     assert held.sha == answers.large.sha

@@ -38,7 +38,7 @@ def test_its_own_sources_are_in_this_repository() -> None:
 
 
 def test_its_metrics_are_what_learners_publish() -> None:
-    from oven_learner.hf import frontier_calibration, repeated_rows, step_metrics
+    from oven_learner.hf.hooks import frontier_calibration, repeated_rows, step_metrics
     from oven_learner.optim import gauges
     from oven_learner.rewards import calibrated
     from oven_recipes.grpo.job import gauges as recipe

@@ -8,20 +8,13 @@ from typing import Any
 
 import pytest
 from tests.support.decisions import decide, make
-from tests.support.gym_line import Line
-from tests.support.trial_link import TrialLink, order
-from tests.unit.learner.test_trials import Run
 
-from oven_bench.gym.episode import Branches, Training
-from oven_bench.gym.fault import NOTHING
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.messages import ActuatorSpec, Receipt, RunStarted
-from oven_core.protocol.trial_messages import TrialEnded
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.rollback.in_memory import Snapshots
 from oven_learner.testing import FakeLink
 
 
@@ -128,45 +121,6 @@ def test_what_cannot_be_read_is_not_announced_and_training_continues(caplog: pyt
         client.observe(1, {})
         client.poll()
     assert not said(line) and "odd is not announced: it cannot be read: list index" in caplog.text
-
-
-def test_while_a_trial_is_played_it_waits_and_an_arm_that_does_not_fit_is_not_played() -> None:
-    """The second trial was ordered before the announcement, and begins after it."""
-    line, asked = Line("pretraining", 3), [False]
-    training = Training(line, NOTHING, None)
-    name = "optimizer.lr_scale"
-
-    def heard(message: Any) -> None:
-        if message.type == "BranchObservation" and not asked[0]:
-            asked[0] = True
-            line.actuators.update(name, high=1.5)
-            client.announce(name)
-
-    link = TrialLink(order(2, {name: 0.5}), order(12, {name: 2.0}), heard=heard)
-    client = OvenClient(
-        link,
-        line.actuators,
-        metrics=line.metrics,
-        max_steps=20,
-        snapshots=Snapshots(training.take, training.restore, credit=math.inf),
-        trials=Branches(training, line),
-    )
-    client.start()
-    while client.step < 20:
-        metrics = training.train_step()
-        client.observe(training.step, metrics)
-        client.poll()
-    client.close("completed")
-    first, second = link.ended()
-    (one,) = said(link)
-    at = [link.sent.index(message) for message in (first, one, second)]
-    assert asked[0] and at == sorted(at) and first.status == "completed" and first.arms[1].gain is not None
-    assert second.arms[1].gain is None and "outside the bounds" in second.arms[1].reason
-    assert sum(isinstance(message, TrialEnded) for message in link.sent) == 2
-
-
-def test_trials_without_an_announcement_say_none() -> None:
-    assert not said(Run(TrialLink(order(2, {"optimizer.lr_scale": 0.5})), steps=8).link)
 
 
 def test_a_resumed_training_has_the_bounds_that_were_announced_last(caplog: pytest.LogCaptureFixture) -> None:

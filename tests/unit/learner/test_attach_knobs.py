@@ -261,7 +261,7 @@ def test_a_snapshot_that_fails_leaves_training_alone_and_a_risky_change_undone(
     def full(_: object) -> Any:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("oven_learner.hf.trainer_snapshot.take", full)
+    monkeypatch.setattr("oven_learner.hf.rollback.take_snapshot", full)
     job, line = trainer(tmp_path), FakeLink()
     line.incoming.append(decide(0.5, actuator="optimizer.lr_scale", snapshot_first=True))
     attach(job, link=line)

@@ -13,7 +13,7 @@ from tests.unit.learner.test_attach_trl import tokenizer
 from tests.unit.learner.test_teachers import teacher
 
 from oven_core.protocol.messages import RunStarted
-from oven_learner.hf import trainer_snapshot
+from oven_learner.hf import rollback
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import Teachers
 from oven_learner.testing import FakeLink
@@ -47,7 +47,7 @@ def test_a_snapshot_is_the_adapter_alone_and_comes_back(tmp_path: Path) -> None:
     line = FakeLink({3: ("run.rollback", 0.0)})
     attach(job, link=line)
     kept: list[int] = []
-    take = trainer_snapshot.take
+    take = rollback.take_snapshot
 
     def watched(trainer: Any) -> Any:
         step, state = take(trainer)
@@ -56,18 +56,18 @@ def test_a_snapshot_is_the_adapter_alone_and_comes_back(tmp_path: Path) -> None:
         return step, state
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer_snapshot, "take", watched)
+        patch.setattr(rollback, "take_snapshot", watched)
         job.train()
     trained = sum(p.numel() for p in job.model.parameters() if p.requires_grad)
     assert kept and sum(kept) % trained == 0
     assert [receipt.status for receipt in line.receipts()] == ["applied"]
     assert [seen.step for seen in line.observed()] == [1, 2, 3, 1, 2, 3, 4, 5]
-    step, state = trainer_snapshot.take(job)
+    step, state = rollback.take_snapshot(job)
     with torch.no_grad():
         for parameter in job.model.parameters():
             if parameter.requires_grad:
                 parameter.zero_()
-    trainer_snapshot.restore(job, state)
+    rollback.restore_snapshot(job, state)
     assert job.state.global_step == step and not equal(begin, weights(job))
     assert all(torch.equal(job.model.state_dict()[name], value) for name, value in state["model"].items())
 

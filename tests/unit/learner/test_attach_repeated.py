@@ -20,8 +20,8 @@ from oven_agents.shipped.repeated_data import RepeatedData
 from oven_agents.shipped.weight_decay import WeightDecay
 from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
+from oven_learner.hf.hooks.repeated_rows import REPEATED
 from oven_learner.hf.knobs.mixture import Mixture, RowsRead
-from oven_learner.hf.repeated_rows import REPEATED
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.testing import FakeLink
 

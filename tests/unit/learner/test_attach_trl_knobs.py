@@ -21,7 +21,8 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.messages import ActuatorSpec, RunStarted, Value
 from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
-from oven_learner.hf.knobs import UserValues, reward_weights, scalars
+from oven_learner.hf.knobs import scalars
+from oven_learner.hf.knobs.user_values import UserValues
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.teachers import announce_anchor
 from oven_learner.testing import FakeLink
@@ -135,7 +136,7 @@ def offered(job: Any, given: Actuators | None = None) -> dict[str, ActuatorSpec]
     found, own = given or Actuators(), UserValues()
     scalars.announce_beta(job, found, own, USER_BOUNDS)
     scalars.announce_epsilon(job, found, own)
-    reward_weights.announce(job, found)
+    scalars.announce_reward_weights(job, found)
     announce_anchor(found, job, None, USER_BOUNDS)
     return {spec.name: spec for spec in found.specs()}
 

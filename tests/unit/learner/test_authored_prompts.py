@@ -25,7 +25,7 @@ from oven_core.protocol.announcements import PromptsInjected
 from oven_core.protocol.messages import RunStarted
 from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
-from oven_learner.hf.authored_prompts import AuthoredPromptsReader
+from oven_learner.hf.hooks.authored_prompts import AuthoredPromptsReader
 from oven_learner.hf.prompts import PromptSource
 from oven_learner.hf.prompts.admission import Admission, key_of
 from oven_learner.hf.prompts.authored import SHARE

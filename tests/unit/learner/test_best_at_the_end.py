@@ -11,13 +11,11 @@ import pytest
 import torch
 from tests.support.attached import THIRD_PARTY, equal, rows, trainer, weights
 from tests.support.loops import STEPS, Loop
-from tests.support.trial_link import TrialLink, order
 from transformers import Trainer, TrainerCallback
 
 import oven_learner as oven
 from oven_core.protocol.messages import MetricSpec, Receipt, RunEnded, RunStarted
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_learner.client.best_weights import BestWeights
 from oven_learner.hf.attach import attach
 from oven_learner.testing import FakeLink, decision
 
@@ -143,30 +141,6 @@ def test_a_model_that_is_too_large_has_none(tmp_path: Path, monkeypatch: pytest.
     line = FakeLink()
     spoilt(tmp_path, line, **EVALUATED)
     assert "run.best" not in announced(line)
-
-
-def test_a_branchs_reading_is_not_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured in a trial's branches, of which both would read best, is no copy's."""
-    heard: list[int] = []
-    kept = BestWeights.evaluated
-
-    def evaluated(self: BestWeights, tick: int, step: int, metrics: Any) -> None:
-        heard.append(tick)
-        kept(self, tick, step, metrics)
-
-    monkeypatch.setattr(BestWeights, "evaluated", evaluated)
-    line = TrialLink(order(4, {"optimizer.lr_scale": 0.5}, steps=3, reading="eval/mse"))
-
-    def each(job: Trainer) -> dict[str, Any]:
-        return {"eval/mse": [loss_of(job)["eval/mse"], 1.0]}
-
-    job = trainer(tmp_path, data=rows(80), lr_scheduler_type="cosine")
-    attach(job, link=line, evaluate=lambda: each(job), evaluate_every=1, metrics=(MSE,))
-    job.train()
-    (trial,) = line.ended()
-    assert trial.status == "completed"
-    assert not {trial.tick + 1, trial.tick + 2, trial.tick + 3} & set(heard)
-    assert {trial.tick, trial.tick + 4} <= set(heard)
 
 
 def looped(line: FakeLink, *, spoil_at: int = AT, steps: int = STEPS, **given: Any) -> Loop:

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import torch
 from tests.support.attached import THIRD_PARTY
 from tests.support.policies import liked, trainer
-from tests.support.trial_link import TrialLink, order
 
 from oven_core.protocol.completion_messages import SampledGroup
 from oven_learner.completions.message import wire_of
@@ -50,22 +48,3 @@ def test_motion_is_shown_by_its_shape_and_with_its_committee() -> None:
     first = groups(line)[0]
     assert first.form == "shape" and {one.text for one in first.completions} == {"Tensor 4 × 2 float32"}
     assert first.members[0].scores == (0.0, 0.5, 1.0, 0.25) and first.completions[2].reward == 1.0
-
-
-def test_the_branches_of_a_trial_show_nothing_and_the_run_is_the_same() -> None:
-    held = torch.ones(8)
-
-    def run(**options: Any) -> tuple[TrialLink, dict[str, torch.Tensor]]:
-        line = TrialLink(order(2, {"optimizer.lr_scale": 2.0}, steps=3, reading="eval/reward", margin=0.0))
-        job = trainer("gaussian", max_steps=9, evaluate=lambda: {"eval/reward": held.tolist()})
-        job.train(link=line, **options)
-        return line, job.policy.state_dict()
-
-    off, weights = run()
-    on, same = run(completions={"every": 1})
-    assert off.ended() and [one.reason for one in off.ended()] == [one.reason for one in on.ended()]
-    assert all(torch.equal(weights[name], same[name]) for name in weights)
-    branched = {one.tick for arm in (0, 1) for one in on.branches(arm)}
-    ticks = [one.tick for one in groups(on)]
-    assert branched and not branched & set(ticks) and ticks == sorted(ticks) and len(ticks) >= 4
-    assert not off.shown

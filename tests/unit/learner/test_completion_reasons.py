@@ -21,8 +21,7 @@ from oven_learner.completions.message import wire_of
 from oven_learner.completions.parcel import Shown, cut, parcel_of
 from oven_learner.completions.redaction import redaction
 from oven_learner.completions.sample import MemberVerdict, Place, Sample
-from oven_learner.completions.sampling import sampling_of
-from oven_learner.completions.schedule import SampleSchedule
+from oven_learner.completions.sampling import SampleSchedule, sampling_of
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated import CalibratedReward
 from oven_learner.rewards.group_verdicts import group_verdicts

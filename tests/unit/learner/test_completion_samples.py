@@ -26,8 +26,8 @@ from oven_learner.client.client import OvenClient
 from oven_learner.completions.message import wire_of
 from oven_learner.completions.sampling import sampling_of
 from oven_learner.hf.attach import attach
-from oven_learner.hf.completion_samples import CompletionSamples
-from oven_learner.hf.step_hooks import StepEnd
+from oven_learner.hf.hooks.completion_samples import CompletionSamples
+from oven_learner.hf.hooks.step_hooks import StepEnd
 from oven_learner.link.find_controller import Connection
 from oven_learner.ranks import Ranks
 from oven_learner.testing import FakeLink

@@ -10,14 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.attached import llama
+from tests.support.random_states import same_state
 from tests.unit.learner.test_attach_trl import tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_core.errors import ConfigError
+from oven_learner import random_state
 from oven_learner.frontier.next_byte import SYMBOLS, FirstBytes, known_mass, least_divergence, token_bytes
 from oven_learner.frontier.policy_reading import PolicyReading
-from oven_learner.trials import random_state
 from oven_runs.home.probe_set import Alternative, Probe, ProbeSet, Token
 
 TEXTS = ("the cat sat on the mat", "naïve café — ☕ and the rest", "then the cat, the café")
@@ -162,7 +163,7 @@ def test_reading_changes_no_bit_and_texts_alone_give_bits_alone() -> None:
     plain = PolicyReading(of(Probe(prompt="the", completion=" cat")), policy, words)
     first, second = plain.read(policy), plain.read(policy)
     assert first == second and first.kl is None and first.places == 0
-    assert policy.training and random_state.same(state, random_state.take())
+    assert policy.training and same_state(state, random_state.take())
     assert all(torch.equal(value, before[name]) for name, value in policy.state_dict().items())
     assert not any(parameter.grad is not None for parameter in policy.parameters())
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from datasets import Dataset
 from tests.support.attached import THIRD_PARTY, llama
-from tests.support.trial_driver import DrivenTrainer, Driver
 from tests.support.unswappable import Unswappable
 from tests.unit.learner.test_attach_trl import COMMON, tokenizer
 from transformers import TrainerCallback, set_seed
@@ -21,7 +20,6 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from oven_core.errors import ConfigError
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_learner.hf.attach import attach
-from oven_learner.hf.attached_branch import AttachedBranch
 from oven_learner.hf.callback import Attachment
 from oven_learner.rewards import Committee
 from oven_learner.rewards.live_judges import Named
@@ -188,26 +186,6 @@ def test_a_rollback_and_an_evaluation_leave_what_is_in_flight_whole(tmp_path: Pa
     assert all(len(pair) == 2 for pair in seen.prompts)
     twice = [one for one in zip(seen.prompts, seen.prompts[1:], strict=False) if one[0] == one[1]]
     assert not twice
-
-
-def test_a_trial_keeps_its_control_bit_for_bit(tmp_path: Path) -> None:
-    """In its branches nothing is made ahead, so both train under the same conditions."""
-    judges = Judges()
-    trainer, committee = made(tmp_path, judges, ahead=1, max_steps=8, eval_strategy="no")
-    line = FakeLink()
-    attached = attach(trainer, committee=committee, link=line)
-    whole: Any = AttachedBranch(
-        attached.branch,
-        attached._hooks,  # noqa: SLF001
-        lambda: attached._budget,  # noqa: SLF001
-        by_clock=True,
-    )
-    driver = Driver(whole, changes=[lambda: None], at=3, steps=2)
-    trainer.add_callback(DrivenTrainer(trainer, driver))
-    trainer.train()
-    assert driver.over and driver.prints[0] == driver.prints[1]
-    # Steps 4 and 5 are those of the branches, and in 5 there are no rows after these in the epoch.
-    assert line.series("committee/steps_ahead")[:4] == [0, 1, 1, 0]
 
 
 def test_what_cannot_be_made_ahead_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_the_drill_holds_to_a_small_teacher_beside_a_strong_one_and_both_are_cac
     for name in job.teachers.names:
         job.teachers.swap(name)
         model: Any = job.trainer.ref_model
-        measured, _ = means(greedy_accuracy(model, tokenizer, examples, TINY.max_completion_length))
+        measured = means(greedy_accuracy(model, tokenizer, examples, TINY.max_completion_length))
         levels = [value for metric, value in measured.items() if metric != "eval/accuracy"]
         accuracy[name] = measured["eval/accuracy"]
         assert accuracy[name] == pytest.approx(sum(levels) / len(levels)), "its mean over levels"

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_learner.rollback.in_memory import CREDIT_S, Snapshots
-from oven_learner.rollback.snapshot_schedule import EVERY_TICKS, LOOK_TICKS, Schedule
-from oven_learner.rollback.snapshot_time_budget import SHARE, SnapshotTimeBudget
+from oven_learner.rollback.snapshot_schedule import EVERY_TICKS, LOOK_TICKS, SHARE, Schedule, SnapshotTimeBudget
 
 SECONDS = st.floats(1e-5, 1e4, allow_nan=False)
 

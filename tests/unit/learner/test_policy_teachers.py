@@ -14,11 +14,13 @@ import pytest
 import torch
 from tests.support.attached import THIRD_PARTY, llama
 from tests.support.policies import conditions, liked, made, trainer
+from tests.support.random_states import same_state
 from tests.unit.learner.test_teacher_strategies import file_limit
 
 from oven_core.errors import ConfigError, TeacherRefusedError, UnknownNameError
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.messages import RunStarted
+from oven_learner import random_state
 from oven_learner.policies import (
     DiffusionPolicy,
     GaussianTrajectory,
@@ -33,7 +35,6 @@ from oven_learner.policies.gaussian import TrajectoryNetwork
 from oven_learner.policies.policy import as_vectors, repeated
 from oven_learner.teachers import TeacherConfig, memory
 from oven_learner.testing import FakeLink
-from oven_learner.trials import random_state
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 SAVED = ["gaussian", "diffusion"]
@@ -63,7 +64,7 @@ def config(name: str = "big", **values: Any) -> TeacherConfig:
 def test_a_saved_policy_is_the_policy_and_loading_draws_no_number(kind: str, folders: Path) -> None:
     before = random_state.take()
     found: Any = load_policy(folders / kind, encode=lambda rows: as_vectors(rows))
-    assert random_state.same(before, random_state.take()), "a training in another thread would have gone another way"
+    assert same_state(before, random_state.take()), "a training in another thread would have gone another way"
     policy: Any = made(kind, 7)
     samples, rows = policy.sample(conditions(kind), 2), repeated(conditions(kind), 2)
     assert torch.equal(found.step_log_probs(samples, rows), policy.step_log_probs(samples, rows))
@@ -262,7 +263,7 @@ def test_preparing_changes_nothing_and_two_of_a_name_are_not_admitted() -> None:
     assert teachers.names == ("small",) and heard == []
     random_state.restore(before)
     teachers.admit(one)
-    assert random_state.same(before, random_state.take())
+    assert same_state(before, random_state.take())
     with pytest.raises(ConfigError, match="'big' is there already"):
         teachers.admit(other)
     assert teachers["big"] is one.model and heard == ["added"] and teachers.active == "small"

@@ -14,7 +14,6 @@ import torch
 from tests.support import tiny_grpo
 from tests.support.attached import THIRD_PARTY, llama
 from tests.support.policies import KINDS, conditions, gradient, liked, made, trainer
-from tests.support.trial_link import TrialLink, order
 from tests.unit.learner.test_attach_trl import tokenizer
 from transformers import set_seed
 
@@ -407,31 +406,3 @@ def test_ratios_beyond_float_are_held_without_a_gradient() -> None:
     terms.loss.backward()  # type: ignore[no-untyped-call]
     assert bool(terms.loss.isfinite()) and now.grad is not None
     assert now.grad[0, 1:].tolist() == [0.0, 0.0] and float(now.grad[0, 0]) != 0
-
-
-@pytest.mark.parametrize("kept", [0, 1])
-def test_a_trials_branch_that_is_kept_is_the_run_bit_for_bit(kept: int) -> None:
-    def run(link: FakeLink, **settings: Any) -> PolicyTrainer:
-        def evaluate() -> dict[str, list[float]]:
-            drawn = job.policy.sample(conditions("gaussian"), 3).outputs
-            return {"eval/reward": [one or 0.0 for one in liked(drawn)]}
-
-        job = trainer("gaussian", evaluate=lambda: evaluate(), max_steps=12, **settings)
-        job.train(link=link)
-        return job
-
-    change = {"optimizer.lr_scale": 2.0}
-    alone = run(TrialLink(plan={4: ("optimizer.lr_scale", 2.0)} if kept else {}))
-    link = TrialLink(order(4, change, steps=3, reading="eval/reward", margin=0.0 if kept else 1e9))
-    tried = run(link)
-    (ended,) = link.ended()
-    assert (ended.status, ended.kept) == ("completed", kept), ended
-    assert all(map(torch.equal, alone.policy.parameters(), tried.policy.parameters()))
-    assert link.announced() == "eval/reward"
-
-
-def test_batches_that_are_used_again_are_in_no_trial() -> None:
-    line = TrialLink()
-    job = trainer("gaussian", updates_per_batch=2, evaluate=lambda: {"eval/reward": [0.0, 1.0]})
-    job.train(link=line)
-    assert line.announced() == "" and line.observed()[0].metrics["eval/reward"] == 0.5

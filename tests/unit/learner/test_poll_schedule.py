@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_learner.link.poll_schedule import LOOKS, SOON_S, PollSchedule
+from oven_learner.link.process_link import LOOKS, SOON_S, PollSchedule
 
 LEISURE_S = 0.005
 

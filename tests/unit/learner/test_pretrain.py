@@ -202,7 +202,7 @@ def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Hom
                 mark = int(row[place]) == words.tokenizer.eos_token_id
                 size += 0 if mark else len(str(words.tokenizer.convert_ids_to_tokens(int(row[place]))))
     found = dict(job.evaluate())
-    assert means(found)[0]["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
+    assert means(found)["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
     assert found.pop("eval/weight_bits") == 32
     assert set(found) == {"eval/bits_per_byte", "eval/bits_per_byte/one", "eval/bits_per_byte/two"}
     assert found == bits_per_byte(model, rows, tokens.bytes_of(words.tokenizer)), "it leaves no trace"
@@ -249,11 +249,11 @@ def test_the_recipe_trains_under_decisions(tmp_path: Path, home: Home, monkeypat
 
 def test_it_learns_and_seeds_decide(tmp_path: Path, home: Home) -> None:
     first, again, other = (home.job(tmp_path, seed, max_steps=30) for seed in (1, 1, 2))
-    before = means(first.evaluate())[0]["eval/bits_per_byte"]
+    before = means(first.evaluate())["eval/bits_per_byte"]
     for job in (first, again, other):
         attach(job.trainer, link=FakeLink(), mixture=job.mixture)
         job.trainer.train()
-    assert means(first.evaluate())[0]["eval/bits_per_byte"] < 0.95 * before
+    assert means(first.evaluate())["eval/bits_per_byte"] < 0.95 * before
     assert equal(weights(first.trainer), weights(again.trainer)) and not equal(
         weights(first.trainer), weights(other.trainer)
     )
@@ -280,7 +280,7 @@ def test_any_configuration_makes_a_model(tmp_path: Path, home: Home) -> None:
     words = tokens.tokenized(corpus.read(home.corpus, 0.05, 10**7), 300, home.cache)
     predicted = torch.cat([of[:, 1:].flatten() for of in held_out_rows(words.held_out, 16, 8).values()])
     guess = math.log2(300) * len(predicted) / int(tokens.bytes_of(words.tokenizer)[predicted].sum())
-    assert means(job.evaluate())[0]["eval/bits_per_byte"] == pytest.approx(guess, rel=0.05), "it knows nothing yet"
+    assert means(job.evaluate())["eval/bits_per_byte"] == pytest.approx(guess, rel=0.05), "it knows nothing yet"
     for wrong, said in (
         ({**config, "n_positions": 8}, "room for 8 positions, and a row has 16"),
         ({"model_type": "none-such"}, "not a configuration that transformers knows"),

@@ -25,7 +25,7 @@ from transformers import TrainerCallback
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.announcements import PromptsInjected
 from oven_learner.hf.attach import attach
-from oven_learner.hf.knobs import Mixture
+from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.hf.prompts import PromptSource
 from oven_learner.hf.prompts.reading import digest
 from oven_learner.testing import FakeLink

@@ -23,7 +23,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunStarted
-from oven_learner.hf import trainer_snapshot
+from oven_learner.hf import rollback
 from oven_learner.hf.attach import attach
 from oven_learner.losses import ChannelTrainer, Hints, ReplayImitation, ReplayPreference, SelfDistillation
 from oven_learner.losses.generated import Generated
@@ -300,12 +300,12 @@ def test_a_resumed_training_is_the_one_that_went_on(tmp_path: Path) -> None:
     for one, other in zip(straight.channels, resumed.channels, strict=True):
         kept, kept_too = one.module.state_dict(), other.module.state_dict()
         assert all(torch.equal(kept[name], kept_too[name]) for name in kept if isinstance(kept[name], torch.Tensor))
-    _, copy = trainer_snapshot.take(straight)
+    _, copy = rollback.take_snapshot(straight)
     average: Any = straight.channels[0].module
     weight = next(average.buffers())
     before = weight.clone()
     weight.add_(1)
-    trainer_snapshot.restore(straight, copy)
+    rollback.restore_snapshot(straight, copy)
     assert torch.equal(weight, before), "a rollback brings it back, too"
     others = game(tmp_path, ChannelTrainer, channels=[of_keys(0.5)[0], ReplayPreference(PRESSED[:3] + PRESSED[:1])])
     with pytest.raises(ConfigError, match="a training on other pairs"):

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import TrainerControl
 
-from oven_learner.hf.step_hooks import StepEnd
-from oven_learner.hf.step_timing import StepTiming
+from oven_learner.hf.hooks.step_hooks import StepEnd
+from oven_learner.hf.hooks.step_metrics import StepTiming
 from oven_learner.link.machine_readings import EVERY_S, MEMORY, MachineReadings, visible_gpus
 from oven_learner.ranks import Ranks
 

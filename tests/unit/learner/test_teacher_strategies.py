@@ -21,15 +21,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.attached import THIRD_PARTY
+from tests.support.random_states import same_state
 from tests.unit.learner.test_attach_trl import grpo, tokenizer
 from tests.unit.learner.test_teachers import batch, gradient, kl_gradient, poisoned, shuffled, teacher
 
 from oven_core.errors import ConfigError, TeacherRefusedError
+from oven_learner import random_state
 from oven_learner.hf.attach import attach
 from oven_learner.teachers import TeacherConfig, Teachers, memory
 from oven_learner.teachers.memory import Footprint, cheapest_needed, own_bytes
 from oven_learner.testing import FakeLink
-from oven_learner.trials import random_state
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 KEPT: dict[str, dict[str, Any]] = {
@@ -115,10 +116,10 @@ def test_one_is_made_ready_beside_a_step_and_changes_nothing_of_it(
     with ThreadPoolExecutor(1) as thread:
         found = thread.submit(teachers.prepare, "big", described, beside_training=True).result()
     assert defaults <= {torch.float32}, "a step beside it computes in the default dtype"
-    assert random_state.same(state, random_state.take()) and job.accelerator._models == models
+    assert same_state(state, random_state.take()) and job.accelerator._models == models
     assert "big" not in teachers.names
     teachers.admit(found)
-    assert random_state.same(state, random_state.take())
+    assert same_state(state, random_state.take())
     assert teachers.names == ("small", "before", "big") and teachers.strategy("big") == form
     both = [teachers.idle[name](input_ids=torch.arange(8)[None]).logits for name in ("before", "big")]
     assert both[0].dtype == both[1].dtype and torch.equal(*both)

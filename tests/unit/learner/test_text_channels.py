@@ -12,15 +12,13 @@ import torch
 from datasets import Dataset
 from tests.support.attached import THIRD_PARTY, equal, llama, tokens, trainer, weights
 from tests.support.tiny_grpo import grpo
-from tests.support.trial_driver import DrivenTrainer, Driver
 from tests.unit.learner.test_attach_trl import tokenizer
 from transformers import LlamaForCausalLM, Trainer, set_seed
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from oven_core.errors import ConfigError
-from oven_learner.hf import trainer_snapshot
-from oven_learner.hf.attach import attach
+from oven_learner.hf import rollback
 from oven_learner.losses import (
     Channel,
     ChannelTrainer,
@@ -30,7 +28,6 @@ from oven_learner.losses import (
     TextTrainer,
     TokenWeighted,
 )
-from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -118,35 +115,17 @@ def test_a_second_training_goes_on_with_the_same_head(tmp_path: Path) -> None:
     assert len(held) == len({id(parameter) for parameter in held})
 
 
-def test_a_trial_moves_no_bit_of_the_head_of_the_branch_that_is_kept(tmp_path: Path) -> None:
-    ends = []
-    for tried in (False, True):
-        made = job(tmp_path, *both(0.5, 0.3), max_steps=6)
-        attached = attach(made, link=FakeLink())
-        if tried:
-            turn = made.channels[1].set_weight
-            driver = Driver(
-                attached.branch, at=2, steps=2, changes=[partial(turn, 1.0)], done=partial(turn, 0.3)
-            )  # fmt: skip
-            made.add_callback(DrivenTrainer(made, driver))
-        made.train()
-        if tried:
-            assert driver.over
-        ends.append([*weights(made), *made.channels[1].module.state_dict().values()])
-    assert equal(ends[0], ends[1])
-
-
 def test_a_copy_for_rollback_has_the_head(tmp_path: Path) -> None:
     made = job(tmp_path, MultiToken(0.3), max_steps=2)
     made.train()
-    _, state = trainer_snapshot.take(made)
+    _, state = rollback.take_snapshot(made)
     head = made.channels[0].module
     then = [value.clone() for value in head.state_dict().values()]
     with torch.no_grad():
         head.down += 1
-    trainer_snapshot.restore(made, state)
+    rollback.restore_snapshot(made, state)
     assert equal(then, [*head.state_dict().values()])
-    assert trainer_snapshot.size(made) == 12 * sum(p.numel() for p in [*made.model.parameters(), *head.parameters()])
+    assert rollback.snapshot_size(made) == 12 * sum(p.numel() for p in [*made.model.parameters(), *head.parameters()])
 
 
 class Supervision(TextChannels, SFTTrainer):

@@ -77,8 +77,8 @@ def test_the_forecast_is_drawn_from_the_level_at_the_decision() -> None:
 
 def test_variants_are_changes_of_the_runs_own_rules() -> None:
     decision = decided(EVENTS)[0]
-    words = [one.words for one in variants(Rules(cooldown_ticks=0, trials="off"), decision)]
-    assert "no cool-down between changes" not in words and "no trials" not in words and "no vetoes" in words
+    words = [one.words for one in variants(Rules(cooldown_ticks=0), decision)]
+    assert "no cool-down between changes" not in words and "no vetoes" in words
     assert "without asking a person" in [one.words for one in variants(Rules(autonomy="advise"), decision)]
 
 

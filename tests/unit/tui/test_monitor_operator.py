@@ -1,4 +1,4 @@
-"""What the monitor shows of advice, withheld controls, outcomes and an operator's commands."""
+"""What the monitor shows of advice, outcomes and an operator's commands."""
 
 from __future__ import annotations
 
@@ -52,12 +52,6 @@ def test_what_is_advised_says_how_to_approve_it_until_somebody_does() -> None:
     *_, entry, followed = decided(view_after(advised, decision(2, "adopted", of=advised[1].id, command="c")))
     assert (entry.fate, followed.fate) == ("approved", "pending")
     assert matching("approved")(entry) and not matching("approved")(followed)
-
-
-def test_a_withheld_decision_is_no_adopted_one() -> None:
-    view = view_after(decision(1, "withheld"))
-    entry = decided(view)[-1]
-    assert entry.fate == "withheld" and entry.decision.id not in view.marks
 
 
 def outcome(of: Decision, **more: Any) -> tuple[str, Outcome]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from tests.support.monitor_log import recorded
-from tests.support.trial_log import two_trials, under_way
 
 from oven_core.protocol.events import Event
 from oven_tui.app import MonitorApp
@@ -42,19 +41,6 @@ async def test_the_dashboard(size: tuple[int, int], theme: str, monkeypatch: pyt
 
 async def test_a_ballot(monkeypatch: pytest.MonkeyPatch) -> None:
     await picture("ballot-80x24", recorded(), (80, 24), "dark", monkeypatch, "g", "j", "enter")
-
-
-async def test_a_trial_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    await picture("trial-100x30", under_way(), (100, 30), "dark", monkeypatch, *["plus"] * 4)
-
-
-@pytest.mark.parametrize("theme", ["dark", "light"])
-async def test_trials_that_are_over(theme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    await picture(f"trials-over-{theme}-100x30", two_trials(), (100, 30), theme, monkeypatch)
-
-
-async def test_a_decision_that_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    await picture("tried-100x40", two_trials(), (100, 40), "dark", monkeypatch, "enter")
 
 
 async def picture(

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from tests.support.monitor_log import recorded
 from tests.support.recorded_runs import write_run
-from tests.support.trial_log import two_trials
 
 from oven_controller.importing.rows import Row
 from oven_controller.importing.writer import Rows
@@ -97,7 +96,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunF
         patch.setattr(fold, "LOOK_EVENTS", 7)  # short logs with many checkpoints
         yield {
             "recorded": write_run(home, "recorded", recorded()),
-            "trials": write_run(home, "trials", two_trials()),
             "imported": imported(home),
         }
 
@@ -108,7 +106,7 @@ GOES = st.lists(
 )
 
 
-@pytest.mark.parametrize("name", ["recorded", "trials", "imported"])
+@pytest.mark.parametrize("name", ["recorded", "imported"])
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(goes=GOES)
 def test_wherever_it_goes_it_shows_what_the_live_monitor_showed(

@@ -14,14 +14,13 @@ Style: TypeAlias = Literal["noisy", "measured", "set"]
 """`noisy`: raw and dim under a bright average. `measured`: points joined by a bright line. `set`: a knob's steps."""
 
 Run: TypeAlias = tuple[str, str]
-"""Text, and what it is: "blank", "raw", "line", "broken", "cross", the kind of a branch, or that of a mark."""
+"""Text, and what it is: "blank", "raw", "line", "broken", "cross", "change", or the kind of a mark."""
 
 Grid: TypeAlias = list[bytearray]
 """Rows of cells; of each cell its eight dots."""
 
-LAYERS = ("change", "line", "control", "trace", "raw")
-"""Kinds of curves, the foremost first. Further curves in one chart are branches of a kind that stands here, and has a
-component class in widgets/base."""
+LAYERS = ("change", "line", "raw")
+"""Kinds of curves, the foremost first. Each has a component class in widgets/base."""
 
 # Of each dot of a cell, by [column][row from the top] (Unicode block U+2800).
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
@@ -36,14 +35,6 @@ class Mark(NamedTuple):
 
     glyph: str
     kind: str
-
-
-class Branch(NamedTuple):
-    """Another curve beside the run's own: measured points, joined by a line."""
-
-    columns: Sequence[Column]
-    kind: str
-    """One of LAYERS. Of a trial: its control while it is under way, a change, a trace of one that is over."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +126,7 @@ def draw(
     marks: Mapping[int, Mark],
     width: int,
     height: int,
-    branches: Sequence[Branch] = (),
+    forecast: Sequence[Column] = (),
     cross: int | None = None,
 ) -> list[list[Run]]:
     """`height` rows of runs, `width` cells each in all. Columns count dots (two to a cell), marks count cells; `cross`
@@ -164,8 +155,8 @@ def draw(
         curve("line", columns, _smooth)
     else:
         curve("line", columns, _last, uprights=True)
-    for branch in branches:
-        curve(branch.kind, branch.columns, _last)
+    if forecast:
+        curve("change", forecast, _last)
     under: dict[int, Run] = {} if cross is None else {cross: ("│", "cross")}
     under |= {x: ("┊", mark.kind) for x, mark in marks.items() if x != cross}
     head = {x: (mark.glyph, mark.kind) for x, mark in marks.items()}

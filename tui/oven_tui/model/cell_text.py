@@ -18,9 +18,6 @@ FATES: dict[Fate, tuple[str, str, str]] = {
     "rejected": ("–", "rejected", "dim"),
     "advised": ("?", "to approve", "warn"),
     "approved": ("✓", "approved", "dim"),
-    "withheld": ("○", "withheld", "dim"),
-    "trying": ("◌", "on trial", "warn"),
-    "tried": ("○", "tried", "dim"),
 }
 """Fate → glyph, words, kind of text."""
 

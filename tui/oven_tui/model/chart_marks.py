@@ -33,7 +33,7 @@ def _marks(view: MonitorView, axis: Axis, width: int) -> dict[int, Mark]:
             continue
         if fate == "operator":
             found[cell] = Mark("⚑", "warn")
-        elif fate in ("failed", "pending", "trying", "tried"):
+        elif fate in ("failed", "pending"):
             found[cell] = Mark(FATES[fate][0], FATES[fate][2])  # type: ignore[index]
         else:
             found[cell] = Mark(*glyph(places.get(author, 0)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from oven_tui.model.braille_chart import Axis, Branch, Mark, Run, bounds, draw, label
+from oven_tui.model.braille_chart import Axis, Mark, Run, bounds, draw, label
 from oven_tui.model.cell_text import row
 from oven_tui.model.decisions import Decided, came_at
 from oven_tui.model.metric_series import Column
@@ -35,7 +35,7 @@ def chart(view: MonitorView, entry: Decided, width: int) -> list[list[Run]]:
     scale = bounds([*columns, *forecast], style)
     cell = axis.cell(tick, inner)
     marks = {} if cell is None else {cell: Mark("◆", "warn")}
-    drawn = draw(columns, scale, style, marks, inner, TALL, [Branch(forecast, "change")] if forecast else [])
+    drawn = draw(columns, scale, style, marks, inner, TALL, forecast)
     rows = [[(_tick(y, scale.high, scale.low), "dim"), *runs] for y, runs in enumerate(drawn)]
     title: list[Run] = [(f"{decision.target} around the decision", "title")]
     legend: list[Run] = (

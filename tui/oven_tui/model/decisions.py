@@ -11,12 +11,8 @@ from typing import Any, Literal, TypeAlias
 from pydantic import BaseModel
 
 from oven_core.protocol.messages import BallotOpened, Decision, Outcome, Receipt, Vote
-from oven_runs.log.trial_findings import Trial
 
-Fate: TypeAlias = Literal[
-    "pending", "applied", "noop", "failed", "rejected", "advised", "approved", "withheld", "trying", "tried"
-]
-"""`trying`: a trial measures it. `tried`: a trial measured it, and it was not kept; one that was kept is `applied`."""
+Fate: TypeAlias = Literal["pending", "applied", "noop", "failed", "rejected", "advised", "approved"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +28,16 @@ class Decided:
     outcome: Outcome | None = None
     approved: bool = False
     """An operator approved what was advised; that is its own decision."""
-    trial: Trial | None = None
-    """The trial that measures it, as far as it has come."""
-    arm: int = 0
-    """The arm of that trial."""
 
     @property
     def fate(self) -> Fate:
         if self.decision.verdict == "advised":
             return "approved" if self.approved else "advised"
-        tried = self.decision.verdict == "tried"
-        if not tried and self.decision.verdict != "adopted":
-            return self.decision.verdict
+        if self.decision.verdict == "rejected":
+            return "rejected"
         if self.receipt is None:
-            return "trying" if tried else "pending"
-        if self.receipt.status in ("applied", "noop"):
-            return self.receipt.status
-        compared = self.trial is not None and self.trial.ended is not None and self.trial.ended.status == "completed"
-        return "tried" if tried and compared else "failed"
-
-    @property
-    def finding(self) -> str:
-        """What its trial showed, or how far it has come; empty where none was ordered."""
-        return self.trial.finding(self.arm) if self.trial is not None else ""
+            return "pending"
+        return self.receipt.status if self.receipt.status in ("applied", "noop") else "failed"
 
     @property
     def proposer(self) -> str:
@@ -181,8 +164,7 @@ def _actuator(entry: Entry) -> str:
 def _text(entry: Entry) -> str:
     match entry:
         case Decided():
-            words = (entry.decision.actuator, entry.fate, _agents(entry), entry.finding, entry.decision.reason)
-            return " ".join(words)
+            return " ".join((entry.decision.actuator, entry.fate, _agents(entry), entry.decision.reason))
         case Open():
             return f"{entry.opened.actuator} open {_agents(entry)}"
         case Note():

@@ -29,14 +29,12 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_core.protocol.trial_messages import BranchObservation, TrialEnded, TrialStarted
 from oven_runs.log.announcement_text import announced, injected
 from oven_runs.log.run_summary import RunSummary, training_signal
 from oven_runs.log.standing_alerts import alert_text
 from oven_tui.model.braille_chart import Style
 from oven_tui.model.commands_given import CommandsGiven, asked
 from oven_tui.model.decisions import Decided, Entry, Note, Open
-from oven_tui.model.fans import Fans
 from oven_tui.model.mesh_state import MeshState
 from oven_tui.model.metric_series import WAITING, Series
 
@@ -58,8 +56,6 @@ class MonitorView:
         self.run = RunSummary()
         self.series: dict[str, Series] = {}
         self.steps = Series()
-        self.fans = Fans()
-        """Branches of trials: in no series."""
         self.entries: list[Entry] = []
         self.forgotten = 0
         """Entries that came before the first of `entries`."""
@@ -87,7 +83,6 @@ class MonitorView:
         self._closed: deque[str] = deque(maxlen=OPEN)  # a ballot said again may come after its decision
         self._unsettled = 0  # measurements since all series were last settled
         self._observed: datetime | None = None
-        self._played_upto = -1  # ticks of a branch that was kept: they took no time when they come again
 
     def feed(self, event: Event) -> None:
         if event.seq <= self.run.seq:
@@ -110,8 +105,6 @@ class MonitorView:
                 self._receipt(body)
             case Outcome() as body:
                 self._outcome(body)
-            case TrialStarted() | BranchObservation() | TrialEnded() as body:
-                self._trial(event, body)
             case Malformed() as body:
                 self.faults.append(f"event {event.seq} on {event.subject[:80]}: {body.reason[:200]}")
             case _:
@@ -124,7 +117,6 @@ class MonitorView:
             case RunStarted() as body:
                 again = f" again (incarnation {body.incarnation})" if body.incarnation > 1 and self.entries else ""
                 self._knobs()
-                self._lost_trial()
                 self._enter(Note(event.seq, body.step, "learner", f"{body.recipe} started{again} at step {body.step}"))
             case ActuatorAnnounced() as body:
                 self._knobs()
@@ -160,35 +152,10 @@ class MonitorView:
             del self.run.agents[name]
             self.left_out += 1
 
-    def _trial(self, event: Event, body: TrialStarted | BranchObservation | TrialEnded) -> None:
-        """A trial begins, is played or ends: the decisions that it measures say so."""
-        match body:
-            case BranchObservation() if body.trial == self.run.trials.under_way:
-                self._paced(event)
-                self.fans.add(body, self.run.tick, {name: series.last for name, series in self.series.items()})
-            case TrialEnded() if (fan := self.fans.end(body)) is not None:
-                self._played_upto = fan.last_tick
-        trial = self.run.trials.by_id.get(body.id if isinstance(body, TrialStarted) else body.trial)
-        for index, arm in enumerate(trial.started.arms if trial is not None else ()):
-            for decision in arm.decisions:
-                self._amend(decision, trial=trial, arm=index)
-
-    def _lost_trial(self) -> None:
-        """The learner started again: what was under way ends without a result."""
-        self.fans.stop()
-        for entry in self.entries:
-            if isinstance(entry, Decided) and entry.trial is not None and entry.trial.ended is None:
-                self._amend(entry.decision.id, trial=self.run.trials.by_id.get(entry.trial.started.id, entry.trial))
-
-    def _paced(self, event: Event) -> None:
+    def _observation(self, event: Event, body: Observation) -> None:
         if self._observed is not None:
             gap = max(0.0, (event.time - self._observed).total_seconds())
             self.pace_s = gap if not self.pace_s else self.pace_s + (gap - self.pace_s) / 10
-        self._observed = event.time
-
-    def _observation(self, event: Event, body: Observation) -> None:
-        if body.tick > self._played_upto:
-            self._paced(event)
         self._observed = event.time
         self.steps.add(self.run.tick, body.step)
         self._measure(self.run.tick, body.metrics)
@@ -237,7 +204,7 @@ class MonitorView:
         entry = Decided(event.seq, self.run.step, body, opened, {a: vote for a, vote in votes.items() if a in said})
         self._place[body.id] = self.forgotten + len(self.entries)
         self._enter(entry)
-        if body.verdict in ("adopted", "tried"):
+        if body.verdict == "adopted":
             self._mark(body.id, body.apply_at_tick, entry.proposer, entry.fate)
         if body.of:
             self._amend(body.of, approved=True)
@@ -324,10 +291,6 @@ class MonitorView:
         ]
         return list(dict.fromkeys([*(name for name in wanted if name in names), *sorted(names)]))
 
-    def newest_tick(self) -> int:
-        """The newest tick that a chart shows: the run's, or that of a branch that is being played."""
-        return max(self.run.tick, self.fans.newest_tick())
-
     def style(self, name: str) -> Style:
         if name in self.run.knobs or name == "learning_rate":
             return "set"
@@ -362,11 +325,9 @@ class MonitorView:
             "autonomy",
             "muted",
             "commands",
-            "trying",
         ):
             setattr(made.run, field, dict(getattr(self.run, field)))
-        made.run.trials, made.run.alerts = self.run.trials.copy(), self.run.alerts.copy()
-        made.fans = self.fans.copy()
+        made.run.alerts = self.run.alerts.copy()
         made.series = {name: series.copy() for name, series in self.series.items()}
         made.steps = self.steps.copy()
         made.entries, made.open, made.marks = list(self.entries), dict(self.open), dict(self.marks)

@@ -12,8 +12,8 @@ from oven_tui.model.braille_chart import Run
 from oven_tui.model.cell_text import clip, fit, wrapped
 
 NAME = 36
-SIGNS = {"adopted": ("✔", "good"), "rejected": ("–", "dim"), "advised": ("?", "warn"), "withheld": ("○", "dim")}
-"""Verdict → sign, kind of text; any other is on trial."""
+SIGNS = {"adopted": ("✔", "good"), "rejected": ("–", "dim"), "advised": ("?", "warn")}
+"""Verdict → sign, kind of text."""
 
 
 def rows(rulings: Sequence[tuple[str, OtherRuling]], logged: Decision, width: int) -> list[list[Run]]:
@@ -22,7 +22,7 @@ def rows(rulings: Sequence[tuple[str, OtherRuling]], logged: Decision, width: in
     for words, ruling in rulings:
         if ruling.same:
             continue
-        sign, kind = SIGNS.get(ruling.decision.verdict if ruling.decision else "rejected", ("◌", "warn"))
+        sign, kind = SIGNS[ruling.decision.verdict if ruling.decision else "rejected"]
         made.append([(f"{sign} ", kind), (fit(words, NAME) + " ", "text"), (_verdict(ruling, logged), kind)])
         if ruling.earlier_divergence:
             told = f"not sure: {ruling.earlier_divergence} would have come out otherwise before it"

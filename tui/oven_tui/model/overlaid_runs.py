@@ -43,7 +43,7 @@ class Axis:
         points = view.steps.between(0, _END) if by == "step" else []
         self._ticks = [point.key for point in points]
         self._steps = [int(point.last) if math.isfinite(point.last) else 0 for point in points]
-        self.end = view.run.step if by == "step" else view.newest_tick()
+        self.end = view.run.step if by == "step" else view.run.tick
         """The newest place of the run on it."""
 
     def place(self, tick: int) -> int:

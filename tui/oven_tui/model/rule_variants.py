@@ -28,8 +28,6 @@ def variants(rules: Rules, decision: Decision) -> list[Variant]:
         Variant("nine tenths must be for it", {"majority": 0.9}),
         Variant("no cool-down between changes", {"cooldown_ticks": 0}),
         Variant("twice the window to vote in", {"window_ticks": min(1000, 2 * rules.window_ticks)}),
-        Variant("no trials", {"trials": "off"}),
-        Variant("every change on trial first", {"trials": "all"}),
     ]
     if decision.verdict == "advised" or rules.autonomy_for(decision.actuator) != "auto":
         every.append(

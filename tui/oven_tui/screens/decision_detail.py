@@ -16,7 +16,6 @@ from oven_core.protocol.messages import Outcome, TallyLine, Vote
 from oven_core.terminal_text import clean
 from oven_runs.log.cited_paths import cited_paths, read_path
 from oven_runs.log.run_summary import text
-from oven_runs.log.trial_findings import Trial, changes
 from oven_tui import other_rules
 from oven_tui.bindings import key_line
 from oven_tui.model import decision_chart, other_verdicts, path_picture
@@ -138,10 +137,6 @@ def _decided(entry: Decided) -> list[RenderableType]:
             "decided", f"at tick {decision.tick} (step {entry.step}), decision {decision.id}, ballot {decision.ballot}"
         ),
     ]
-    if entry.trial is not None:
-        parts.append(_fact("trial", entry.finding))
-    if decision.verdict == "tried":
-        parts.append(_fact("receipt", _receipt(entry)))
     if decision.verdict == "adopted":
         risky = ", after a snapshot: it is risky" if decision.snapshot_first else ""
         due = f"from tick {decision.apply_at_tick}, lapses after tick {decision.expires_at_tick}{risky}"
@@ -150,8 +145,6 @@ def _decided(entry: Decided) -> list[RenderableType]:
         parts.append(_fact("approve", f"oven-controller approve {decision.id}" if not entry.approved else "approved"))
     if entry.outcome is not None:
         parts += [_fact("outcome", _outcome(entry.outcome))]
-    if entry.trial is not None:
-        parts += _trial(entry.trial, entry.arm)
     return [*parts, _section("Why"), Text(clean(decision.reason))]
 
 
@@ -164,38 +157,12 @@ def _receipt(entry: Decided) -> str:
     return f"{FATES[entry.fate][0]} {receipt.status}  {change}{why}"
 
 
-def _trial(trial: Trial, arm: int) -> list[RenderableType]:
-    """The arms side by side, and what the trial took."""
-    started, readings = trial.started, trial.ended.arms if trial.ended is not None else ()
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for name in ("arm", "changes"):
-        table.add_column(name)
-    for name in (started.reading, "examples", "against the control"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for index, tried in enumerate(started.arms):
-        reading = readings[index] if index < len(readings) else None
-        cells = [str(index), changes(tried) + (" (this one)" if index == arm and len(started.arms) > 2 else "")]
-        if reading is None or reading.mean is None:
-            cells += ["", "", ""]
-        else:
-            error = f" ± {reading.error:.2g}" if reading.error is not None else ""
-            cells += [f"{reading.mean:.4g}{error}", str(reading.examples), trial.difference(index)]
-        cells.append("kept" if trial.kept(index) else reading.reason if reading is not None else "")
-        table.add_row(*(Text(clean(cell)) for cell in cells), style="bold" if trial.kept(index) else "")
-    found: list[RenderableType] = [_section(f"Trial {started.id}"), table, _fact("terms", trial.terms())]
-    if cost := trial.cost():
-        found.append(_fact("it took", cost))
-    return found
-
-
 def _outcome(outcome: Outcome) -> str:
     if not outcome.scored or outcome.gain is None:
         return f"{outcome.target}: not scored, {outcome.reason}"
     forecast = f", forecast {outcome.forecast:+.3g}" if outcome.forecast is not None else ""
     moved = ", ".join(f"{line.agent} {line.before:.2f} → {line.after:.2f}" for line in outcome.lines)
-    gain = "" if outcome.measured else f" {outcome.gain:+.3g}{forecast}"  # its reason has the figures
-    said = f"{outcome.target}{gain}; {outcome.reason}"
+    said = f"{outcome.target} {outcome.gain:+.3g}{forecast}; {outcome.reason}"
     return said + (f"; {moved}" if moved else "")
 
 

@@ -16,7 +16,7 @@ from oven_tui.model.cell_text import COLOURS
 from oven_tui.model.monitor_view import MonitorView
 
 TEXT = ("blank", "text", "dim", "strong", "title", "good", "warn", "bad", "drill", "cursor", "cross")
-DOTS = ("line", "raw", "broken", "control", "change", "trace")
+DOTS = ("line", "raw", "broken", "change")
 KINDS = (*TEXT, *DOTS)
 PAINTS = {f"paint--{kind}" for kind in (*KINDS, *(f"agent-{n}" for n in range(COLOURS)))}
 """A component class for each kind of text (styles.tcss)."""

@@ -7,10 +7,9 @@ import math
 from textual.events import Leave, MouseMove
 from textual.message import Message
 
-from oven_tui.model.braille_chart import Axis, Bounds, Branch, Run, bounds, draw, label
+from oven_tui.model.braille_chart import Axis, Bounds, Run, bounds, draw, label
 from oven_tui.model.cell_text import clip, fit, row
 from oven_tui.model.chart_marks import ChartMarks
-from oven_tui.model.fans import around
 from oven_tui.model.metric_series import Column
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base import Lines
@@ -48,12 +47,11 @@ class Chart(Lines):
         if inner < 8 or tall < 1:
             return [row(width, [(self.metric, "title")]), *(row(width, []) for _ in range(height - 1))]
         axis, style = self.axis, self.view.style(self.metric)
-        columns, branches = self.curves(self.metric, inner * 2)
-        under_way = [column for branch in branches if branch.kind != "trace" for column in branch.columns]
-        scale = bounds([*columns, *under_way], style, self.logarithmic)
+        columns = self.curve(self.metric, inner * 2)
+        scale = bounds(columns, style, self.logarithmic)
         marks = self._marks.cells(self.view, axis, inner)
         cross = None if self.cross is None else axis.cell(self.cross, inner)
-        drawn = draw(columns, scale, style, marks, inner, tall, around(branches, scale), cross)
+        drawn = draw(columns, scale, style, marks, inner, tall, cross=cross)
         made = [self._title(width, scale)]
         for y, runs in enumerate(drawn):
             made.append([(self._tick(y, tall, scale) if columns else " " * (GUTTER - 1) + "│", "dim"), *runs])
@@ -61,13 +59,13 @@ class Chart(Lines):
             made.append(self._steps(width, inner))
         return made
 
-    def curves(self, metric: str, width: int) -> tuple[list[Column], list[Branch]]:
-        """The run's own curve on `width` columns, and the others beside it."""
+    def curve(self, metric: str, width: int) -> list[Column]:
+        """The metric's curve on `width` columns."""
         axis, series = self.axis, self.view.series.get(metric)
         columns = series.columns(axis.first, axis.last, width) if series else []
         if columns and self.view.style(metric) == "set":
             columns = self._held_on(columns, width)
-        return columns, self.view.fans.branches(metric, axis.first, axis.last, width)
+        return columns
 
     def _held_on(self, columns: list[Column], width: int) -> list[Column]:
         """A knob keeps its value until it is turned again, so its line continues to the newest tick."""

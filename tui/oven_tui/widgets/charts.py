@@ -82,7 +82,7 @@ class Charts(Container):
         return names[page * CHARTS : (page + 1) * CHARTS]
 
     def _axis(self) -> Axis:
-        tick, window = self.view.newest_tick(), WINDOWS[self.zoom]
+        tick, window = self.view.run.tick, WINDOWS[self.zoom]
         if window is None or tick <= window:
             return Axis(0, braille_chart.span(0, tick, self.view.end_tick()))
         return Axis(tick - window, tick)

@@ -81,9 +81,8 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
         self.cursor = max(0, self.cursor)
         self.virtual_size = Size(self.size.width, len(rows))
         run = self.view.run
-        not_kept = f", {run.not_kept} tried and not kept" if run.not_kept else ""
         shown = f", {len(rows)} shown by {self.filter!r}" if self.filter else ""
-        counts = f"{run.adopted} adopted, {run.rejected} rejected{not_kept}"
+        counts = f"{run.adopted} adopted, {run.rejected} rejected"
         if self.view.preview:
             counts = "the newest; those before are being read"
         self.border_title = f"decisions: {counts}, {len(self.view.open)} open{shown}"
@@ -198,7 +197,6 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
                     change = f"{text(entry.receipt.before)} → {text(entry.receipt.after)}"
                 sign, words_, kind = FATES[entry.fate]
                 why = entry.receipt.reason if entry.receipt and entry.receipt.reason else decision.reason
-                why = entry.finding or why
                 if entry.fate == "advised":
                     sign, words_, kind, why = self._advice(decision, why)
                 fate = (f"{sign} {words_}", kind)

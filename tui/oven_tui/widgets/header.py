@@ -91,8 +91,6 @@ class Header(Lines):
             words += f"  held: {run.held}"
         if run.ended_with:
             words += f"  {run.ended_with}"
-        if (trial := run.trials.open) is not None:
-            words += f"  {trial.progress}"
         right: list[Run] = [(f" FROZEN +{self.behind} ", "drill")] if self.behind is not None else []
         bar = min(40, max(10, width // 4))
         done = round(bar * run.progress)
@@ -107,8 +105,7 @@ class Header(Lines):
                 (f"{start:.3f} → {now:.3f}", "strong"),
                 (f" ({now - start:+.3f})  ", "text"),
             ]
-        not_kept = f", {run.not_kept} tried and not kept" if run.not_kept else ""
-        counts = f"{run.adopted} adopted, {run.rejected} rejected{not_kept}"
+        counts = f"{run.adopted} adopted, {run.rejected} rejected"
         left.append((counts, "text") if not self.view.preview else ("its decisions are being read", "dim"))
         initial = (
             {spec.name: spec.value for spec in run.started.actuators if spec.kind != "action"} if run.started else {}

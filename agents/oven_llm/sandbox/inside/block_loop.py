@@ -15,8 +15,13 @@ from typing import Any
 from oven_llm.sandbox import frames
 from oven_llm.sandbox.inside import lockdown
 from oven_llm.sandbox.inside.captured_output import Budget, CapturedOutput
-from oven_llm.sandbox.inside.channel import Channel, redirect_standard_streams
-from oven_llm.sandbox.inside.host_functions import Answered, final_function, host_function
+from oven_llm.sandbox.inside.host_link import (
+    Answered,
+    Channel,
+    final_function,
+    host_function,
+    redirect_standard_streams,
+)
 
 OWN = __file__.rpartition("/")[0]
 """Where frames of a traceback are ours, and tell the code's author nothing."""

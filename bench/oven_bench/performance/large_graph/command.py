@@ -23,7 +23,7 @@ from oven_bench.performance.large_graph import plain_networkx, prior_service, so
 from oven_bench.performance.large_graph.drawn_graph import draw, drawn_nodes
 from oven_bench.study import Report, Study, in_new_process
 from oven_core.errors import ProcessError
-from oven_kg.large.folder import write
+from oven_kg.arrays.folder import write
 
 ACCURACY: Final = 1e-8
 """L1 distance to the true ranks at which both PageRanks stop."""

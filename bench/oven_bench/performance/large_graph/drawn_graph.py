@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from oven_kg.large.arrays import Arrays
-from oven_kg.large.builder import Builder
+from oven_kg.arrays.builder import Builder
+from oven_kg.arrays.graph_arrays import GraphArrays
 
 RELATIONS: Final = ("CAUSES", "CONTRADICTS", "IS_A", "RELATED_TO", "REQUIRES", "SOLVES", "USED_FOR")
 OUT_SKEW: Final = 1.5
@@ -17,7 +17,7 @@ IN_SKEW: Final = 3.0
 BATCH: Final = 50_000
 
 
-def draw(nodes: int, edges: int, seed: int) -> Arrays:
+def draw(nodes: int, edges: int, seed: int) -> GraphArrays:
     """At most that many edges: one that is drawn twice counts once. Nodes without an edge are there as well."""
     draw = np.random.default_rng(seed)
     names = [f"/c/en/concept_{number}" for number in range(nodes)]
@@ -37,7 +37,7 @@ def draw(nodes: int, edges: int, seed: int) -> Arrays:
     return builder.finish()
 
 
-def drawn_nodes(arrays: Arrays, count: int, seed: int) -> list[str]:
+def drawn_nodes(arrays: GraphArrays, count: int, seed: int) -> list[str]:
     """Names of nodes with an edge out, each at most once."""
     begins = np.flatnonzero(np.diff(arrays.indptr))
     draw = np.random.default_rng(seed)

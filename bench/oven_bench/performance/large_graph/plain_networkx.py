@@ -22,8 +22,8 @@ import numpy as np
 import psutil
 
 from oven_bench.performance.large_graph.quickest_calls import quickest
-from oven_kg.large.folder import open_folder
-from oven_kg.large.pagerank import DAMPING
+from oven_kg.arrays.folder import open_folder
+from oven_kg.arrays.random_walk import DAMPING
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ import psutil
 from numpy.typing import NDArray
 
 from oven_bench.performance.large_graph.quickest_calls import quickest
-from oven_kg.large import paths
-from oven_kg.large.arrays import COLUMNS
-from oven_kg.large.folder import open_folder
-from oven_kg.large.pagerank import RandomWalk
+from oven_kg.arrays import paths
+from oven_kg.arrays.folder import open_folder
+from oven_kg.arrays.graph_arrays import COLUMNS
+from oven_kg.arrays.random_walk import RandomWalk
 
 FIRST: Final = 20
 """Nodes that a personalised PageRank is asked for."""
@@ -54,8 +54,8 @@ def measure(folder: Path, nodes: list[str], accuracy: float, ranks: Path) -> Our
     found_ranks = walk.ranks(accuracy=accuracy)
     pagerank_s = time.process_time() - began
     starts = [arrays.index(node) for node in nodes[:STARTS]]
-    walk.near(starts[:1], FIRST)  # what it makes once for all starts
-    ppr_us, found = quickest(starts, lambda start: walk.near([start], FIRST)[0])
+    walk.near(starts[0], FIRST)  # what it makes once for all starts
+    ppr_us, found = quickest(starts, lambda start: walk.near(start, FIRST)[0])
     overlaps = [_overlap(walk, start, near) for start, near in zip(starts[:COMPARED], found, strict=False)]
     error = float(np.abs(found_ranks - np.load(ranks, allow_pickle=False)).sum())
     return Ours(load_s, memory, pagerank_s, error, hop2_us, sizes, ppr_us, overlaps)

@@ -1,1 +1,1 @@
-"""Trace files of others: read into our records and written from them. An entry point of `oven.traces` each."""
+"""Trace files of other projects: read into the project's records and written from them."""

@@ -1,7 +1,7 @@
-"""Chat messages, as trainers for chat take them: rows with `messages` (or `prompt` and `completion`) and `tools`.
+"""Chat messages as trainers read them: rows with `messages` (or `prompt` and `completion`) and `tools`.
 
-An export: no place for rewards, tokens or how a trace ended. A trace whose context was rewritten is a row for each
-stretch of it.
+An export format: it has no place for rewards, tokens or how a trace ended. If a trace's context was rewritten, each
+stretch of it becomes a row.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import Final
 
 from oven_runs.traces.formats.chat_messages import (
+    expect_list,
     from_chat,
-    from_list,
     from_tool,
-    split,
+    split_into_steps,
     to_chat,
     to_tool,
 )
@@ -25,7 +25,7 @@ from oven_runs.traces.records import Message, Task, Trace
 NO_PLACE: Final = "no place in a chat row"
 LOSES: Final = {
     "task (but its id)": NO_PLACE,
-    "steps.state": "each stretch is a row, and a trace, of its own",
+    "steps.state": "each stretch becomes a row, and a trace, of its own",
     "steps.reward, .sampled, .own, .outcome": NO_PLACE,
     "steps.result": "whether a call's missing answer was recorded as empty",
     "reward, solved, ended, policy, meta": NO_PLACE,
@@ -33,27 +33,27 @@ LOSES: Final = {
 }
 
 
-def _known_by(row: Row) -> bool:
+def _recognises(row: Row) -> bool:
     if "episode_id" in row or "trajectory_format" in row:
-        return False  # these have messages, too
+        return False  # OpenEnv and mini-swe-agent have messages too
     return isinstance(row.get("messages"), list) or (
         isinstance(row.get("prompt"), list) and isinstance(row.get("completion"), list)
     )
 
 
-def _traces(row: Row, name: str) -> Iterator[Trace]:
+def _traces(row: Row, default_id: str) -> Iterator[Trace]:
     lost: Counter[str] = Counter()
     if "messages" in row:
-        said = from_list(row["messages"], "messages")
+        chat = expect_list(row["messages"], "messages")
     else:
-        said = [*from_list(row.get("prompt"), "prompt"), *from_list(row.get("completion"), "completion")]
-    prompt, steps = split(from_chat(one, lost) for one in said)
-    task, own = row.get("task_id"), row.get("id")
-    given = own if isinstance(own, str) and own else name
+        chat = [*expect_list(row.get("prompt"), "prompt"), *expect_list(row.get("completion"), "completion")]
+    prompt, steps = split_into_steps(from_chat(message, lost) for message in chat)
+    task_id, row_id = row.get("task_id"), row.get("id")
+    trace_id = row_id if isinstance(row_id, str) and row_id else default_id
     yield Trace(
-        id=given,
-        task=Task(id=task if isinstance(task, str) else given),
-        tools=tuple(from_tool(one) for one in from_list(row.get("tools") or [], "tools")),
+        id=trace_id,
+        task=Task(id=task_id if isinstance(task_id, str) else trace_id),
+        tools=tuple(from_tool(tool) for tool in expect_list(row.get("tools") or [], "tools")),
         prompt=prompt,
         steps=steps,
         meta={"chat": {"lost": dict(lost)}} if lost else {},
@@ -61,25 +61,25 @@ def _traces(row: Row, name: str) -> Iterator[Trace]:
 
 
 def _rows(trace: Trace) -> Iterable[Row]:
-    starts = [at for at, step in enumerate(trace.steps) if at and step.state is not None]
-    bounds = [0, *starts, len(trace.steps)]
-    for number, (start, end) in enumerate(pairwise(bounds)):
+    rewrites = [number for number, step in enumerate(trace.steps) if number and step.state is not None]
+    bounds = [0, *rewrites, len(trace.steps)]
+    for stretch, (start, end) in enumerate(pairwise(bounds)):
         messages: list[Message] = list(trace.state(start)) if trace.steps else list(trace.prompt)
         for step in trace.steps[start:end]:
             messages += (step.action, *(step.result or ()))
         row: Row = {
-            "id": trace.id if number == 0 else f"{trace.id}-{number + 1}",
+            "id": trace.id if stretch == 0 else f"{trace.id}-{stretch + 1}",
             "task_id": trace.task.id,
-            "messages": [to_chat(one) for one in messages],
+            "messages": [to_chat(message) for message in messages],
         }
         if trace.tools:
-            row["tools"] = [to_tool(one) for one in trace.tools]
+            row["tools"] = [to_tool(tool) for tool in trace.tools]
         yield row
 
 
 FORMAT = LineFormat(
-    about="chat messages and tools, a conversation a line (for trainers; loses most)",
-    known_by=_known_by,
+    about="chat messages and tools, one conversation per line (for trainers; loses the most)",
+    recognises=_recognises,
     traces=_traces,
     rows=_rows,
     loses=LOSES,

@@ -1,4 +1,4 @@
-"""Chat messages as OpenAI's API and Hugging Face's templates have them, to and from ours."""
+"""Conversion between chat messages (OpenAI's API, Hugging Face's templates) and the project's records."""
 
 from __future__ import annotations
 
@@ -7,84 +7,84 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from oven_runs.traces.records import Message, Tool, ToolCall, TraceStep
+from oven_runs.traces.records import Message, Tool, ToolCall, Trace, TraceStep
 
 ROLES = {"developer": "system", "function": "tool"}
 """Other names of roles."""
 
 
 class NotReadable(ValueError):
-    """A row has not the form that it should have; the message says where."""
+    """A row does not have the expected form; the message says where."""
 
 
 def to_chat(message: Message) -> dict[str, Any]:
-    """An OpenAI chat message."""
-    made: dict[str, Any] = {"role": message.role, "content": message.content}
+    """Return the message in OpenAI's form."""
+    chat: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.reasoning:
-        made["reasoning_content"] = message.reasoning
+        chat["reasoning_content"] = message.reasoning
     if message.calls:
-        made["tool_calls"] = [
+        chat["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in message.calls
         ]
     if message.call_id:
-        made["tool_call_id"] = message.call_id
+        chat["tool_call_id"] = message.call_id
     if message.name:
-        made["name"] = message.name
-    return made
+        chat["name"] = message.name
+    return chat
 
 
 def to_template(message: Message) -> dict[str, Any]:
-    """As Hugging Face's chat templates take it: without ids, and with a call's arguments as the object that they are.
-    Arguments that are not JSON stay text."""
-    made: dict[str, Any] = {"role": message.role, "content": message.content}
+    """Return the message as Hugging Face's chat templates expect it: without ids, and with a call's arguments as an
+    object. Arguments that are not JSON stay text."""
+    chat: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.reasoning:
-        made["reasoning_content"] = message.reasoning
+        chat["reasoning_content"] = message.reasoning
     if message.calls:
-        made["tool_calls"] = [
+        chat["tool_calls"] = [
             {"type": "function", "function": {"name": call.name, "arguments": _parsed(call.arguments)}}
             for call in message.calls
         ]
     if message.role == "tool" and message.name:
-        made["name"] = message.name
-    return made
+        chat["name"] = message.name
+    return chat
 
 
-def from_chat(said: object, lost: Counter[str]) -> Message:
-    """Ours. `lost` counts what a message of ours has no place for, by kind. Raises NotReadable."""
-    if not isinstance(said, Mapping):
-        raise NotReadable(f"a message is a {type(said).__name__}, and must be an object")
-    role = said.get("role")
+def from_chat(chat: object, lost: Counter[str]) -> Message:
+    """Return the record of a chat message. `lost` counts by kind what a record has no place for. Raises NotReadable."""
+    if not isinstance(chat, Mapping):
+        raise NotReadable(f"a message is a {type(chat).__name__}, and must be an object")
+    role = chat.get("role")
     role = ROLES.get(role, role) if isinstance(role, str) else role
     if role not in ("system", "user", "assistant", "tool"):
         raise NotReadable(f"a message has the role {role!r}, which chat does not have")
-    calls = said.get("tool_calls") or ()
+    calls = chat.get("tool_calls") or ()
     if not isinstance(calls, Sequence) or isinstance(calls, str):
         raise NotReadable("tool_calls must be a list")
     return Message(
         role=role,
-        content=text_of(said.get("content"), lost),
-        reasoning=_text(said, "reasoning_content") or _text(said, "reasoning"),
-        calls=tuple(from_call(call) for call in calls),
-        call_id=_text(said, "tool_call_id"),
-        name=_text(said, "name") if role == "tool" else "",
+        content=text_of(chat.get("content"), lost),
+        reasoning=_text(chat, "reasoning_content") or _text(chat, "reasoning"),
+        calls=tuple(_from_call(call) for call in calls),
+        call_id=_text(chat, "tool_call_id"),
+        name=_text(chat, "name") if role == "tool" else "",
     )
 
 
-def from_call(said: object) -> ToolCall:
-    """A call in OpenAI's form or in a flat one ({id, name, arguments}); arguments that are an object are written as
-    JSON. Raises NotReadable."""
-    inner = said.get("function", said) if isinstance(said, Mapping) else None
-    if not isinstance(said, Mapping) or not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
+def _from_call(call: object) -> ToolCall:
+    """Return the record of a call in OpenAI's form or in a flat form ({id, name, arguments}). Raises NotReadable."""
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise NotReadable("a tool call has no name")
-    arguments = inner.get("arguments", "")
+    arguments = function.get("arguments", "")
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(id=_text(said, "id"), name=inner["name"], arguments=arguments)
+    return ToolCall(id=_text(call, "id"), name=function["name"], arguments=arguments)
 
 
 def text_of(content: object, lost: Counter[str]) -> str:
-    """The text of a message's content: parts that are text are joined, others counted. Raises NotReadable."""
+    """Return the text of a message's content: text parts joined; other parts are counted in `lost`. Raises
+    NotReadable."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -103,32 +103,33 @@ def text_of(content: object, lost: Counter[str]) -> str:
 
 
 def to_tool(tool: Tool) -> dict[str, Any]:
-    """OpenAI's form of a tool."""
+    """Return the tool in OpenAI's form."""
     described = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", "function": described}
 
 
-def from_tool(said: object) -> Tool:
-    """From OpenAI's form, a flat one, or MCP's (`inputSchema`). Raises NotReadable."""
-    inner = said.get("function", said) if isinstance(said, Mapping) else None
-    if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
+def from_tool(tool: object) -> Tool:
+    """Return the record of a tool in OpenAI's form, a flat form, or MCP's (`inputSchema`). Raises NotReadable."""
+    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise NotReadable("a tool has no name")
-    schema = inner.get("parameters", inner.get("inputSchema")) or {}
+    schema = function.get("parameters", function.get("inputSchema")) or {}
     if not isinstance(schema, dict):
-        raise NotReadable(f"the parameters of the tool {inner['name']!r} must be an object")
-    return Tool(name=inner["name"], description=_text(inner, "description"), parameters=schema)
+        raise NotReadable(f"the parameters of the tool {function['name']!r} must be an object")
+    return Tool(name=function["name"], description=_text(function, "description"), parameters=schema)
 
 
-def from_list(said: object, what: str) -> Sequence[Any]:
-    """`said`, which must be a list. Raises NotReadable."""
-    if not isinstance(said, list):
-        raise NotReadable(f"{what} {'is missing' if said is None else 'must be a list'}")
-    return said
+def expect_list(value: object, name: str) -> Sequence[Any]:
+    """Return `value`. Raises NotReadable if it is not a list."""
+    if not isinstance(value, list):
+        raise NotReadable(f"{name} {'is missing' if value is None else 'must be a list'}")
+    return value
 
 
-def split(messages: Iterable[Message]) -> tuple[tuple[Message, ...], tuple[TraceStep, ...]]:
-    """The messages before the first of an assistant, and a step for each of those, with what follows it as its
-    result. An assistant's message that was given as an example is taken for a step: a plain list does not tell."""
+def split_into_steps(messages: Iterable[Message]) -> tuple[tuple[Message, ...], tuple[TraceStep, ...]]:
+    """Return the messages before the first assistant message, and a step for each assistant message with the messages
+    after it as its result. An assistant message that was given as an example becomes a step too: a plain list cannot
+    tell the two apart."""
     prompt: list[Message] = []
     steps: list[tuple[Message, list[Message]]] = []
     for message in messages:
@@ -136,11 +137,18 @@ def split(messages: Iterable[Message]) -> tuple[tuple[Message, ...], tuple[Trace
             steps.append((message, []))
         else:
             (steps[-1][1] if steps else prompt).append(message)
-    made = tuple(
+    return tuple(prompt), tuple(
         TraceStep(action=action, result=tuple(result) if result or not action.calls else None)
         for action, result in steps
     )
-    return tuple(prompt), made
+
+
+def last_conversation(trace: Trace) -> list[dict[str, Any]]:
+    """Return the chat messages of the last step's state, its action and its result, for formats with one list."""
+    messages = list(trace.state(len(trace.steps) - 1) if trace.steps else trace.prompt)
+    for step in trace.steps[-1:]:
+        messages += (step.action, *(step.result or ()))
+    return [to_chat(message) for message in messages]
 
 
 def _parsed(arguments: str) -> Any:
@@ -150,6 +158,6 @@ def _parsed(arguments: str) -> Any:
         return arguments
 
 
-def _text(said: Mapping[str, Any], name: str) -> str:
-    found = said.get(name)
-    return found if isinstance(found, str) else ""
+def _text(chat: Mapping[str, Any], name: str) -> str:
+    value = chat.get(name)
+    return value if isinstance(value, str) else ""

@@ -1,6 +1,6 @@
-"""OpenEnv's `results.jsonl` (0.10): an episode a line, with one reward an episode.
+"""OpenEnv's `results.jsonl` (0.10): one episode per line, with one reward per episode.
 
-`openenv.core.harness.collect` has the form. A tool's result stands twice in it, as a message and in `tool_trace`.
+`openenv.core.harness.collect` defines the format. A tool's result is in it twice: as a message and in `tool_trace`.
 """
 
 from __future__ import annotations
@@ -11,91 +11,87 @@ from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from typing import Any
 
-from oven_runs.traces.formats import aside
-from oven_runs.traces.formats.chat_messages import from_chat, from_list, split, to_chat
+from oven_runs.traces.formats import free_field
+from oven_runs.traces.formats.chat_messages import expect_list, from_chat, last_conversation, split_into_steps
 from oven_runs.traces.formats.trace_format import LineFormat, Row
 from oven_runs.traces.records import Ended, Task, Trace, TraceStep
 
 META = "openenv"
-"""In `Trace.meta`: what an episode has and our records do not."""
-KEPT = ("metrics", "verify_metrics", "artifacts", "extra")
+"""Key in `Trace.meta` for the fields of an episode that records do not have."""
+META_FIELDS = ("metrics", "verify_metrics", "artifacts", "extra")
 
 
-def _known_by(row: Row) -> bool:
-    return isinstance(row.get("episode_id"), str) and isinstance(row.get("messages"), list)
-
-
-def _traces(row: Row, name: str) -> Iterator[Trace]:
+def _traces(row: Row, default_id: str) -> Iterator[Trace]:
     extra = row.get("extra") or {}
-    yield aside.restored(_plain(row, name), extra.get(aside.NAME) if isinstance(extra, dict) else None)
+    missing = extra.get(free_field.NAME) if isinstance(extra, dict) else None
+    yield free_field.restored(_plain(row, default_id), missing)
 
 
-def _plain(row: Row, name: str) -> Trace:
+def _plain(row: Row, default_id: str) -> Trace:
+    """Return the trace without the values of the free field."""
     lost: Counter[str] = Counter()
-    prompt, steps = split(from_chat(one, lost) for one in from_list(row.get("messages"), "messages"))
-    episode = row.get("episode_id") or name
+    chat = expect_list(row.get("messages"), "messages")
+    prompt, steps = split_into_steps(from_chat(message, lost) for message in chat)
+    episode = str(row.get("episode_id") or default_id)
     metrics = row.get("metrics") or {}
     ended: Ended = "truncated" if metrics.get("truncated") else "submitted" if row.get("done") else "unknown"
-    kept = {field: row[field] for field in KEPT if row.get(field)}
-    if isinstance(kept.get("extra"), dict):
-        kept["extra"] = {key: value for key, value in kept["extra"].items() if key != aside.NAME}
-    if (given := row.get("tool_trace")) and given != _tool_trace(steps, bool(row.get("done"))):
-        kept["tool_trace"] = given
-    kept |= {"lost": dict(lost)} if lost else {}
-    kept = {field: value for field, value in kept.items() if value}
+    meta = {field: row[field] for field in META_FIELDS if row.get(field)}
+    if isinstance(meta.get("extra"), dict):
+        meta["extra"] = {key: value for key, value in meta["extra"].items() if key != free_field.NAME}
+    if (tool_trace := row.get("tool_trace")) and tool_trace != _tool_trace(steps, bool(row.get("done"))):
+        meta["tool_trace"] = tool_trace
+    meta |= {"lost": dict(lost)} if lost else {}
+    meta = {field: value for field, value in meta.items() if value}
     return Trace(
-        id=str(episode),
-        task=_task(row.get("task"), str(episode)),
+        id=episode,
+        task=_task(row.get("task"), episode),
         prompt=prompt,
         steps=steps,
         reward=row.get("reward"),
         ended=ended,
-        meta={META: kept} if kept else {},
+        meta={META: meta} if meta else {},
     )
 
 
-def _task(said: Any, episode: str) -> Task:
-    if isinstance(said, str):
-        return Task(id=f"task-{sha256(said.encode(errors='replace')).hexdigest()[:12]}", prompt=said)
-    if not isinstance(said, dict):
+def _task(task: Any, episode: str) -> Task:
+    if isinstance(task, str):
+        return Task(id=f"task-{sha256(task.encode(errors='replace')).hexdigest()[:12]}", prompt=task)
+    if not isinstance(task, dict):
         return Task(id=episode)
-    if set(said) <= set(Task.model_fields) and isinstance(said.get("id"), str):
-        return Task.model_validate(said)
-    name = next((said[key] for key in ("id", "instance_id", "task_id") if said.get(key) is not None), episode)
-    prompt = next((said[key] for key in ("prompt", "problem_statement") if isinstance(said.get(key), str)), "")
-    return Task(id=str(name), prompt=prompt, data=said)
+    if set(task) <= set(Task.model_fields) and isinstance(task.get("id"), str):
+        return Task.model_validate(task)
+    name = next((task[key] for key in ("id", "instance_id", "task_id") if task.get(key) is not None), episode)
+    prompt = next((task[key] for key in ("prompt", "problem_statement") if isinstance(task.get(key), str)), "")
+    return Task(id=str(name), prompt=prompt, data=task)
 
 
 def _rows(trace: Trace) -> Iterable[Row]:
-    kept = trace.meta.get(META)
-    foreign: Row = {key: kept[key] for key in (*KEPT, "tool_trace") if key in kept} if isinstance(kept, dict) else {}
-    last = [*trace.prompt] if trace.steps == () else [*trace.state(len(trace.steps) - 1)]
-    for step in trace.steps[-1:]:
-        last += (step.action, *(step.result or ()))
+    stored = trace.meta.get(META)
+    meta: Row = stored if isinstance(stored, dict) else {}
     done = trace.ended == "submitted"
-    metrics = dict(foreign.get("metrics") or {})
+    metrics = dict(meta.get("metrics") or {})
     if trace.ended == "truncated":
         metrics["truncated"] = True
     row: Row = {
         "episode_id": trace.id,
-        "messages": [to_chat(one) for one in last],
+        "messages": last_conversation(trace),
         "reward": trace.reward,
         "done": done,
-        "tool_trace": foreign.get("tool_trace", _tool_trace(trace.steps, done)),
+        "tool_trace": meta.get("tool_trace", _tool_trace(trace.steps, done)),
         "metrics": metrics,
-        "verify_metrics": foreign.get("verify_metrics", {}),
-        "artifacts": foreign.get("artifacts", {}),
+        "verify_metrics": meta.get("verify_metrics", {}),
+        "artifacts": meta.get("artifacts", {}),
         "task": trace.task.model_dump(mode="json", exclude_defaults=True),
-        "extra": dict(foreign.get("extra") or {}),
+        "extra": dict(meta.get("extra") or {}),
     }
-    if missing := aside.difference(trace, _plain(row, trace.id)):
-        row["extra"][aside.NAME] = missing
+    if missing := free_field.difference(trace, _plain(row, trace.id)):
+        row["extra"][free_field.NAME] = missing
     yield row
 
 
 def _tool_trace(steps: Iterable[TraceStep], done: bool) -> list[Row]:
-    """Each call with its result. Arguments that are not a JSON object stand under "arguments", as they were written."""
-    found: list[Row] = []
+    """Return each call with its result. Arguments that are not a JSON object are stored as text under "arguments"."""
+    calls: list[Row] = []
     for step in steps:
         answers = {message.call_id: message.content for message in step.result or () if message.role == "tool"}
         for call in step.action.calls:
@@ -108,33 +104,21 @@ def _tool_trace(steps: Iterable[TraceStep], done: bool) -> list[Row]:
             if not isinstance(arguments, dict):
                 arguments = {"arguments": call.arguments}
             result = {"data": answers[call.id], "done": False, "metadata": {}, "error": None}
-            found.append({"tool_name": call.name, "arguments": arguments, "result": result})
-    if found and done:
-        found[-1]["result"]["done"] = True
-    return found
-
-
-def _beside() -> dict[str, bytes]:
-    return {"metadata.json": b'{"written_by": "oven-controller"}\n'}
+            calls.append({"tool_name": call.name, "arguments": arguments, "result": result})
+    if calls and done:
+        calls[-1]["result"]["done"] = True
+    return calls
 
 
 FORMAT = LineFormat(
-    about="OpenEnv's results.jsonl: an episode a line",
-    known_by=_known_by,
+    about="OpenEnv's results.jsonl: one episode per line",
+    recognises=lambda row: isinstance(row.get("episode_id"), str) and isinstance(row.get("messages"), list),
     traces=_traces,
     rows=_rows,
     file_name="results.jsonl",
-    beside=_beside,
-    aside=(
-        "tools",
-        "solved",
-        "ended",
-        "policy",
-        "meta",
-        "steps.state",
-        "steps.reward",
-        "steps.sampled",
-        "steps.own",
-        "steps.outcome",
+    metadata={"metadata.json": b'{"written_by": "oven-controller"}\n'},
+    free_field=(
+        "tools", "solved", "ended", "policy", "meta",
+        "steps.state", "steps.reward", "steps.sampled", "steps.own", "steps.outcome",
     ),
-)
+)  # fmt: skip

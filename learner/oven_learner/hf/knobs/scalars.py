@@ -17,14 +17,49 @@
   given one of them (TRL's default is 1) has no such knob, and one between them never reaches them.
 
 β is read from the trainer at every loss (TRL 1.16), and announced only where what it refers to is loaded.
+
+Gradient accumulation is not a knob. transformers 5.23 reads `args.gradient_accumulation_steps` live to decide how many
+micro-batches to fetch (trainer.py:1862), and also when to step, against a counter that runs over the epoch (1882).
+After a change the optimizer would step within a fetched group, with losses scaled for a whole one. The length of the
+epoch and the position in a checkpoint are also computed with one value for the whole epoch (1700, 1859).
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from oven_learner.actuators import Actuators
 from oven_learner.hf.knobs.user_values import UserValues, is_a
+from oven_learner.optim import weight_decay
+
+log = logging.getLogger("oven.learner")
+WEIGHTS = "reward.weights"
+
+
+def announce_reward_weights(trainer: Any, actuators: Actuators) -> None:
+    """Shares of the user's own sum, by the functions' names; a change acts from the next generation on.
+
+    Not announced where shares cannot say it: a negative weight (a penalty), a sum of 0, or two functions of one name.
+    """
+    names = tuple(getattr(trainer, "reward_func_names", ()))
+    if len(names) < 2 or WEIGHTS in actuators:
+        return
+    weights = trainer.reward_weights  # [functions], read anew at every generation (TRL 1.16)
+    total = float(weights.sum())
+    if len(set(names)) < len(names) or bool((weights < 0).any()) or not total > 0:
+        log.info("%s is not an actuator here: weights %s of %s are not shares", WEIGHTS, weights.tolist(), names)
+        return
+
+    def read() -> dict[str, float]:
+        shares = weights.double() / float(weights.double().sum())
+        return dict(zip(names, shares.tolist(), strict=True))
+
+    def write(shares: dict[str, float]) -> None:
+        weights.copy_(weights.new_tensor([shares[name] * total for name in names]))
+
+    actuators.simplex(WEIGHTS, read, write, moves_own_metric=True)
+
 
 OF = {
     "RLOOTrainer": ("rloo.beta", "× KL per completion, in the reward"),
@@ -109,3 +144,12 @@ def reuses(trainer: Any) -> bool:
     generate_every = trainer.args.steps_per_generation * trainer.num_iterations
     kept = trainer.args.gradient_accumulation_steps % generate_every != 0
     return bool(kept or getattr(trainer, "oven_ahead", False))
+
+
+def announce(trainer: Any, actuators: Actuators, own: UserValues, beta_bounds: tuple[float, float]) -> None:
+    """Register `grad.clip`, `optimizer.weight_decay`, β and ε, as far as this trainer has them."""
+    announce_clip(trainer, actuators, own)
+    if not trainer.is_deepspeed_enabled:  # DeepSpeed's optimizers keep their own groups
+        weight_decay.announce(trainer.optimizer, actuators)
+    announce_beta(trainer, actuators, own, beta_bounds)
+    announce_epsilon(trainer, actuators, own)

@@ -51,9 +51,9 @@ def test_each_thing_that_a_step_lacks_is_counted_by_kind() -> None:
     empty = Trace(id="repair-1", task=REPAIR.task)
     found = completeness.check([REPAIR.model_copy(update=changed), empty])
     assert found.steps_lacking == {
-        "reward: the trace has one, the step none": 1,
-        "action: neither a call, nor a text, nor tokens": 1,
-        "tokens: not as many log-probabilities or entropies": 1,
+        "reward: only the whole trace has one": 1,
+        "action: no call, text or tokens": 1,
+        "tokens: a different number of log-probabilities or entropies": 1,
         "result: missing": 1,
         "state: an earlier result is missing": 2,
         "result: a call without an answer": 1,
@@ -62,9 +62,9 @@ def test_each_thing_that_a_step_lacks_is_counted_by_kind() -> None:
     assert found.traces_lacking == {
         "no steps": 1,
         "no prompt": 1,
-        "how it ended is not said": 1,
+        "how it ended is unknown": 1,
         "no reward": 1,
-        "its id is another trace's, too": 1,
+        "another trace has the same id": 1,
     }
     assert (found.whole_traces, found.whole_steps, found.whole) == (0, 0, False)
     assert not completeness.check([REPAIR.model_copy(update={"ended": "truncated"})]).whole
@@ -93,13 +93,13 @@ def test_convert_names_a_bad_line_and_leaves_it_out_when_asked(
     assert "--skip-bad" in err
     assert not (tmp_path / "a.jsonl").exists()
     code, out, _ = command(capsys, "convert", file, tmp_path / "a.jsonl", "--skip-bad")
-    assert (code, "bad lines left out: 1" in out) == (0, True)
+    assert (code, "bad lines skipped: 1" in out) == (0, True)
 
 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("convert", "FILE", "FILE"), "is the source, too"),
+        (("convert", "FILE", "FILE"), "is also the source"),
         (("convert", "FILE", "no/such/folder/x"), "there is no folder"),
         (("convert", "FILE", ".", "--to", "chat"), "is a folder"),
         (("convert", "FILE", "/proc/x"), "cannot be written"),
@@ -133,6 +133,6 @@ def test_show_lists_and_shows_without_what_steers_a_terminal(file: Path, capsys:
     assert "a would: submit({})" in out
     assert "b failed: timeout" in out
     code, _, err = command(capsys, "show", file, "--replies", replies)
-    assert (code, "name one" in err) == (2, True)
+    assert (code, "needs a TRACE" in err) == (2, True)
     _, out, _ = command(capsys, "show", file, "two", "--json")
     assert Trace.model_validate_json(out).id == "two"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.support.traces import REPAIR
 
-from oven_runs.traces.formats.trace_format import named
+from oven_runs.traces.formats.table import format_named
 from oven_runs.traces.records import Message, Trace
 
 OPENENV = """
@@ -68,12 +68,12 @@ def traces() -> list[Trace]:
 
 
 def test_openenvs_reader_takes_ours(traces: list[Trace], tmp_path: Path) -> None:
-    named("openenv").write(tmp_path, traces)
+    format_named("openenv").write(tmp_path, traces)
     assert asked("openenv", OPENENV, tmp_path) == {"ids": ["none", "repair-1", "rewritten"], "same": [True] * 3}
 
 
 def test_verifiers_reader_takes_ours(traces: list[Trace], tmp_path: Path) -> None:
-    named("verifiers").write(tmp_path, traces)
+    format_named("verifiers").write(tmp_path, traces)
     whole, rewritten, _ = asked("verifiers", VERIFIERS, tmp_path)
     assert (whole["id"], whole["reward"], whole["turns"], whole["branches"]) == ("repair-1", 1.0, 3, 1)
     assert whole["logprobs"] == [-0.1, -1.5, -0.25]

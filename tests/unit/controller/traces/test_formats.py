@@ -11,19 +11,18 @@ import pytest
 from hypothesis import given, settings
 from tests.support.traces import REPAIR, traces
 
-from oven_core import plugins
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_runs.traces.formats.chat_messages import to_template
-from oven_runs.traces.formats.trace_format import named, recognised
+from oven_runs.traces.formats.table import FORMATS, format_named, recognise
 from oven_runs.traces.jsonl import BadLine
 from oven_runs.traces.records import Message, Sampled, ToolCall, Trace
 
-NAMES = list(plugins.points("traces"))
+NAMES = list(FORMATS)
 LOSSLESS = [name for name in NAMES if name != "chat"]
 
 
 def read(name: str, path: Path) -> list[Trace]:
-    found = list(named(name).read(path))
+    found = list(format_named(name).read(path))
     assert not [one for one in found if isinstance(one, BadLine)]
     return [one for one in found if isinstance(one, Trace)]
 
@@ -39,7 +38,7 @@ def test_a_trace_comes_back_from_each_format(trace: Trace) -> None:
         for name in LOSSLESS:
             path = place(name, Path(folder))
             one = trace.model_copy(update={"id": "one"}) if name == "mini-swe-agent" else trace
-            assert named(name).write(path, [one]) == 1
+            assert format_named(name).write(path, [one]) == 1
             assert read(name, path) == [one], name
 
 
@@ -48,7 +47,7 @@ def test_a_trace_comes_back_from_each_format(trace: Trace) -> None:
 def test_a_chat_row_loses_what_it_says_and_keeps_each_conversation(trace: Trace) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "chat.jsonl"
-        named("chat").write(path, [trace])
+        format_named("chat").write(path, [trace])
         found = read("chat", path)
     starts = [at for at, step in enumerate(trace.steps) if at == 0 or step.state is not None]
     ends = [*starts[1:], len(trace.steps)]
@@ -67,8 +66,8 @@ def test_a_chat_row_loses_what_it_says_and_keeps_each_conversation(trace: Trace)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_whole_trace_is_recognised_and_keeps_its_states(tmp_path: Path, name: str) -> None:
     path = place(name, tmp_path)
-    named(name).write(path, [REPAIR])
-    assert recognised(path)[0] == name
+    format_named(name).write(path, [REPAIR])
+    assert recognise(path)[0] == name
     (found,) = read(name, path)
     assert list(found.states()) == list(REPAIR.states())
     assert [step.action for step in found.steps] == [step.action for step in REPAIR.steps]
@@ -134,12 +133,12 @@ MINI: dict[str, Any] = {
 def test_openenvs_episode(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(json.dumps(OPENENV) + "\n")
-    assert recognised(tmp_path)[0] == "openenv"
+    assert recognise(tmp_path)[0] == "openenv"
     (found,) = read("openenv", tmp_path)
     assert (found.reward, found.ended, found.solved) == (1.0, "submitted", None)
     assert [step.reward for step in found.steps] == [None], "one reward an episode is no step's"
     assert found.task.data == {"seed": 3}
-    named("openenv").write(tmp_path / "again.jsonl", [found])
+    format_named("openenv").write(tmp_path / "again.jsonl", [found])
     (again,) = lines(tmp_path / "again.jsonl")
     assert {**again, "task": 0, "extra": 0} == {**OPENENV, "task": 0, "extra": 0}
     assert again["extra"] == {"host": "a"}, "it has a place for all that it had"
@@ -148,7 +147,7 @@ def test_openenvs_episode(tmp_path: Path) -> None:
 def test_verifiers_graph(tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
     path.write_text(json.dumps(VERIFIERS) + "\n")
-    assert recognised(tmp_path)[0] == "verifiers"
+    assert recognise(tmp_path)[0] == "verifiers"
     (found,) = read("verifiers", path)
     first, second = found.steps
     assert (found.reward, found.ended) == (0.75, "submitted")
@@ -158,7 +157,7 @@ def test_verifiers_graph(tmp_path: Path) -> None:
     assert (first.sampled.ids, first.sampled.logprobs) == ((4, 5), (-0.5, -1.0)), "without the template's tokens"
     assert first.result == (Message(role="tool", content="ok", call_id="1"),)
     assert second.state == (Message(role="user", content="fix"), Message(role="user", content="so far: ok"))
-    named("verifiers").write(tmp_path / "again.jsonl", [found])
+    format_named("verifiers").write(tmp_path / "again.jsonl", [found])
     (again,), (wanted,) = lines(tmp_path / "again.jsonl")[0]["traces"], VERIFIERS["traces"]
     assert [node["parent"] for node in again["nodes"]] == [None, 0, 1, 0, 3]
     for name in ("id", "rewards", "ok", "is_completed", "stop_condition"):
@@ -168,12 +167,12 @@ def test_verifiers_graph(tmp_path: Path) -> None:
 def test_mini_swe_agents_trajectory(tmp_path: Path) -> None:
     (tmp_path / "x__y-1").mkdir()
     (tmp_path / "x__y-1" / "x__y-1.traj.json").write_text(json.dumps(MINI))
-    assert recognised(tmp_path)[0] == "mini-swe-agent"
+    assert recognise(tmp_path)[0] == "mini-swe-agent"
     (found,) = read("mini-swe-agent", tmp_path)
     assert (found.id, found.task.id, found.ended, found.policy.model) == ("x__y-1", "x__y-1", "submitted", "m")
     assert [tool.name for tool in found.tools] == ["bash"]
     assert found.steps[0].result == (Message(role="tool", content="a.py", call_id="1"),)
-    named("mini-swe-agent").write(tmp_path / "again", [found])
+    format_named("mini-swe-agent").write(tmp_path / "again", [found])
     again = json.loads((tmp_path / "again" / "x__y-1" / "x__y-1.traj.json").read_text())
     assert again["info"] == MINI["info"]
     assert [one["role"] for one in again["messages"]] == ["system", "user", "assistant", "tool", "exit"]
@@ -196,10 +195,10 @@ def test_mini_swe_agents_trajectory(tmp_path: Path) -> None:
 def test_a_row_that_has_not_the_form_is_named_and_the_next_is_read(
     tmp_path: Path, name: str, row: dict[str, Any], said: str
 ) -> None:
-    named(name).write(tmp_path / "good.jsonl", [REPAIR])
+    format_named(name).write(tmp_path / "good.jsonl", [REPAIR])
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps(row) + "\n" + (tmp_path / "good.jsonl").read_text())
-    bad, good = named(name).read(path)
+    bad, good = format_named(name).read(path)
     assert isinstance(bad, BadLine)
     assert said in bad.detail
     assert isinstance(good, Trace)
@@ -208,17 +207,17 @@ def test_a_row_that_has_not_the_form_is_named_and_the_next_is_read(
 def test_what_no_format_takes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"text": "a"}\n')
-    with pytest.raises(ConfigError, match="in no format of traces"):
-        recognised(path)
+    with pytest.raises(ConfigError, match="in no known format of traces"):
+        recognise(path)
     path.write_text("")
     with pytest.raises(ConfigError, match="is empty"):
-        recognised(path)
-    with pytest.raises(ConfigError, match="in no format of traces"):
-        recognised(tmp_path)
+        recognise(path)
+    with pytest.raises(ConfigError, match="in no known format of traces"):
+        recognise(tmp_path)
     with pytest.raises(ConfigError, match="no such file"):
-        recognised(tmp_path / "y")
+        recognise(tmp_path / "y")
     with pytest.raises(UnknownNameError, match="verifiers"):
-        named("verifier")
+        format_named("verifier")
 
 
 def test_parts_that_are_no_text_are_counted(tmp_path: Path) -> None:
@@ -247,7 +246,7 @@ FULL = REPAIR.model_copy(
 @pytest.mark.parametrize("name", LOSSLESS)
 def test_a_format_says_what_it_keeps_aside(tmp_path: Path, name: str) -> None:
     path = place(name, tmp_path)
-    named(name).write(path, [FULL])
+    format_named(name).write(path, [FULL])
     (text,) = [file.read_text() for file in path.rglob("*.json")] if path.is_dir() else [path.read_text()]
     found = json.loads(text)
     places = {"openenv": ("extra",), "verifiers": ("traces", 0, "info"), "mini-swe-agent": ("info",)}
@@ -255,7 +254,7 @@ def test_a_format_says_what_it_keeps_aside(tmp_path: Path, name: str) -> None:
         found = found[key]
     kept = found.get("oven", {})
     steps = {f"steps.{field}" for step in kept.get("each_step", {}).values() for field in step}
-    assert (set(kept) - {"each_step", "of"}) | steps == set(named(name).aside) - {"steps.state"}
+    assert (set(kept) - {"each_step", "of"}) | steps == set(format_named(name).free_field) - {"steps.state"}
     assert read(name, path) == [FULL]
 
 
@@ -279,13 +278,13 @@ def test_a_template_is_given_arguments_as_an_object_and_no_ids() -> None:
 def test_a_field_of_another_form_makes_a_bad_line_and_not_a_traceback(name: str, row: Any, tmp_path: Path) -> None:
     path = tmp_path / ("one.traj.json" if name == "mini-swe-agent" else "traces.jsonl")
     path.write_text(json.dumps(row) + "\n")
-    (found,) = named(name).read(path)
-    assert isinstance(found, BadLine) and found.fault == "malformed" and "another form" in found.detail
+    (found,) = format_named(name).read(path)
+    assert isinstance(found, BadLine) and found.fault == "malformed" and "an unexpected form" in found.detail
 
 
 def test_a_file_beside_the_traces_that_is_there_stays(tmp_path: Path) -> None:
-    named("openenv").write(tmp_path / "results.jsonl", [REPAIR])
+    format_named("openenv").write(tmp_path / "results.jsonl", [REPAIR])
     assert (tmp_path / "metadata.json").is_file()
     (tmp_path / "metadata.json").write_text("mine")
-    named("openenv").write(tmp_path / "results.jsonl", [REPAIR])
+    format_named("openenv").write(tmp_path / "results.jsonl", [REPAIR])
     assert (tmp_path / "metadata.json").read_text() == "mine"

@@ -1,1 +1,0 @@
-"""`backtest`: an agent over a recorded run."""

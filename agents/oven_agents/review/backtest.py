@@ -1,0 +1,312 @@
+"""`oven-controller backtest AGENT RUN`: one agent over a recorded run, vote by vote."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter, deque
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from oven_agents.review.backtest_report import BacktestDivergence, BacktestNotice, BacktestReport, BacktestVote
+from oven_agents.review.open_loop_replay import CastVote, OpenLoopReplay
+from oven_agents.runtime.loader import Recalling, load, load_repeatable
+from oven_agents.sdk.agent import Agent
+from oven_core.errors import ConfigError
+from oven_core.mesh.actuator_values import show
+from oven_core.protocol import names
+from oven_core.protocol.events import Event
+from oven_core.protocol.messages import Observation, Receipt, RunStarted, Vote
+from oven_core.protocol.rules import Rules
+from oven_core.terminal_text import say, wrapped
+from oven_runs.access import log_reader
+from oven_runs.home.run_folder import RunFolder
+from oven_runs.log.counterfactual import spoken
+from oven_runs.settings.resolution import with_rules
+
+OPEN_LOOP = (
+    "open loop: the recording continues as it went, whatever is decided here; only what comes before the first "
+    "divergence is sure, and no confidence is scored, since what its changes would have done is not in the recording"
+)
+
+
+@dataclass
+class RecordedOutcome:
+    """What the target metric of one vote did in the recording."""
+
+    before: float | None
+    """Mean of its last measurements up to the vote; None if there are none."""
+    after: deque[float]
+    """Its last measurements within the vote's horizon."""
+    carried_out: bool = False
+    """The recording has the same decision with a receipt, so this is the outcome of the vote's own change."""
+
+    @property
+    def change(self) -> float | None:
+        """From before the vote to the end of its horizon; None if the target was not measured on both sides, or if the
+        vote names no target or no horizon."""
+        return fmean(self.after) - self.before if self.after and self.before is not None else None
+
+
+@dataclass
+class Backtest:
+    """One agent over a recording. Call `add` with the recorded events in order, verified, then `report`."""
+
+    agent: Agent
+    name: str
+    run: str
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    """Replace those of the recording."""
+
+    def __post_init__(self) -> None:
+        self.replay = OpenLoopReplay(self.run, {self.name: self.agent}, self._replay_rules)
+        self.outcomes: list[RecordedOutcome] = []  # one for each vote of the replay
+        self.ticks = 0
+        self.metrics: tuple[str, ...] = ()
+        """The metrics that the run publishes."""
+        self._shadow = False
+        self._samples = Rules().outcome_samples
+        self._recent: dict[str, deque[float]] = {}
+        self._pending: list[tuple[CastVote, RecordedOutcome]] = []  # those whose horizon is not over
+
+    def add(self, event: Event) -> None:
+        """Raises ConfigError on a log of another schema version."""
+        if isinstance(event.body, Observation):
+            self._measure(event.body)
+        message = self.replay.add(event)
+        if isinstance(message, RunStarted):
+            self._samples = message.rules.outcome_samples
+            self.metrics = tuple(spec.name for spec in message.metrics)
+        elif isinstance(message, Receipt) and message.status == "applied":
+            for cast, outcome in self.votes:
+                outcome.carried_out |= cast.decision is not None and cast.decision.id == message.decision_id
+        for cast in self.replay.votes[len(self.outcomes) :]:
+            recent = self._recent.get(cast.vote.target)
+            self.outcomes.append(RecordedOutcome(fmean(recent) if recent else None, deque(maxlen=self._samples)))
+            if cast.vote.stance == "propose" and cast.vote.target and cast.vote.horizon:
+                self._pending.append((cast, self.outcomes[-1]))
+
+    @property
+    def votes(self) -> list[tuple[CastVote, RecordedOutcome]]:
+        return list(zip(self.replay.votes, self.outcomes, strict=False))
+
+    @property
+    def same_votes(self) -> bool | None:
+        """Whether the recording has the same votes under the agent's name, apart from the graph's evidence; None if the
+        agent took no part in it."""
+        recorded = self.replay.recorded.get(self.name)
+        if recorded is None:
+            return None
+        return list(map(_own_part, recorded)) == [_own_part(cast.vote) for cast in self.replay.votes]
+
+    @property
+    def shadow(self) -> bool:
+        """Whether the agent was a shadow in the recording; in a backtest its votes count."""
+        return self._shadow or self.name in self.replay.shadows
+
+    def report(self, hints: Sequence[str] = ()) -> BacktestReport:
+        """The findings. `hints` are added as they are."""
+        divergences = self.replay.divergences
+        proposals = self.replay.proposals
+        verdicts = Counter({cast.decision.id: cast.decision.verdict for cast in proposals if cast.decision}.values())
+        return BacktestReport(
+            agent=self.name,
+            run=self.run,
+            ticks=self.ticks,
+            votes=tuple(_vote(cast, outcome) for cast, outcome in self.votes),
+            proposals=len(proposals),
+            proposals_per_1000_ticks=round(1000 * len(proposals) / self.ticks, 3) if self.ticks else None,
+            decisions=dict(sorted(verdicts.items())),
+            cannot_fire=self.replay.cannot_fire.get(self.name, ""),
+            problems=tuple(self.replay.problems.get(self.name, ())),
+            notices=tuple(BacktestNotice(tick=notice.tick, text=notice.text) for notice in self.replay.notices),
+            took_part=self.name in self.replay.recorded,
+            same_votes=self.same_votes,
+            shadow=self.shadow,
+            divergences=len(divergences),
+            first_divergence=BacktestDivergence(
+                tick=divergences[0].tick,
+                actuator=divergences[0].actuator,
+                logged=spoken(divergences[0].logged),
+                computed=spoken(divergences[0].computed),
+            )
+            if divergences
+            else None,
+            ignored_receipts=self.replay.ignored_receipts,
+            rules=dict(self.rules),
+            hints=tuple(hints),
+        )
+
+    def _replay_rules(self, recorded: Rules) -> Rules:
+        """The recording's rules with the agent trusted and not a shadow, because its votes are in question."""
+        rules = with_rules(recorded, self.rules)
+        self._shadow |= self.name in rules.shadow
+        shadow = tuple(name for name in rules.shadow if name != self.name)
+        return rules.trusting([self.name]).model_copy(update={"shadow": shadow})
+
+    def _measure(self, observation: Observation) -> None:
+        self.ticks += 1
+        for name, value in observation.metrics.items():
+            self._recent.setdefault(name, deque(maxlen=self._samples)).append(value)
+        tick = observation.tick
+        self._pending = [(cast, outcome) for cast, outcome in self._pending if tick <= cast.tick + cast.vote.horizon]
+        for cast, outcome in self._pending:
+            if cast.vote.target in observation.metrics:
+                outcome.after.append(observation.metrics[cast.vote.target])
+
+
+def main(
+    agent: str,
+    folder: RunFolder,
+    *,
+    until: int | None,
+    as_json: bool,
+    rules: Mapping[str, Any] | None = None,
+    hints: Callable[[Sequence[str]], Sequence[str]] = lambda _: (),
+) -> int:
+    """Print a backtest and return the exit code. `rules` replace those of the recording; `hints` maps the recording's
+    metrics to what they lack. Raises ConfigError, and whatever reading a log raises."""
+    events = log_reader.events(folder, exact=True, until=until)
+    test = asyncio.run(backtest(agent, folder.run, events, rules or {}, folder=folder))
+    report = test.report(hints(test.metrics))
+    if as_json:
+        print(report.model_dump_json(ensure_ascii=True))
+    else:
+        say(*(line for text in lines(report) for line in wrapped(text)))
+    return 0
+
+
+async def backtest(
+    agent: str,
+    run: str,
+    events: AsyncIterable[Event],
+    rules: Mapping[str, Any],
+    progress: Callable[[int, int], object] = lambda _events, _tick: None,
+    folder: RunFolder | None = None,
+) -> Backtest:
+    """Run an agent, an entry point or a file, over the verified events of a run.
+
+    `progress` is called with (events, tick) after each event, and may raise to end the backtest. `folder` is the run's
+    folder, for an agent that stores there what it needs to repeat its votes. Raises ConfigError if the run never
+    started.
+    """
+    name, loaded = load(agent)
+    recalls = folder is not None and isinstance(loaded, Recalling)
+    if folder is not None and isinstance(loaded, Recalling):
+        log = [event async for event in events]
+        await asyncio.to_thread(loaded.recall, folder.path, log, _settings(folder))
+        events = _replayed(log)
+    else:
+        name, loaded = load_repeatable(agent)
+    test = Backtest(loaded, names.checked("agent", name), run, rules)
+    count = 0
+    async for event in events:
+        if recalls:  # the agent runs an event loop of its own
+            await asyncio.to_thread(test.add, event)
+        else:
+            test.add(event)
+        count += 1
+        progress(count, test.replay.tick)
+    if not test.replay.started:
+        raise ConfigError(f"run {run!r} never started: there is no RunStarted in what was read of its log")
+    return test
+
+
+async def _replayed(log: Sequence[Event]) -> AsyncIterable[Event]:
+    for event in log:
+        yield event
+
+
+def _settings(folder: RunFolder) -> dict[str, Any]:
+    """The run's settings; empty if they cannot be read."""
+    try:
+        settings = json.loads((folder.path / "config.json").read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def _own_part(vote: Vote) -> Vote:
+    """The vote without what is added on its way: the graph's evidence, and the agent's next plans."""
+    return vote.model_copy(update={"evidence": (), "otherwise": ()})
+
+
+def _vote(cast: CastVote, outcome: RecordedOutcome) -> BacktestVote:
+    vote, decision = cast.vote, cast.decision
+    return BacktestVote(
+        tick=cast.tick,
+        actuator=vote.actuator,
+        stance=vote.stance,
+        value=vote.value,
+        confidence=vote.confidence,
+        target=vote.target,
+        expected_change=vote.expected_change,
+        horizon=vote.horizon,
+        rationale=vote.rationale,
+        counted=bool(cast.ballot or decision),
+        verdict=decision.verdict if decision else None,
+        decided_value=decision.value if decision else None,
+        reason=decision.reason if decision else None,
+        change_in_recording=outcome.change,
+        carried_out_in_recording=outcome.carried_out,
+    )
+
+
+def lines(report: BacktestReport) -> list[str]:
+    """The report as sentences, not yet wrapped."""
+    out = [f"{report.agent} over {report.run}, {report.ticks} ticks"]
+    if report.cannot_fire:
+        out.append(f"cannot fire: {report.cannot_fire}")
+    for vote in report.votes:
+        out += _vote_lines(vote)
+    votes, proposals = len(report.votes), report.proposals
+    rate = (
+        f", {report.proposals_per_1000_ticks:g} per 1000 ticks" if proposals and report.proposals_per_1000_ticks else ""
+    )
+    decisions = ", ".join(f"{count} {verdict}" for verdict, count in report.decisions.items()) or "none decided"
+    out.append(
+        f"{votes} vote{'s' * (votes != 1)}, {proposals} of them proposal{'s' * (proposals != 1)}{rate}; on those: "
+        f"{decisions}"
+    )
+    if report.took_part:
+        same = "the same votes" if report.same_votes else "other votes"
+        out.append(f"it took part in the recording with {same}" + (" (the graph's evidence apart)" * bool(votes)))
+    if report.shadow:
+        out.append("it was a shadow there; here its votes count")
+    out += [f"notice at tick {notice.tick}: {notice.text}" for notice in report.notices]
+    if report.problems:
+        times = {1: "once", 2: "twice"}.get(len(report.problems), f"{len(report.problems)} times")
+        out.append(f"it raised {times}, first: {report.problems[0].strip().splitlines()[-1]}")
+    if (first := report.first_divergence) is not None:
+        out += [
+            f"first divergence: tick {first.tick}, {first.actuator}",
+            f"  recorded: {first.logged}",
+            f"  here: {first.computed}",
+        ]
+    else:
+        out.append("no divergence: every decision is the recorded one")
+    if any(vote.change_in_recording is not None for vote in report.votes):
+        out.append(
+            "* what the target did from the vote to its horizon, without the vote's change unless marked † (the "
+            "recording carried the same decision out)"
+        )
+    return [*out, *report.hints, OPEN_LOOP]
+
+
+def _vote_lines(vote: BacktestVote) -> list[str]:
+    stance = vote.stance if vote.value is None else f"{vote.stance} {show(vote.value)}"
+    verdict = vote.verdict or ("still open" if vote.counted else "not counted")
+    why = vote.reason.rsplit("; ", 1)[-1] if vote.reason else ""
+    out = [
+        f"tick {vote.tick}: {stance} for {vote.actuator} at {vote.confidence:.2f}; {verdict}{f': {why}' if why else ''}"
+    ]
+    out.append(f"  why: {vote.rationale}")
+    if vote.target:
+        forecast = f" {vote.expected_change:+.3g} in {vote.horizon} ticks" if vote.horizon else ""
+        change, mark = vote.change_in_recording, "†" * vote.carried_out_in_recording
+        out.append(
+            f"  forecast: {vote.target}{forecast}{'' if change is None else f'; recorded*: {change:+.3g}{mark}'}"
+        )
+    return out

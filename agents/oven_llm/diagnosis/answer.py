@@ -1,0 +1,236 @@
+"""A diagnosis as a model gives it, and what the host makes of it: every figure is computed again from the log. Pure.
+
+Nothing is believed. The cause has to be a node of the knowledge graph, each piece of evidence an announced metric's
+mean over a stretch of the log, the knob one that the run announced and the settings allow, its value within the
+announced bounds. An answer that is wrong in one place is refused whole, by kind: a model that made up one figure may
+have made up the cause."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from oven_core.errors import OvenError
+from oven_core.protocol.messages import ActuatorSpec, Value
+from oven_core.terminal_text import clean
+from oven_llm.diagnosis.log_context import LogContext
+
+NONE: Final = "none"
+"""The cause of a run that is well."""
+CLOSE: Final = 0.005
+"""Share by which a figure may differ from the host's: three digits of it are right."""
+MOST: Final = 8
+"""Pieces of evidence at most."""
+SHARES: Final = 1e-3
+"""By how much a simplex's shares may miss 1."""
+
+RefusalKind = Literal[
+    "schema", "unknown_cause", "not_announced", "evidence_differs", "not_allowed", "out_of_range", "no_evidence"
+]
+
+
+class AnswerRefusedError(OvenError, ValueError):
+    """An answer that does not hold. `kind` is what it is counted as."""
+
+    def __init__(self, kind: RefusalKind, why: str) -> None:
+        super().__init__(why)
+        self.kind: RefusalKind = kind
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class Evidence(_Strict):
+    """That a metric's mean over a stretch of ticks was this."""
+
+    metric: str = Field(max_length=120)
+    from_: int = Field(alias="from")
+    to: int
+    value: float | Literal["nan"]
+    """The mean of its readings there; "nan" where one of them is not finite."""
+
+    def plain(self) -> dict[str, Any]:
+        return {"metric": self.metric, "from": self.from_, "to": self.to, "value": self.value}
+
+
+class RevertIf(_Strict):
+    """When the change has to be taken back: the metric's mean beyond a bound."""
+
+    metric: str = Field(max_length=120)
+    above: float | None = None
+    below: float | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> RevertIf:
+        if (self.above is None) == (self.below is None):
+            raise ValueError("revert_if has one of above and below")
+        return self
+
+    def holds(self, value: float) -> bool:
+        """Whether this reading is beyond the bound; one that is not finite is."""
+        if not math.isfinite(value):
+            return True
+        return value > self.above if self.above is not None else self.below is not None and value < self.below
+
+    def words(self) -> str:
+        side = f"above {self.above:g}" if self.above is not None else f"below {self.below:g}"
+        return f"{self.metric} {side}"
+
+
+class Answer(_Strict):
+    """What FINAL takes. `knob` and `value` are left out, or null, where nothing should be changed."""
+
+    cause: str = Field(max_length=64)
+    evidence: tuple[Evidence, ...] = Field(default=(), max_length=MOST)
+    knob: str | None = Field(default=None, max_length=120)
+    value: float | str | dict[str, float] | None = None
+    revert_if: RevertIf | None = None
+    confidence: float = Field(ge=0, le=1)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """An answer that holds."""
+
+    cause: str
+    """A node of the knowledge graph; "none": the run is well."""
+    evidence: tuple[Evidence, ...]
+    """With the host's own figures."""
+    knob: str
+    """Empty: nothing should be changed."""
+    value: Value
+    revert_if: RevertIf | None
+    confidence: float
+
+    @property
+    def onset(self) -> int | None:
+        """The first tick that the first piece of evidence speaks of; None without any."""
+        return self.evidence[0].from_ if self.evidence else None
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "cause": self.cause,
+            "onset": self.onset,
+            "evidence": [one.plain() for one in self.evidence],
+            "knob": self.knob or None,
+            "value": self.value,
+            "revert_if": self.revert_if.model_dump(exclude_none=True) if self.revert_if else None,
+            "confidence": self.confidence,
+        }
+
+
+def verified(said: Any, log: LogContext, causes: Collection[str], knobs: Collection[str] | None = None) -> Diagnosis:
+    """`said` as FINAL took it. `causes`: the graph's; `knobs`: those that may be proposed for; None: all that are
+    announced. Raises AnswerRefusedError."""
+    answer = _read(said)
+    if answer.cause != NONE and answer.cause not in causes:
+        raise AnswerRefusedError(
+            "unknown_cause", f"the cause {_shown(answer.cause)} is not a node of the knowledge graph"
+        )
+    if answer.cause != NONE and not answer.evidence:
+        raise AnswerRefusedError("no_evidence", f"{answer.cause} has no evidence; give a metric's mean")
+    evidence = tuple(_computed(one, log) for one in answer.evidence)
+    if answer.revert_if is not None and answer.revert_if.metric not in log.announced:
+        raise AnswerRefusedError(
+            "not_announced", f"revert_if names {_shown(answer.revert_if.metric)}, which the run does not announce"
+        )
+    knob = answer.knob or ""
+    if not knob and answer.value is not None:
+        raise AnswerRefusedError("schema", "there is a value and no knob")
+    value = _settable(knob, answer.value, log, knobs) if knob else None
+    return Diagnosis(answer.cause, evidence, knob, value, answer.revert_if, answer.confidence)
+
+
+def evidence(log: LogContext, metric: str, first: int, last: int) -> Evidence:
+    """The host's own figure, which programs can ask for. Raises AnswerRefusedError for a metric that is not announced,
+    or a stretch without a reading."""
+    if metric not in log.announced:
+        raise AnswerRefusedError("not_announced", f"the run does not announce the metric {_shown(metric)}")
+    found = log.readings(metric, first, last)
+    if not found:
+        raise AnswerRefusedError(
+            "evidence_differs", f"{metric} has no reading from tick {first} to {last}; the log ends at {log.ticks[-1]}"
+        )
+    finite = all(map(math.isfinite, found))
+    value: float | Literal["nan"] = float(f"{fmean(found):.6g}") if finite else "nan"
+    return Evidence.model_validate({"metric": metric, "from": first, "to": last, "value": value})
+
+
+def _read(said: Any) -> Answer:
+    try:
+        return Answer.model_validate(_tuples(said))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the answer"
+        raise AnswerRefusedError(
+            "schema", f"the answer is not as asked for, in {error.error_count()} places: {where}: {first['msg']}"
+        ) from None
+
+
+def _tuples(said: Any) -> Any:
+    """JSON has no tuples, and strict reading takes nothing else."""
+    if isinstance(said, dict) and isinstance(said.get("evidence"), list):
+        return {**said, "evidence": tuple(said["evidence"])}
+    return said
+
+
+def _computed(said: Evidence, log: LogContext) -> Evidence:
+    own = evidence(log, said.metric, said.from_, said.to)
+    if isinstance(own.value, str) or isinstance(said.value, str):
+        same = own.value == said.value
+    else:
+        size = max(abs(own.value), fmean(map(abs, log.readings(said.metric, said.from_, said.to))))
+        same = abs(said.value - own.value) <= CLOSE * size + 1e-9
+    if not same:
+        raise AnswerRefusedError(
+            "evidence_differs",
+            f"{said.metric} from tick {said.from_} to {said.to} is {own.value} in the log, {said.value} in the answer",
+        )
+    return own
+
+
+def _settable(knob: str, value: Value, log: LogContext, knobs: Collection[str] | None) -> Value:
+    spec = next((spec for spec in log.started.actuators if spec.name == knob), None)
+    if spec is None:
+        raise AnswerRefusedError("not_announced", f"the run announces no actuator {_shown(knob)}")
+    if knobs is not None and knob not in knobs:
+        raise AnswerRefusedError(
+            "not_allowed", f"{knob} may not be proposed for; allowed are {', '.join(sorted(knobs))}"
+        )
+    if spec.kind == "scalar":
+        return _number(spec, value)
+    if spec.kind == "choice":
+        if value not in spec.choices:
+            raise AnswerRefusedError("out_of_range", f"{knob} = {_shown(value)} is none of {', '.join(spec.choices)}")
+        return value
+    if spec.kind == "simplex":
+        return _shares(spec, value)
+    raise AnswerRefusedError("not_allowed", f"{knob} is an action, which a diagnosis does not ask for")
+
+
+def _number(spec: ActuatorSpec, value: Value) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise AnswerRefusedError("schema", f"{spec.name} takes a number, and the answer has {_shown(value)}")
+    low, high = (-math.inf if spec.low is None else spec.low), (math.inf if spec.high is None else spec.high)
+    if not low <= value <= high:
+        raise AnswerRefusedError("out_of_range", f"{spec.name} = {value:g} is outside {low:g} to {high:g}")
+    return float(value)
+
+
+def _shares(spec: ActuatorSpec, value: Value) -> dict[str, float]:
+    if not isinstance(value, dict) or set(value) != set(spec.choices):
+        raise AnswerRefusedError("schema", f"{spec.name} takes a share for each of {', '.join(spec.choices)}")
+    if not all(0 <= share <= 1 for share in value.values()) or abs(sum(value.values()) - 1) > SHARES:
+        raise AnswerRefusedError("out_of_range", f"the shares of {spec.name} are not within 0 to 1 with the sum 1")
+    return {name: float(share) for name, share in value.items()}
+
+
+def _shown(value: object) -> str:
+    """Of a model's text, so that no message carries more of it than is needed."""
+    return repr(clean(str(value))[:60])

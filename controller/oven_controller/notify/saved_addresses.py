@@ -1,0 +1,67 @@
+"""Addresses from the settings, saved in the run's folder in a file that only its owner can read.
+
+The run's settings then say `saved:1 https://hooks.example/…`, so that config.json can be shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from oven_core.errors import ConfigError, reason
+from oven_core.files import write_atomic
+from oven_runs.settings.notifications import SAVED_PREFIX, NotifySettings, RecipientSettings, is_reference, shown
+
+FOLDER: Final = "notify"
+"""In the run's folder. The cursor file is in it, too."""
+NAME: Final = "addresses.json"
+_ADDRESSES: Final = TypeAdapter(dict[str, str])
+
+
+def save(run: Path, settings: NotifySettings) -> NotifySettings:
+    """Write the addresses to the run's folder and return the settings with references to them.
+
+    Raises OSError, and the errors of `read`.
+    """
+    if all(is_reference(entry.url) for entry in settings.to):
+        return settings
+    addresses = dict(read(run))
+    to = tuple(_referenced(entry, addresses) for entry in settings.to)
+    folder = run / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    write_atomic(folder / NAME, _ADDRESSES.dump_json(addresses, indent=1) + b"\n", private=True)
+    return settings.model_copy(update={"to": to})
+
+
+def _referenced(entry: RecipientSettings, addresses: dict[str, str]) -> RecipientSettings:
+    if is_reference(entry.url):
+        return entry
+    number = next((number for number, url in addresses.items() if url == entry.url), str(len(addresses) + 1))
+    addresses[number] = entry.url
+    return entry.model_copy(update={"url": f"{SAVED_PREFIX}{number} {shown(entry.url)}"})
+
+
+def read(run: Path) -> Mapping[str, str]:
+    """Return number → address; empty if none was saved. Raises ConfigError if the file is damaged or others can
+    read it."""
+    path = run / FOLDER / NAME
+    try:
+        mode = path.stat().st_mode & 0o777
+        addresses = _ADDRESSES.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValidationError:
+        raise ConfigError(f"{path} does not hold addresses: remove it, and pass them again with --notify") from None
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read ({reason(error)}): remove it, and pass the addresses again with --notify"
+        ) from error
+    if mode & 0o077:
+        raise ConfigError(
+            f"{path} has mode {mode:04o}: other users may read these addresses and post to them; "
+            f"run `chmod 600 {path}`, and replace the addresses if someone has read them"
+        )
+    return addresses

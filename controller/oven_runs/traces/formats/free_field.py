@@ -1,0 +1,49 @@
+"""Values that a format has no place for, stored in its free field. Other readers skip them; ours puts them back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from oven_core.errors import reason
+from oven_runs.traces.formats.chat_messages import NotReadable
+from oven_runs.traces.records import Trace
+
+NAME = "oven"
+"""Key in the free field."""
+
+
+def difference(trace: Trace, plain: Trace) -> dict[str, Any]:
+    """Return what must be added to `plain`, the trace as the format alone stores it, to get `trace` back."""
+    full, stored = trace.model_dump(mode="json"), plain.model_dump(mode="json")
+    same_steps = len(trace.steps) == len(plain.steps)
+    missing = {
+        name: value for name, value in full.items() if value != stored[name] and not (same_steps and name == "steps")
+    }
+    if same_steps:
+        steps = {}
+        for number, (step, stored_step) in enumerate(zip(full["steps"], stored["steps"], strict=True)):
+            if differing := {name: value for name, value in step.items() if value != stored_step[name]}:
+                steps[str(number)] = differing
+        if steps:
+            missing["each_step"] = steps
+    return {**missing, "of": len(plain.steps)} if missing else {}
+
+
+def restored(plain: Trace, missing: object) -> Trace:
+    """Return `plain` with its difference added. Raises NotReadable if the two do not belong together."""
+    if not missing:
+        return plain
+    if not isinstance(missing, dict) or missing.get("of") != len(plain.steps):
+        raise NotReadable(f"its field {NAME!r} was written for another list of messages")
+    full = plain.model_dump(mode="json")
+    full |= {name: value for name, value in missing.items() if name not in ("of", "each_step")}
+    try:
+        for number, step in missing.get("each_step", {}).items():
+            full["steps"][int(number)] |= step
+        return Trace.model_validate(full)
+    except ValidationError as error:
+        raise NotReadable(f"its field {NAME!r} does not fit: {reason(error)}") from error
+    except (IndexError, ValueError, TypeError, AttributeError) as error:
+        raise NotReadable(f"its field {NAME!r} was written for another list of messages") from error

@@ -1,0 +1,67 @@
+"""The five formats of trace files by name, and how a file's format is recognised."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.terminal_text import clean
+from oven_runs.traces.formats.trace_format import TraceFormat
+from oven_runs.traces.jsonl import BadLine, refusal
+from oven_runs.traces.records import Trace
+
+FORMATS: Final[Mapping[str, str]] = {
+    "chat": "chat",
+    "mini-swe-agent": "mini_swe_agent",
+    "openenv": "openenv",
+    "oven": "own",
+    "verifiers": "verifiers",
+}
+"""Format → the module of this package that has it as FORMAT, in the order in which a file is offered to them."""
+
+
+def format_named(name: str) -> TraceFormat:
+    """Return the format. Raises UnknownNameError."""
+    if name not in FORMATS:
+        raise UnknownNameError("format of traces", name, FORMATS)
+    trace_format: TraceFormat = importlib.import_module(f"oven_runs.traces.formats.{FORMATS[name]}").FORMAT
+    return trace_format
+
+
+def recognise(path: Path) -> tuple[str, TraceFormat]:
+    """Return the name and the format of a file or folder. Raises ConfigError if it is empty or in no known format."""
+    if not path.exists():
+        raise ConfigError(f"no such file or folder: {path}")
+    if path.is_file() and path.stat().st_size == 0:
+        raise ConfigError(f"{path} is empty: it has no trace; is its writer still running?")
+    for name in FORMATS:
+        if format_named(name).claims(path):
+            return name, format_named(name)
+    raise ConfigError(f"{path} is in no known format of traces ({', '.join(FORMATS)}); name its format with --from")
+
+
+def format_of(path: Path, name: str | None) -> tuple[str, TraceFormat]:
+    """Return the name and the format: the named one, or the recognised one if `name` is None. Raises ConfigError and
+    UnknownNameError."""
+    return recognise(path) if name is None else (name, format_named(name))
+
+
+def read_traces(path: Path, name: str | None = None, *, skip_bad: bool = False) -> Iterator[Trace]:
+    """Yield the traces of a file. `name`: its format, None to recognise it. With `skip_bad`, a line that holds no trace
+    is named on standard error and skipped. Raises ConfigError for two traces with one id, and without `skip_bad` at the
+    first such line; raises UnknownNameError."""
+    ids: set[str] = set()
+    for trace in format_of(path, name)[1].read(path):
+        if isinstance(trace, BadLine):
+            if not skip_bad:
+                raise ConfigError(f"{refusal(path, trace)}; or skip such lines with --skip-bad")
+            print(f"skipped: {refusal(path, trace)}", file=sys.stderr)
+            continue
+        if trace.id in ids:
+            raise ConfigError(clean(f"{path}: two traces have the id {trace.id!r}; replies cannot tell them apart"))
+        ids.add(trace.id)
+        yield trace

@@ -1,0 +1,266 @@
+"""Builds sorted arrays from a stream of nodes and edges, of which it keeps only numbers.
+
+An edge takes 14 bytes until it is sorted, and a distinct name some 150 bytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oven_core.errors import ConfigError
+from oven_kg.arrays.graph_arrays import (
+    COLUMNS,
+    MAX_EDGES,
+    MAX_NODES,
+    MAX_RELATIONS,
+    GraphArrays,
+    column_sha,
+    content_sha,
+)
+
+MAX_CHARACTERS: Final = 1_000
+"""The longest name of a node, a relation or a kind."""
+
+
+class RowError(ConfigError):
+    """A row of a batch is not usable. The message says why, but not where: the loader knows the file and the line."""
+
+    def __init__(self, row: int, problem: str) -> None:
+        super().__init__(problem)
+        self.row = row
+        """Position in the batch, from 0."""
+
+    def __reduce__(self) -> tuple[type[RowError], tuple[int, str]]:
+        return type(self), (self.row, str(self))
+
+
+class Builder:
+    """Accepts nodes and edges in any order; an edge's nodes need not be declared. A repeated edge counts once, with the
+    largest of its weights.
+
+    `nodes` and `edges` are the limits; repeated edges count.
+    """
+
+    def __init__(self, *, nodes: int = MAX_NODES, edges: int = MAX_EDGES) -> None:
+        self._max_nodes, self._max_edges = min(nodes, MAX_NODES), min(edges, MAX_EDGES)
+        self.repeated = 0
+        """How many edges were repetitions; known after `finish`."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self._nodes = _Numbering("node", self._max_nodes)
+        self._relations = _Numbering("relation", MAX_RELATIONS)
+        self._kinds = _Numbering("kind", MAX_RELATIONS, empty=True)
+        self._kind_of_node = array("h")
+        """-1 for a node without a kind."""
+        self._src, self._dst, self._rel, self._weight = array("i"), array("i"), array("h"), array("f")
+
+    @property
+    def edge_count(self) -> int:
+        """Edges so far, repetitions included."""
+        return len(self._src)
+
+    def declare(self, names: Sequence[str], kinds: Sequence[str] | None = None) -> None:
+        """Declare a batch of nodes. Raises RowError for an unusable name, and for a node that has another kind."""
+        numbers = self._nodes.numbers(names)
+        self._kind_of_node.extend([-1] * (len(self._nodes) - len(self._kind_of_node)))
+        if kinds is None:
+            return
+        for row, (node, kind) in enumerate(zip(numbers.tolist(), self._kinds.numbers(kinds).tolist(), strict=True)):
+            before = self._kind_of_node[node]
+            if not kinds[row] or before == kind:
+                continue
+            if before >= 0:
+                raise RowError(
+                    row,
+                    f"the node {names[row][:60]!r} is a {list(self._kinds)[before]!r} and a {kinds[row]!r}; "
+                    "give it one kind",
+                )
+            self._kind_of_node[node] = kind
+
+    def edges(
+        self,
+        sources: Sequence[str],
+        relations: Sequence[str],
+        targets: Sequence[str],
+        weights: Sequence[float] | NDArray[Any] | None = None,
+    ) -> None:
+        """Add a batch of edges, all of weight 1 without `weights`. Raises RowError for the first unusable row, and then
+        does not add the batch."""
+        self.numbered_edges(
+            self.node_numbers(sources), self.relation_numbers(relations), self.node_numbers(targets), weights
+        )
+
+    def node_numbers(self, names: Iterable[str]) -> NDArray[np.int32]:
+        """Provisional numbers for `numbered_edges`, for a loader that passes each distinct name once. Raises
+        RowError."""
+        return self._nodes.numbers(names)
+
+    def relation_numbers(self, relations: Iterable[str]) -> NDArray[np.int32]:
+        """As `node_numbers`, for relations."""
+        return self._relations.numbers(relations)
+
+    def numbered_edges(
+        self,
+        sources: NDArray[np.int32],
+        relations: NDArray[np.int32],
+        targets: NDArray[np.int32],
+        weights: Sequence[float] | NDArray[Any] | None = None,
+    ) -> None:
+        """As `edges`, with numbers from `node_numbers` and `relation_numbers` instead of names."""
+        count = len(sources)
+        if not count == len(relations) == len(targets) or (weights is not None and len(weights) != count):
+            raise ValueError("the columns of a batch of edges differ in length")
+        weight_column = np.ones(count, np.float32) if weights is None else _checked_weights(weights)
+        if (room := self._max_edges - len(self._src)) < count:
+            raise RowError(room, f"more than {self._max_edges} edges; import a part of them")
+        self._src.frombytes(sources.astype(np.int32, copy=False).tobytes())
+        self._dst.frombytes(targets.astype(np.int32, copy=False).tobytes())
+        self._rel.frombytes(relations.astype(np.int16).tobytes())
+        self._weight.frombytes(weight_column.tobytes())
+
+    def finish(self, *, licence: str = "") -> GraphArrays:
+        """Build the graph, and empty the builder."""
+        self._kind_of_node.extend([-1] * (len(self._nodes) - len(self._kind_of_node)))
+        names, node_positions = self._nodes.sorted_texts()
+        relations, relation_positions = self._relations.sorted_texts()
+        kinds, kind_positions = self._kinds.sorted_texts(always="")
+        src, dst = (node_positions[np.frombuffer(column, np.int32)] for column in (self._src, self._dst))
+        rel = relation_positions[np.frombuffer(self._rel, np.int16)].astype(np.int16)
+        weight = np.frombuffer(self._weight, np.float32)
+        kind_of_node, no_kind = np.frombuffer(self._kind_of_node, np.int16), kinds.index("")
+        kind = np.empty(len(names), np.int16)
+        kind[node_positions] = np.where(
+            kind_of_node < 0, no_kind, kind_positions[kind_of_node] if len(kind_positions) else no_kind
+        )
+        total = len(weight)
+        columns = _sort_edges(src, dst, rel, weight, len(names), len(relations))
+        del src, dst, rel, weight, kind_of_node
+        self._clear()  # frees its buffers before the reverse direction is built
+        self.repeated = total - len(columns["dst"])
+        columns |= _reverse(columns, len(names)) | _concatenated(names) | {"kinds": kind}
+        return _frozen(columns, tuple(relations), tuple(kinds), licence)
+
+
+def _checked_weights(values: Sequence[float] | NDArray[Any]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        weights = np.asarray(values, np.float64).astype(np.float32)
+    usable = np.isfinite(weights) & (weights >= 0)
+    if not usable.all():
+        row = int(np.argmin(usable))
+        raise RowError(row, f"the weight {float(values[row])!r} is not usable; write a number from 0 to 3e38")
+    return weights
+
+
+class _Numbering(dict[str, int]):
+    """Text → number, in order of first appearance."""
+
+    def __init__(self, what: str, limit: int, *, empty: bool = False) -> None:
+        super().__init__()
+        self._what, self._limit, self._empty_allowed = what, limit, empty
+
+    def __missing__(self, text: str) -> int:
+        if self._problem(text):
+            raise _UnusableError
+        self[text] = number = len(self)
+        return number
+
+    def numbers(self, texts: Iterable[str]) -> NDArray[np.int32]:
+        """Raises RowError for the first text that is not usable."""
+        texts = texts if isinstance(texts, Sequence) else list(texts)
+        get: Callable[[str], int] = self.__getitem__
+        try:
+            return np.fromiter(map(get, texts), np.int32, len(texts))
+        except (_UnusableError, TypeError):
+            row, problem = next((row, problem) for row, text in enumerate(texts) if (problem := self._problem(text)))
+            raise RowError(row, problem) from None
+
+    def sorted_texts(self, always: str | None = None) -> tuple[list[str], NDArray[np.int32]]:
+        """All texts in order, `always` among them, and number → position."""
+        texts = sorted(self if always is None else {*self, always})
+        positions = np.empty(len(self), np.int32)
+        for position, text in enumerate(texts):
+            if (number := self.get(text)) is not None:
+                positions[number] = position
+        return texts, positions
+
+    def _problem(self, text: object) -> str:
+        """Why a text is not usable; empty if it is."""
+        too_many = f"more than {self._limit} {self._what}s; import a part of the graph"
+        if not isinstance(text, str):
+            return f"{text!r:.60} is not a {self._what}; it has to be a text"
+        if text in self or (not text and self._empty_allowed):
+            return too_many if len(self) > self._limit else ""
+        if not text:
+            return f"a {self._what} without a name"
+        if len(text) > MAX_CHARACTERS:
+            return f"the {self._what} {text[:40]!r}… has {len(text)} characters; the limit is {MAX_CHARACTERS}"
+        if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+            return f"the {self._what} {text[:40]!r} is not valid Unicode"
+        return too_many if len(self) >= self._limit else ""
+
+
+class _UnusableError(ValueError):
+    """A text cannot be a name."""
+
+
+def _sort_edges(
+    src: NDArray[np.int32],
+    dst: NDArray[np.int32],
+    rel: NDArray[np.int16],
+    weight: NDArray[np.float32],
+    nodes: int,
+    relations: int,
+) -> dict[str, NDArray[Any]]:
+    """Edges sorted by (src, dst, rel), each once, with the largest of its weights."""
+    key = (src.astype(np.uint64) * np.uint64(nodes) + dst.astype(np.uint64)) * np.uint64(max(1, relations))
+    key += rel.astype(np.uint64)
+    order = np.argsort(key)
+    key = key[order]
+    first = np.flatnonzero(np.concatenate([np.ones(min(1, len(key)), bool), key[1:] != key[:-1]]))
+    del key
+    largest = np.maximum.reduceat(weight[order], first) if len(first) else weight.copy()
+    order = order[first]
+    return {"indptr": _indptr(src[order], nodes), "dst": dst[order], "rel": rel[order], "weight": largest}
+
+
+def _reverse(forward: dict[str, NDArray[Any]], nodes: int) -> dict[str, NDArray[Any]]:
+    """The same edges sorted by (dst, src, rel). They are sorted by (src, rel) already, so a stable sort is enough."""
+    order = np.argsort(forward["dst"], kind="stable").astype(np.int32)
+    sources = np.repeat(np.arange(nodes, dtype=np.int32), np.diff(forward["indptr"]))
+    return {
+        "in_indptr": _indptr(forward["dst"], nodes),
+        "in_src": sources[order],
+        "in_rel": forward["rel"][order],
+        "in_weight": forward["weight"][order],
+        "in_edge": order,
+    }
+
+
+def _indptr(row_of_edge: NDArray[np.int32], nodes: int) -> NDArray[np.int64]:
+    counts = np.bincount(row_of_edge, minlength=nodes)
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
+def _concatenated(names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    encoded = [name.encode() for name in names]
+    offsets = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
+    return {"name_bytes": np.frombuffer(b"".join(encoded), np.uint8), "name_offsets": offsets}
+
+
+def _frozen(
+    columns: dict[str, NDArray[Any]], relations: tuple[str, ...], kinds: tuple[str, ...], licence: str
+) -> GraphArrays:
+    frozen = {name: np.ascontiguousarray(columns[name], np.dtype(dtype)) for name, (dtype, _) in COLUMNS.items()}
+    for values in frozen.values():
+        values.flags.writeable = False
+    hashes = {name: column_sha(values) for name, values in frozen.items()}
+    sha = content_sha(hashes, relations, kinds, licence)
+    nodes = len(frozen["kinds"])
+    return GraphArrays(nodes=nodes, relations=relations, kind_names=kinds, licence=licence, sha=sha, **frozen)

@@ -1,0 +1,228 @@
+"""A large graph as a folder: one .npy file per array, mapped into memory, and `graph.json` with counts and hashes.
+
+The folder is written under a temporary name and renamed. Opening it reads every byte once, in chunks, to check the
+hashes, and that every number which refers to another array is within its range. So a folder that is truncated, changed
+or written by another program is refused, and no later access leaves an array. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from oven_core.errors import ConfigError, reason
+from oven_core.files import read_file
+from oven_kg.arrays.graph_arrays import (
+    COLUMNS,
+    MAX_EDGES,
+    MAX_NODES,
+    MAX_RELATIONS,
+    GraphArrays,
+    column_length,
+    column_sha,
+    content_sha,
+)
+
+FORMAT: Final = "oven-graph-1"
+INDEX: Final = "graph.json"
+INDEX_BYTES: Final = 2**25
+"""The largest graph.json; 32,767 relations with names of 1,000 characters have 33 MB."""
+CHUNK: Final = 2**20
+"""Bytes of an array that are checked at a time."""
+REMEDY: Final = "write it again with `oven-controller kg import`"
+
+Texts = Annotated[list[str], Field(max_length=MAX_RELATIONS)]
+
+
+class _Index(BaseModel):
+    """The content of graph.json."""
+
+    model_config = ConfigDict(strict=True)
+
+    format: Literal["oven-graph-1"]
+    graph: str
+    """SHA-256 of the whole content."""
+    nodes: int = Field(ge=0, le=MAX_NODES)
+    edges: int = Field(ge=0, le=MAX_EDGES)
+    name_bytes: int = Field(ge=0, le=2**40)
+    licence: str
+    relations: Texts
+    kinds: Texts
+    columns: dict[str, str]
+    """Column → SHA-256."""
+
+
+def check_new(folder: Path) -> None:
+    """Raises ConfigError unless the folder is missing or empty, and OSError if that cannot be determined."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise ConfigError(f"{folder} exists already; name a new folder, or remove it first")
+
+
+def write(folder: Path, arrays: GraphArrays) -> None:
+    """Write the folder, which must be missing or empty. Raises ConfigError if that fails, and then leaves nothing."""
+    index = _Index(
+        format=FORMAT,
+        graph=arrays.sha,
+        nodes=arrays.nodes,
+        edges=arrays.edges,
+        name_bytes=len(arrays.name_bytes),
+        licence=arrays.licence,
+        relations=list(arrays.relations),
+        kinds=list(arrays.kind_names),
+        columns={name: column_sha(getattr(arrays, name)) for name in COLUMNS},
+    )
+    needed = sum(getattr(arrays, name).nbytes + CHUNK for name in COLUMNS)
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    try:
+        check_new(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if (free := shutil.disk_usage(folder.parent).free) < needed:
+            raise ConfigError(f"{folder} needs {needed:,} bytes and {free:,} are free there; name a folder elsewhere")
+        shutil.rmtree(partial, ignore_errors=True)  # left by a killed process with the same pid
+        partial.mkdir()
+        for name in COLUMNS:
+            with (partial / f"{name}.npy").open("wb") as file:
+                values = getattr(arrays, name)
+                np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(values))
+                file.write(values.data.cast("B") if len(values) else b"")  # numpy's write loses the cause of an error
+                _sync(file)
+        with (partial / INDEX).open("wb") as file:
+            file.write(json.dumps(index.model_dump(), indent=1).encode())
+            _sync(file)
+        partial.rename(folder)
+    except OSError as error:
+        raise ConfigError(f"cannot write the graph {folder}: {reason(error)}; nothing was left there") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def is_folder(path: Path) -> bool:
+    """Whether `path` looks like a graph's folder, sound or not."""
+    return (path / INDEX).is_file()
+
+
+def open_folder(path: Path) -> GraphArrays:
+    """The graph in a folder, mapped into memory. Raises ConfigError for a folder that is not sound."""
+    index = _read_index(path)
+    hashes, columns = {}, {}
+    for name in COLUMNS:
+        file = path / f"{name}.npy"
+        try:
+            columns[name], hashes[name] = _read_column(file, name, index)
+        except OSError as error:
+            raise ConfigError(f"cannot read {file}: {error.strerror}; {REMEDY}") from error
+        if hashes[name] != index.columns[name]:
+            raise ConfigError(f"{file} was changed: its hash differs from the one in {INDEX}; {REMEDY}")
+    if content_sha(hashes, index.relations, index.kinds, index.licence) != index.graph:
+        raise ConfigError(f"{path / INDEX} was changed: its hash differs; {REMEDY}")
+    starts, texts = columns["name_offsets"][:-1], columns["name_bytes"]
+    if len(texts) and (texts[np.minimum(starts, len(texts) - 1)] & 0xC0 == 0x80).any():
+        raise ConfigError(f"{path / 'name_bytes.npy'} holds a name that is not UTF-8; {REMEDY}")
+    return GraphArrays(
+        nodes=index.nodes,
+        relations=tuple(index.relations),
+        kind_names=tuple(index.kinds),
+        licence=index.licence,
+        sha=index.graph,
+        **columns,
+    )
+
+
+def _read_index(path: Path) -> _Index:
+    if not is_folder(path):
+        raise ConfigError(
+            f"{path} is not a graph's folder, with a {INDEX}; give one that `oven-controller kg import` wrote"
+        )
+    try:
+        index = _Index.model_validate_json(read_file(path / INDEX, "the graph's index", INDEX_BYTES))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ConfigError(
+            f"{path / INDEX} is not the index of a graph in the format {FORMAT}: {field} {first['msg']}; {REMEDY}"
+        ) from error
+    if index.columns.keys() != COLUMNS.keys():
+        raise ConfigError(f"{path / INDEX} does not list the columns of a graph in the format {FORMAT}; {REMEDY}")
+    return index
+
+
+def _read_column(path: Path, name: str, index: _Index) -> tuple[NDArray[Any], str]:
+    """An array mapped from its file, and the hash of its content. Raises ConfigError and OSError."""
+    dtype = np.dtype(COLUMNS[name][0])
+    count = column_length(name, index.nodes, index.edges, index.name_bytes)
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ConfigError(f"{path} is not a regular file; {REMEDY}")
+    with path.open("rb") as file:
+        offset = _read_header(path, file, dtype, count)
+        digest, check = hashlib.sha256(), _RangeCheck(path, name, index)
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+            check.add(np.frombuffer(chunk, dtype))
+        check.finish()
+    if not count:
+        return np.empty(0, dtype), digest.hexdigest()  # an empty file cannot be mapped
+    return np.asarray(np.memmap(path, dtype, "r", offset, (count,))), digest.hexdigest()
+
+
+def _read_header(path: Path, file: BinaryIO, dtype: np.dtype[Any], count: int) -> int:
+    """The position of the array in the file. Raises ConfigError unless the file holds exactly the expected array."""
+    try:
+        version = np.lib.format.read_magic(file)
+        if version != (1, 0):
+            raise ValueError(f"version {version}")
+        shape, fortran, actual = np.lib.format.read_array_header_1_0(file)
+    except (ValueError, SyntaxError) as error:
+        raise ConfigError(f"{path} is not a numpy array; pickles are not read; {REMEDY}") from error
+    if actual != dtype or shape != (count,) or (fortran and count > 1):
+        actual_name = "objects" if actual.hasobject else f"{actual}"
+        raise ConfigError(f"{path} holds {actual_name} in the shape {shape} instead of {dtype} in ({count},); {REMEDY}")
+    offset, size = file.tell(), os.fstat(file.fileno()).st_size
+    if size != offset + count * dtype.itemsize:
+        raise ConfigError(f"{path} is cut off: {size:,} of {offset + count * dtype.itemsize:,} bytes; {REMEDY}")
+    return offset
+
+
+class _RangeCheck:
+    """Checks an array chunk by chunk, and raises ConfigError for a value outside its range."""
+
+    def __init__(self, path: Path, name: str, index: _Index) -> None:
+        limits = {"dst": index.nodes, "in_src": index.nodes, "in_edge": index.edges, "kinds": len(index.kinds)}
+        limits |= dict.fromkeys(("rel", "in_rel"), len(index.relations))
+        last_offsets = {"indptr": index.edges, "in_indptr": index.edges, "name_offsets": index.name_bytes}
+        self._path = path
+        self._limit = limits.get(name)
+        self._is_weight = name in ("weight", "in_weight")
+        self._last_offset = last_offsets.get(name)
+        self._previous: int | None = None
+        """The last offset of the previous chunk."""
+
+    def add(self, chunk: NDArray[Any]) -> None:
+        if self._limit is not None and (chunk.min() < 0 or chunk.max() >= self._limit):
+            wrong = int(chunk[(chunk < 0) | (chunk >= self._limit)][0])
+            raise ConfigError(f"{self._path} holds {wrong}, which is not from 0 to {self._limit - 1}; {REMEDY}")
+        if self._is_weight and not (chunk.min() >= 0 and chunk.max() < np.inf):
+            wrong = chunk[~((chunk >= 0) & (chunk < np.inf))][0]
+            raise ConfigError(f"{self._path} holds the weight {wrong}; weights are finite, and 0 or more; {REMEDY}")
+        if self._last_offset is not None:
+            starts_wrong = chunk[0] != 0 if self._previous is None else chunk[0] < self._previous
+            if starts_wrong or (chunk[1:] < chunk[:-1]).any():
+                raise ConfigError(f"{self._path} holds offsets that do not ascend from 0; {REMEDY}")
+            self._previous = int(chunk[-1])
+
+    def finish(self) -> None:
+        if self._last_offset is not None and (self._previous or 0) != self._last_offset:
+            raise ConfigError(f"{self._path} ends at {self._previous or 0} instead of {self._last_offset}; {REMEDY}")

@@ -1,0 +1,196 @@
+"""A directed multigraph as sorted arrays: compressed sparse rows in both directions, names, kinds and a content hash.
+
+`N` nodes, `E` edges, `B` bytes of all names. Nodes are numbered in the order of their names (as UTF-8). So the arrays
+and their hash do not depend on the order in which the graph was read, and a name is found by bisection, without an
+index. Two edges of one relation between the same nodes are one edge.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Size: TypeAlias = Literal["N", "N+1", "E", "B"]
+
+COLUMNS: Final[Mapping[str, tuple[str, Size]]] = MappingProxyType(
+    {
+        "indptr": ("<i8", "N+1"),
+        "dst": ("<i4", "E"),
+        "rel": ("<i2", "E"),
+        "weight": ("<f4", "E"),
+        "in_indptr": ("<i8", "N+1"),
+        "in_src": ("<i4", "E"),
+        "in_rel": ("<i2", "E"),
+        "in_weight": ("<f4", "E"),
+        "in_edge": ("<i4", "E"),
+        "name_bytes": ("|u1", "B"),
+        "name_offsets": ("<i8", "N+1"),
+        "kinds": ("<i2", "N"),
+    }
+)
+"""Field of `GraphArrays` → its numpy type and its length. All have one dimension."""
+
+MAX_NODES: Final = 2**24
+"""With 2^15 relations, an edge's two ends and its relation fit into the 64 bits by which edges are sorted."""
+MAX_EDGES: Final = 2**31 - 1
+"""`in_edge` numbers the edges with 32 bits."""
+MAX_RELATIONS: Final = 2**15 - 1
+"""Also the limit for kinds; both are numbered with 16 bits."""
+
+SAMPLE_EVERY: Final = 32
+"""Every 32nd name is in a list that bisection searches first. For 500,000 nodes it takes 7 ms and 1 MB when the first
+name is looked up, and reduces a lookup from 9 to 3 µs."""
+
+Row: TypeAlias = tuple[NDArray[np.int32], NDArray[np.int16], NDArray[np.float32]]
+"""Views of the edges out of a node, or into it: their other ends, ascending, relations and weights."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GraphArrays:
+    """An immutable graph. Its arrays are read-only, and may be mapped from files."""
+
+    nodes: int
+    indptr: NDArray[np.int64]
+    """(N+1,): the edges out of node i are `indptr[i]` to `indptr[i+1]`, sorted by (dst, rel)."""
+    dst: NDArray[np.int32]
+    """(E,): the node where an edge ends."""
+    rel: NDArray[np.int16]
+    """(E,): position in `relations`."""
+    weight: NDArray[np.float32]
+    """(E,): finite, 0 or more."""
+    in_indptr: NDArray[np.int64]
+    """(N+1,): the edges into node i are `in_indptr[i]` to `in_indptr[i+1]`, sorted by (src, rel)."""
+    in_src: NDArray[np.int32]
+    in_rel: NDArray[np.int16]
+    in_weight: NDArray[np.float32]
+    in_edge: NDArray[np.int32]
+    """(E,): position of the same edge in `dst`, `rel` and `weight`."""
+    name_bytes: NDArray[np.uint8]
+    """(B,): all names, concatenated, ascending, in UTF-8."""
+    name_offsets: NDArray[np.int64]
+    """(N+1,): the name of node i is `name_bytes[name_offsets[i]:name_offsets[i+1]]`."""
+    kinds: NDArray[np.int16]
+    """(N,): position in `kind_names`."""
+    relations: tuple[str, ...]
+    kind_names: tuple[str, ...]
+    """Ascending; "" for a node without a kind."""
+    licence: str
+    """The graph's licence, as an SPDX identifier or in words; "" if unknown."""
+    sha: str
+    """SHA-256 of all of the above (`content_sha`), in hexadecimal."""
+
+    @property
+    def edges(self) -> int:
+        return len(self.dst)
+
+    def __repr__(self) -> str:
+        return f"<GraphArrays {self.sha[:12]}: {self.nodes} nodes, {self.edges} edges>"
+
+    def name(self, node: int) -> str:
+        """A node's name. Raises IndexError for a number that no node has."""
+        if not 0 <= node < self.nodes:
+            raise IndexError(f"no node {node}: there are {self.nodes}")
+        return str(self._bytes_of(node), "utf-8")
+
+    def names(self, nodes: Iterable[int]) -> list[str]:
+        return [self.name(int(node)) for node in nodes]
+
+    def index(self, name: str) -> int:
+        """The number of the node with this name. Raises KeyError if there is none."""
+        position, exists = self._bisect(name)
+        if not exists:
+            raise KeyError(name)
+        return position
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._bisect(name)[1]
+
+    def near(self, name: str, count: int = 3) -> list[str]:
+        """The names next to where `name` would be, for an error about a missing node."""
+        first = max(0, min(self._bisect(name)[0] - count // 2, self.nodes - count))
+        return self.names(range(first, min(first + count, self.nodes)))
+
+    def out(self, node: int) -> Row:
+        first, last = self._indptr[node], self._indptr[node + 1]
+        return self.dst[first:last], self.rel[first:last], self.weight[first:last]
+
+    def into(self, node: int) -> Row:
+        first, last = self._in_indptr[node], self._in_indptr[node + 1]
+        return self.in_src[first:last], self.in_rel[first:last], self.in_weight[first:last]
+
+    @cached_property
+    def sources(self) -> NDArray[np.int32]:
+        """(E,): the node where each edge begins. Computed at the first access; 4 bytes per edge."""
+        return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.indptr))
+
+    @property
+    def isolated(self) -> int:
+        """The number of nodes without an edge."""
+        return int(np.count_nonzero(np.diff(self.indptr) + np.diff(self.in_indptr) == 0))
+
+    # Reading one number from a memoryview takes a third of the time that it takes from an array.
+    @cached_property
+    def _indptr(self) -> memoryview:
+        return self.indptr.data
+
+    @cached_property
+    def _in_indptr(self) -> memoryview:
+        return self.in_indptr.data
+
+    @cached_property
+    def _names(self) -> tuple[memoryview, memoryview]:
+        return self.name_bytes.data, self.name_offsets.data
+
+    @cached_property
+    def _sampled_names(self) -> list[bytes]:
+        return [self._bytes_of(node) for node in range(0, self.nodes, SAMPLE_EVERY)]
+
+    def _bytes_of(self, node: int) -> bytes:
+        name_bytes, offsets = self._names
+        return bytes(name_bytes[offsets[node] : offsets[node + 1]])
+
+    def _bisect(self, name: str) -> tuple[int, bool]:
+        """The position at which the name is, or would be inserted, and whether it is there."""
+        encoded = name.encode("utf-8", "surrogatepass")  # no node's name has a lone surrogate
+        first = max(0, bisect_right(self._sampled_names, encoded) - 1) * SAMPLE_EVERY
+        end = min(first + SAMPLE_EVERY, self.nodes)
+        position = first + bisect_left(range(first, end), encoded, key=self._bytes_of)
+        return position, position < self.nodes and self._bytes_of(position) == encoded
+
+
+def row_positions(indptr: NDArray[np.int64], nodes: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The positions of all edges of some nodes, node by node, and each node's number of edges."""
+    first, end = indptr.take(nodes), indptr.take(nodes + 1)
+    counts = end - first
+    positions = (end - counts.cumsum()).repeat(counts)
+    positions += np.arange(len(positions))
+    return positions, counts
+
+
+def column_length(column: str, nodes: int, edges: int, name_bytes: int) -> int:
+    """The number of elements of a column."""
+    return {"N": nodes, "N+1": nodes + 1, "E": edges, "B": name_bytes}[COLUMNS[column][1]]
+
+
+def column_sha(values: NDArray[Any]) -> str:
+    return hashlib.sha256(values.data.cast("B") if len(values) else b"").hexdigest()
+
+
+def content_sha(columns: Mapping[str, str], relations: Iterable[str], kind_names: Iterable[str], licence: str) -> str:
+    """SHA-256 over the hashes of all columns and the texts."""
+    content = {
+        "columns": dict(columns),
+        "relations": list(relations),
+        "kinds": list(kind_names),
+        "licence": licence,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

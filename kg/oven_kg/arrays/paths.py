@@ -1,0 +1,94 @@
+"""Neighbourhoods and shortest paths over arrays.
+
+A direction is "out", along the edges, "in", against them, or "both". `relations` are positions in
+`GraphArrays.relations`; None means all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order
+
+from oven_kg.arrays.graph_arrays import GraphArrays, row_positions
+
+Direction: TypeAlias = Literal["out", "in", "both"]
+Nodes: TypeAlias = NDArray[np.int32]
+
+
+def within(
+    arrays: GraphArrays,
+    start: int,
+    depth: int,
+    direction: Direction = "out",
+    relations: Collection[int] | None = None,
+    *,
+    enough: int | None = None,
+) -> tuple[Nodes, Nodes]:
+    """The nodes at most `depth` edges from `start`, without `start`, and each node's distance; nearest first, then by
+    number. With `enough`, the search stops after the distance at which it has that many nodes."""
+    levels: list[Nodes] = []
+    seen = frontier = np.array([start], np.int32)
+    while len(levels) < depth and len(frontier) and (enough is None or len(seen) <= enough):
+        reached = np.unique(_edge_ends(arrays, frontier, direction, relations))
+        frontier = reached[~_contained(reached, seen)]
+        seen = np.sort(np.concatenate([seen, frontier]))
+        levels.append(frontier)
+    distances = np.repeat(np.arange(1, len(levels) + 1, dtype=np.int32), [len(level) for level in levels])
+    return np.concatenate([*levels, seen[:0]]), distances
+
+
+def shortest_path(
+    arrays: GraphArrays,
+    start: int,
+    end: int,
+    direction: Direction = "out",
+    relations: Collection[int] | None = None,
+) -> list[int]:
+    """The nodes of a path with the fewest edges, both ends included; empty if there is no path."""
+    if start == end:
+        return [start]
+    matrix = _matrix(arrays, "in" if direction == "in" else "out", relations)
+    _, predecessors = breadth_first_order(matrix, start, directed=direction != "both")
+    path = [end]
+    while path[-1] != start:
+        if (before := int(predecessors[path[-1]])) < 0:
+            return []
+        path.append(before)
+    return path[::-1]
+
+
+def _matrix(arrays: GraphArrays, direction: Literal["out", "in"], relations: Collection[int] | None) -> csr_array:
+    """(N, N): row i has an entry for each node to which an edge leads from node i."""
+    indptr, ends, rel = _rows(arrays, direction)
+    if relations is not None:
+        followed = np.isin(rel, list(relations))
+        indptr, ends = np.concatenate([[0], np.cumsum(followed)])[indptr], ends[followed]
+    return csr_array((np.ones(len(ends)), ends, indptr.astype(np.int32)), shape=(arrays.nodes, arrays.nodes))
+
+
+def _edge_ends(arrays: GraphArrays, nodes: Nodes, direction: Direction, relations: Collection[int] | None) -> Nodes:
+    """The other end of each edge of some nodes; a node appears once per edge."""
+    if direction == "both":
+        along, against = (_edge_ends(arrays, nodes, way, relations) for way in ("out", "in"))
+        return np.concatenate([along, against])
+    indptr, ends, rel = _rows(arrays, direction)
+    positions, _ = row_positions(indptr, nodes)
+    return ends[positions] if relations is None else ends[positions[np.isin(rel[positions], list(relations))]]
+
+
+def _rows(arrays: GraphArrays, direction: Literal["out", "in"]) -> tuple[NDArray[np.int64], Nodes, NDArray[np.int16]]:
+    if direction == "out":
+        return arrays.indptr, arrays.dst, arrays.rel
+    return arrays.in_indptr, arrays.in_src, arrays.in_rel
+
+
+def _contained(nodes: Nodes, others: Nodes) -> NDArray[np.bool_]:
+    """Which of the nodes are among the others; both ascending, `others` not empty."""
+    places = np.searchsorted(others, nodes)
+    places[places == len(others)] = 0
+    return np.asarray(others[places] == nodes)

@@ -1,0 +1,153 @@
+"""PageRank over arrays: for all nodes by power iteration, and near one node by forward push."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from oven_kg.arrays.graph_arrays import GraphArrays, row_positions
+
+Values: TypeAlias = NDArray[np.float64]
+
+DAMPING: Final = 0.85
+"""Probability that the walk follows another edge (Page et al. 1999)."""
+ACCURACY: Final = 1e-9
+"""Bound on the distance to the true ranks, as the sum of absolute differences; the ranks sum to 1.
+
+networkx and rustworkx stop when an iteration moves less than N × tol. For half a million nodes and their default, that
+is half of all the mass; their ranks were off by 0.1 to 0.9.
+"""
+RESIDUE: Final = 5e-5
+"""Mass per edge of a node from which a push passes it on. It bounds the work for any graph to 1 / (RESIDUE × (1 −
+DAMPING)) = 133,000 edges, some 8 ms. At 2e-5 the first 20 nodes were no better."""
+
+
+def pagerank(into: sparse.csr_array, restart: Values | None = None, *, accuracy: float = ACCURACY) -> Values:
+    """(N,): the share of its time that a random walk spends at each node; the shares sum to 1.
+
+    `into`: (N, N), row i has the weights of the edges into node i. `restart`: (N,), shares that sum to 1, where the
+    walk restarts; everywhere if None. The walk also restarts at a node without edges out, or with weights of 0 only.
+    """
+    count = into.shape[0]
+    if not count:
+        return np.empty(0)
+    begin = np.full(count, 1 / count) if restart is None else restart
+    into = into.astype(np.float64)
+    total = np.asarray(into.sum(axis=0))
+    per_weight = _inverse(total)
+    dead_ends = np.flatnonzero(total == 0)
+    ranks, moved = begin, 1.0
+    # An iteration shrinks the distance to the true ranks by the damping, so its change bounds the remaining distance.
+    while moved * DAMPING > accuracy * (1 - DAMPING):
+        after = DAMPING * (into @ (ranks * per_weight))
+        after += (1 - DAMPING + DAMPING * ranks[dead_ends].sum()) * begin
+        moved, ranks = float(np.abs(after - ranks).sum()), after
+    return ranks
+
+
+class RandomWalk:
+    """The walk along a graph's edges, in proportion to their weights.
+
+    Edges of different relations between two nodes add up. It keeps 40 bytes per node and none per edge.
+    """
+
+    def __init__(self, arrays: GraphArrays) -> None:
+        self.arrays = arrays
+
+    def ranks(self, restart: Values | None = None, *, accuracy: float = ACCURACY) -> Values:
+        """(N,): PageRank of all nodes. Arguments as in `pagerank`."""
+        return pagerank(self._into, restart, accuracy=accuracy)
+
+    def near(
+        self, start: int, count: int, *, both: bool = False, residue: float = RESIDUE
+    ) -> tuple[NDArray[np.int32], Values]:
+        """The `count` nodes where a walk that restarts at `start` spends most time, and its shares, descending.
+
+        By forward push (Andersen, Chung & Lang 2006), many nodes at a time. `both`: along edges in both directions. The
+        mass that is not pushed in the end is distributed as a walk from anywhere would be. That places the hubs: the
+        first 20 nodes agreed with the exact ones in 99 %, and in 97 % without it.
+        """
+        shares, mass = np.zeros(self.arrays.nodes), np.zeros(self.arrays.nodes)
+        scratch = np.empty(self.arrays.nodes, np.int32)
+        frontier = np.array([start], np.int32)
+        mass[start] = 1
+        per_weight, anywhere, limits = self._both_ways if both else self._outwards
+        reached_nodes = [frontier]
+        while len(frontier):
+            pushed = mass[frontier]
+            mass[frontier] = 0
+            shares[frontier] += (1 - DAMPING) * pushed
+            factors = per_weight[frontier]
+            reached = self._push(frontier, DAMPING * pushed * factors, mass, both)
+            if lost := DAMPING * float(pushed[factors == 0].sum()):
+                mass[start] += lost
+                reached = np.append(reached, np.int32(start))
+            reached_nodes.append(reached)
+            frontier = _distinct(reached[mass[reached] > residue * limits[reached]], scratch)
+        nodes = _distinct(np.concatenate(reached_nodes), scratch)
+        rest = mass[nodes]
+        found = shares[nodes] + (1 - DAMPING) * rest + DAMPING * rest.sum() * anywhere[nodes]
+        if len(nodes) > count:
+            largest = found >= np.partition(found, -count)[-count]
+            nodes, found = nodes[largest], found[largest]
+        order = np.lexsort((nodes, -found))[:count]
+        return nodes[order], found[order]
+
+    def _push(self, nodes: NDArray[np.int32], per_weight: Values, mass: Values, both: bool) -> NDArray[np.int32]:
+        """Add to `mass` what each edge of the nodes carries. Returns the ends of these edges."""
+        arrays, reached = self.arrays, []
+        directions = [(arrays.indptr, arrays.dst, arrays.weight)]
+        if both:
+            directions.append((arrays.in_indptr, arrays.in_src, arrays.in_weight))
+        for indptr, ends, weights in directions:
+            positions, counts = row_positions(indptr, nodes)
+            reached.append(ends[positions])
+            np.add.at(mass, reached[-1], np.repeat(per_weight, counts) * weights[positions])
+        return np.concatenate(reached)
+
+    @cached_property
+    def _into(self) -> sparse.csr_array:
+        arrays, count = self.arrays, self.arrays.nodes
+        return sparse.csr_array(
+            (arrays.in_weight, arrays.in_src, arrays.in_indptr.astype(np.int32)), shape=(count, count)
+        )
+
+    @cached_property
+    def _outwards(self) -> tuple[Values, Values, Values]:
+        """(N,) each: 1 / weight out, shares of a walk from anywhere after one edge, and edges out, at least 1."""
+        per_weight = _inverse(_row_sums(self.arrays.indptr, self.arrays.weight))
+        spread = np.asarray(self._into @ per_weight)
+        degrees = np.maximum(np.diff(self.arrays.indptr), 1).astype(np.float64)
+        return per_weight, spread / max(spread.sum(), 1e-300), degrees
+
+    @cached_property
+    def _both_ways(self) -> tuple[Values, Values, Values]:
+        """The same along edges in both directions, where a long walk is at a node in proportion to its weight."""
+        arrays = self.arrays
+        total = _row_sums(arrays.indptr, arrays.weight) + _row_sums(arrays.in_indptr, arrays.in_weight)
+        degrees = np.maximum(np.diff(arrays.indptr) + np.diff(arrays.in_indptr), 1).astype(np.float64)
+        return _inverse(total), total / max(total.sum(), 1e-300), degrees
+
+
+def _row_sums(indptr: NDArray[np.int64], weights: NDArray[np.float32]) -> Values:
+    """(N,): the sum of each row's weights."""
+    sums, filled = np.zeros(len(indptr) - 1), np.flatnonzero(np.diff(indptr))
+    if len(filled):
+        sums[filled] = np.add.reduceat(weights, indptr[filled], dtype=np.float64)
+    return sums
+
+
+def _inverse(values: Values) -> Values:
+    return np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
+
+
+def _distinct(nodes: NDArray[np.int32], scratch: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Each node once, without sorting: of equal nodes the last one to write its position stays. `scratch`: (N,)."""
+    positions = np.arange(len(nodes), dtype=np.int32)
+    scratch[nodes] = positions
+    distinct: NDArray[np.int32] = nodes[scratch[nodes] == positions]
+    return distinct

@@ -1,0 +1,189 @@
+"""The learner's side of a curriculum author: its file is read between two steps, and `data.authored_share` is a knob.
+
+Nothing of the author's is trusted: its lines are bounded, checked, and compared with the data and the held-out set.
+While the knob is at 0, where it begins, what is read is held and drawn by no step.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from transformers import Trainer, TrainerControl
+
+from oven_core.errors import ConfigError, reason
+from oven_core.protocol.messages import MetricSpec
+from oven_learner.actuators import Actuators
+from oven_learner.client.client import OvenClient
+from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
+from oven_learner.hf.prompts.admission import Admission, key_of, text_of
+from oven_learner.hf.prompts.authored import SHARE
+from oven_learner.hf.prompts.source import PromptSource
+from oven_learner.ranks import Ranks
+from oven_learner.rewards.committee import Committee
+from oven_runs.home.authored_prompts import CHARACTERS, AuthoredPrompt, Batch, Topic, read_prompts, write_topics
+from oven_runs.settings.language_models import AuthorSettings
+
+log = logging.getLogger("oven.learner")
+
+HELD = MetricSpec(name="data/authored", unit="prompts of an author's that can be drawn")
+REFUSED = MetricSpec(name="data/authored_refused", better="down", unit="prompts of an author's that were not taken")
+HELD_OUT_ROWS = 20_000
+"""Of each evaluation set at most: more would keep the first step waiting."""
+
+
+class AuthoredPromptsReader(StepHook):
+    """Does nothing where no author is on, there is no run's folder here, or nothing could score what it writes."""
+
+    def __init__(self, trainer: Trainer, source: PromptSource, committee: Committee | None) -> None:
+        self._trainer, self._source, self._committee = trainer, source, committee
+        self._ranks = Ranks()
+        self._settings: AuthorSettings | None = None
+        self._folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull)
+        self._told: set[str] = set()
+        if committee is not None:
+            committee.reference_columns = source.references
+
+    def begin(self, ranks: Ranks) -> None:
+        """Every rank compares with the same data, so that all take the same prompts."""
+        self._ranks = ranks
+        settings = self._settings = ranks.same(author_settings(self._folder) if ranks.leader else None)
+        if settings is None or self._unscored():
+            self._settings = None
+            return
+        held_out = [*self._source.held_out, *_evaluated(self._trainer)]
+        self._admission = Admission(list(map(text_of, self._source.own_prompts())), held_out)
+        if not self._admission.held_out:
+            self._tell("no held-out prompts are known: give PromptSource(held_out=…), so that authored ones quote none")
+        if ranks.leader:
+            self._write_topics(settings)
+
+    def announce(self, actuators: Actuators) -> None:
+        """`data.authored_share`, where an author is on."""
+        if self._settings is not None:
+            source = self._source
+            actuators.scalar(
+                SHARE,
+                lambda: source.authored.share,
+                source.set_authored_share,
+                low=0.0,
+                high=self._settings.share,
+                unit="share of a topic's draws",
+                moves_own_metric=True,
+            )
+
+    def announced(self) -> tuple[MetricSpec, ...]:
+        return (HELD, REFUSED) if self._settings is not None else ()
+
+    def end_step(self, step: StepEnd) -> None:
+        if self._settings is not None:
+            authored = self._source.authored
+            step.known |= {HELD.name: float(len(authored.pool)), REFUSED.name: float(authored.refused.total())}
+
+    def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
+        """Take what the author wrote since the last step."""
+        if self._settings is None:
+            return
+        batch = self._ranks.same(self._read() if self._ranks.leader else None)
+        if batch is not None:
+            self._take(batch, self._settings)
+
+    def _read(self) -> Batch | None:
+        """None: there is nothing new. Never raises: a monitor's trouble is none of the training's."""
+        offset = self._source.authored.offset
+        try:
+            batch = read_prompts(self._folder, offset)
+        except FileNotFoundError:
+            return None
+        except (ConfigError, OSError, ValueError) as error:
+            self._tell(f"an author's prompts cannot be read, training continues without: {reason(error)}")
+            return None
+        return batch if batch.offset != offset else None
+
+    def _take(self, batch: Batch, settings: AuthorSettings) -> None:
+        authored = self._source.authored
+        before = authored.refused.copy()
+        authored.offset = batch.offset
+        authored.refused.update({"malformed": batch.malformed, "too_long": batch.too_long})
+        groups: dict[tuple[str, str], list[AuthoredPrompt]] = {}
+        for one in batch.prompts:
+            if why := self._refusal(one, settings):
+                authored.refused[why] += 1
+            else:
+                authored.taken.add(key_of(one.prompt))
+                groups.setdefault((one.topic, f"{one.by} by {one.model or 'no model'} at tick {one.tick}"), []).append(
+                    one
+                )
+        for (topic, said), prompts in groups.items():
+            why = f"written for a topic that lags: {said}"
+            self._source.add_authored([one.prompt for one in prompts], by=prompts[0].by, why=why, topic=topic)
+        if refused := {kind: count for kind, count in (authored.refused - before).items() if count}:
+            log.warning("%d prompts of an author's are refused: %s", sum(refused.values()), _listed(refused))
+
+    def _refusal(self, one: AuthoredPrompt, settings: AuthorSettings) -> str:
+        taken = self._source.authored.taken
+        if len(taken) >= settings.total:
+            return "capped"
+        return self._admission.refusal(one.prompt, taken) if one.topic in self._source.names else "unknown_topic"
+
+    def _unscored(self) -> bool:
+        """Whether nothing could score a prompt without the data's own columns; a plain reward function of TRL's would
+        be given None for them, and may end the training."""
+        if not self._source.references:
+            return False
+        lacking = ", ".join(sorted(self._source.references))
+        if self._committee is None:
+            self._tell(f"{SHARE} is not announced: authored prompts have no {lacking}; score by oven.Committee")
+        elif self._committee.remote is None:
+            self._tell(f"{SHARE} is not announced: authored prompts have no {lacking}, and no judge scores without")
+        else:
+            return False
+        return True
+
+    def _write_topics(self, settings: AuthorSettings) -> None:
+        """For the author. Its examples are the data's, never held-out ones."""
+        topics = []
+        for name in self._source.names:
+            prompts = self._source.own_prompts(name)
+            shown = tuple(text_of(prompt)[:CHARACTERS] for prompt in islice(prompts, settings.examples))
+            topics.append(Topic(name=name[:200], prompts=len(prompts), examples=shown))
+        try:
+            write_topics(self._folder, topics)
+        except (OSError, ValidationError) as error:
+            self._tell(f"the author is not told of the topics: {reason(error)}")
+
+    def _tell(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            log.warning("%s", line)
+
+
+def author_settings(folder: Path) -> AuthorSettings | None:
+    """Those of the run whose folder this is; None: no author is on. Raises ConfigError for settings that are none."""
+    config = folder / "config.json"
+    if not config.is_file():
+        return None
+    try:
+        found = AuthorSettings.model_validate(json.loads(config.read_text()).get("author", {}))
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{config} does not hold the author's settings ({reason(error)}); `up` writes it") from None
+    return found if found.on else None
+
+
+def _evaluated(trainer: Trainer) -> Iterator[str]:
+    """Prompts of the trainer's evaluation sets, where they have a column of that name."""
+    given: Any = trainer.eval_dataset
+    for rows in given.values() if isinstance(given, Mapping) else [given]:
+        if "prompt" in (getattr(rows, "column_names", None) or ()) and hasattr(rows, "select"):
+            yield from map(text_of, rows.select(range(min(len(rows), HELD_OUT_ROWS)))["prompt"])
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{kind} {count}" for kind, count in sorted(Counter(counts).items()))

@@ -1,0 +1,165 @@
+"""The moments of an attached trainer's step, and the small features that act at them."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import Trainer, TrainerControl
+
+from oven_core.protocol.messages import MetricSpec
+from oven_learner.client.client import OvenClient
+from oven_learner.optim.gauges import OptimizerGauges
+from oven_learner.optim.lr_scale import LearningRateScale
+from oven_learner.ranks import Ranks
+from oven_learner.rewards.committee import Committee
+from oven_learner.rewards.generation_ahead import STEPS_AHEAD, GenerationAhead
+from oven_learner.rewards.skip_unscored import Skipping
+
+log = logging.getLogger("oven.learner")
+
+if TYPE_CHECKING:  # it imports TRL, which a plain Trainer's process need not
+    from oven_learner.losses.channel import Channel
+
+
+@dataclass(slots=True)
+class StepEnd:
+    """A step at its end, which one hook after another completes."""
+
+    trained: int
+    """Gradient steps of this training so far, those that rollbacks threw away included."""
+    last: bool
+    wanted: frozenset[str]
+    """Of the numbers on their way from the device, those that are true of this step."""
+    known: dict[str, float]
+    """The other metrics."""
+
+
+class StepHook:
+    """One feature of an attached trainer. Hooks are called in one order, at every moment; they do nothing by default.
+
+    Every rank calls them, since some are collectives.
+    """
+
+    def begin(self, ranks: Ranks) -> None:
+        """Training begins; optimizer, scheduler and data loader are made."""
+
+    def announced(self) -> tuple[MetricSpec, ...]:
+        """What it measures; asked once all hooks have begun."""
+        return ()
+
+    def before_update(self) -> Mapping[str, torch.Tensor]:
+        """Scalars on their device, after clipping and before `optimizer.step`."""
+        return {}
+
+    def after_update(self) -> Mapping[str, torch.Tensor]:
+        """Scalars on their device, after `optimizer.step` and before the rate moves on."""
+        return {}
+
+    def end_step(self, step: StepEnd) -> None:
+        """Adds what it knows of the step, before that is published."""
+
+    def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
+        """Decisions were applied: what the trainer is to do before the next step."""
+
+    def close(self) -> None:
+        """Training ended or failed."""
+
+
+class Gauges(StepHook):
+    """The optimizer's gauges (oven_learner.optim.gauges), made anew for each training."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def begin(self, ranks: Ranks) -> None:
+        trainer = self._trainer
+        cut = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+        self._gauges = OptimizerGauges(
+            trainer.optimizer,
+            trainer.model,
+            heard=ranks.leader,
+            sharded="FSDP or DeepSpeed shards the gradients" if cut else "",
+        )
+
+    @property
+    def unmeasured(self) -> Mapping[str, str]:
+        """Gauge → why it is not measured."""
+        return self._gauges.unmeasured
+
+    def announced(self) -> tuple[MetricSpec, ...]:
+        return self._gauges.announced()
+
+    def before_update(self) -> Mapping[str, torch.Tensor]:
+        return self._gauges.before_step()
+
+    def after_update(self) -> Mapping[str, torch.Tensor]:
+        return self._gauges.after_step()
+
+
+class StepRate(StepHook):
+    """The learning rate that each step used; `scale` multiplies the trainer's schedule."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._used = 0.0
+
+    def begin(self, ranks: Ranks) -> None:
+        self.scale = LearningRateScale(self._trainer.optimizer, self._trainer.lr_scheduler)
+
+    def after_update(self) -> Mapping[str, torch.Tensor]:
+        self._used = self.scale.current_rate()  # the scheduler has not moved it on yet
+        return {}
+
+    def end_step(self, step: StepEnd) -> None:
+        step.known["learning_rate"] = self._used
+
+
+class CommitteeScores(StepHook):
+    """Metrics of a reward committee. Of a step that no one scored only those are true that come before the loss."""
+
+    def __init__(self, trainer: Trainer, committee: Committee, hold: Callable[[str], object]) -> None:
+        """`hold` holds the run, for a reason."""
+        self._committee, self._hold = committee, hold
+        ahead = bool(committee.ahead and committee.remote and committee.remote.members)
+        if committee.ahead and not ahead:
+            log.warning("committee.ahead: 1 has no effect: the committee has no member that would be waited for")
+        self._ahead = GenerationAhead(trainer, committee) if ahead else None
+        self._skipping = Skipping(trainer, committee)
+
+    def begin(self, ranks: Ranks) -> None:
+        self._skipping.begin()
+        if self._ahead is not None:
+            self._ahead.begin()
+
+    def announced(self) -> tuple[MetricSpec, ...]:
+        return (*self._committee.announced(), *((STEPS_AHEAD,) if self._ahead else ()))
+
+    def end_step(self, step: StepEnd) -> None:
+        if self._ahead is not None:
+            step.known |= self._ahead.take()
+        kept, why = self._skipping.take(step.known | dict.fromkeys(step.wanted, math.nan))
+        step.known = {name: value for name, value in kept.items() if name not in step.wanted}
+        step.known |= self._committee.take_cost()
+        step.wanted &= kept.keys()
+        if why:
+            self._hold(why)
+
+    def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.drop()
+        self._committee.close()
+
+
+class ChannelMetrics(StepHook):
+    """Metrics of loss terms beside TRL's; the trainer itself logs them with its own."""
+
+    def __init__(self, channels: Sequence[Channel]) -> None:
+        self._channels = channels
+
+    def announced(self) -> tuple[MetricSpec, ...]:
+        return tuple(metric for channel in self._channels for metric in channel.announced())

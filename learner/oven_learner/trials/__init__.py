@@ -1,1 +1,0 @@
-"""Trials: the next steps played from one state with and without a change, and the better end kept."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from oven_bench.trace_pairs.scripted_replay import Skills
+from tests.support.scripted_replay import Skills
 
 
 @dataclass(frozen=True)

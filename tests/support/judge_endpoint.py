@@ -20,9 +20,8 @@ from dataclasses import replace
 from typing import Any, Literal, Self
 
 from aiohttp import web
-
-from oven_bench.judging import scripted_conversation as scripted
-from oven_bench.judging.scripted_conversation import Asked, Bills, Said, Script
+from tests.support import scripted_conversation as scripted
+from tests.support.scripted_conversation import Asked, Bills, Said, Script
 
 CHAOS = (
     *("429", "500", "529", "reset", "hang", "cutbody"),

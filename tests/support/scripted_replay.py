@@ -41,6 +41,12 @@ class Skills:
     """Probability that the right action's tool is `run_tests`: 1/5 says nothing, more is a signal in the features."""
 
 
+PLANTED: Final = Skills(student=0.3, families=(0.7, 0.7, 0.6), together=0.3, common=0.6, favoured=0.6)
+"""The right action is `run_tests` three times as often as by chance, and teachers know it."""
+STATES: Final = 200
+"""States of a draw: 20 traces, with about 150 pairs."""
+
+
 @dataclass(frozen=True)
 class ScriptedReplay:
     """Traces, replies of one teacher a family, and the right action's target at each state."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from oven_bench.judging.scripted_conversation import Asked, Said
+from tests.support.scripted_conversation import Asked, Said
 
 LOOK: Final = """\
 I look at what there is first.

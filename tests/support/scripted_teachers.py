@@ -11,8 +11,8 @@ import random
 import re
 from typing import Final
 
-from oven_bench.judging.scripted_conversation import Asked, Call, Said
-from oven_bench.trace_replay.made_traces import LINES, edit, right_line, state_name
+from tests.support.made_traces import LINES, edit, right_line, state_name
+from tests.support.scripted_conversation import Asked, Call, Said
 
 NAMED: Final = re.compile(r"^teacher-(?P<family>\w+)-(?P<skill>\d+)-(?P<shared>\d+)")
 

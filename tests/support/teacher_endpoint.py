@@ -1,4 +1,4 @@
-"""The endpoint of the scripted teachers in its own process: `python -m oven_bench.trace_replay.teacher_endpoint SEED`.
+"""The endpoint of the scripted teachers in its own process: `python -m tests.support.teacher_endpoint SEED`.
 
 It prints its address, and serves until its standard input ends. At /billed it says what it would bill, by model, and
 how many whole answers it has given about each state.
@@ -11,19 +11,22 @@ import json
 import sys
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from aiohttp import web
+from tests.support import scripted_conversation
+from tests.support.judge_endpoint import Endpoint
+from tests.support.made_traces import state_name
+from tests.support.scripted_teachers import script
 
-from oven_bench.endpoint_child import running_child, told_to_end
-from oven_bench.judging import scripted_conversation
-from oven_bench.judging.judge_endpoint import Endpoint
-from oven_bench.trace_replay.made_traces import state_name
-from oven_bench.trace_replay.scripted_teachers import script
+from oven_core.cancellation import call_at_end
+from oven_runs.process.child import end_with_input
 
+ROOT: Final = Path(__file__).resolve().parents[2]
 SPOILT: Final = frozenset(("429", "500", "529", "reset", "hang", "cutbody", "html"))
 """Faults after which there is no whole answer to keep."""
 
@@ -65,9 +68,21 @@ class TeacherEndpoint(Endpoint):
         return web.json_response({"tokens": self.bills.tokens, "whole": self._whole, "served": self.served})
 
 
-def running_teachers(seed: int) -> AbstractAsyncContextManager[str]:
-    """The address of an endpoint, until the context ends. Raises ProcessError where it does not start."""
-    return running_child("oven_bench.trace_replay.teacher_endpoint", str(seed))
+@asynccontextmanager
+async def running_teachers(seed: int) -> AsyncIterator[str]:
+    """The address of an endpoint in a process of its own, until the context ends."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.support.teacher_endpoint", str(seed),
+        cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        url = (await process.stdout.readline()).decode().strip()
+        assert url, f"the endpoint did not start; it ended with {await process.wait()}"
+        yield url
+    finally:
+        process.stdin.close()
+        await process.wait()
 
 
 async def billed(url: str) -> Bill:
@@ -82,7 +97,9 @@ async def billed(url: str) -> Bill:
 
 
 async def _serve(seed: int) -> None:
-    stop = told_to_end()
+    stop = asyncio.Event()
+    call_at_end(stop.set)
+    end_with_input()
     async with TeacherEndpoint(seed).running() as endpoint:
         print(endpoint.url, flush=True)
         await stop.wait()

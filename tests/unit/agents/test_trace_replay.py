@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.made_traces import edit, made_traces, right_line
+from tests.support.scripted_teachers import chosen_line
 
-from oven_bench.trace_replay.made_traces import edit, made_traces, right_line
-from oven_bench.trace_replay.scripted_teachers import chosen_line
 from oven_core.errors import ConfigError, StoreInUseError
 from oven_llm.providers import conversation
 from oven_llm.providers.conversation import Answer, ConversationFailure

@@ -1,20 +1,22 @@
-"""A mesh over a recording with something changed, and the bench whose log is a busy run's."""
+"""A mesh over a recording with something changed."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+from tests.golden import recorded
 from tests.support.mesh_log import LR, RUN, Log
 from tests.support.replayed import a_run
 
-from oven_bench.mesh import replay_speed as bench
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
 from oven_core.protocol.rules import Rules
 from oven_runs.log.counterfactual import OpenLoop
 from oven_runs.log.replay import replay
 from oven_runs.settings.resolution import with_rules
+
+GOLDEN = recorded.events("run-grpo-lr-high")
 
 
 def decided(events: list[Event], run: str, **rules: object) -> OpenLoop:
@@ -24,7 +26,7 @@ def decided(events: list[Event], run: str, **rules: object) -> OpenLoop:
     return loop
 
 
-@pytest.mark.parametrize(("events", "run"), [(a_run().events, RUN), (list(bench.busy_run(3000)), bench.RUN)])
+@pytest.mark.parametrize(("events", "run"), [(a_run().events, RUN), (GOLDEN, recorded.run_of(GOLDEN))])
 def test_with_nothing_changed_every_decision_is_the_logged_one(events: list[Event], run: str) -> None:
     loop = decided(events, run)
     assert len(loop.logged) >= 3

@@ -14,8 +14,8 @@ from typing import Final
 
 import psutil
 
-from oven_bench.performance.on_cpu_clock import OnCpu
 from oven_bench.intervals import observed_quantile
+from oven_bench.performance.on_cpu_clock import OnCpu
 from oven_controller.stack.plan import Plan
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ProcessError

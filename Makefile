@@ -9,7 +9,7 @@ JOBS ?= 3
 # Large packages that are imported for little, or by tools that come compiled.
 RARE := apprise|diffusers|fontTools|genai_prices|matplotlib|mpl_toolkits|mypy|mypyc|narwhals|oauthlib|pip|pygments|pytorch_lightning|ruamel|setuptools|sklearn
 
-.PHONY: install up test check clean
+.PHONY: install up test test-all check clean
 
 install: $(STAMP)
 
@@ -30,8 +30,14 @@ $(STAMP): pyproject.toml constraints.txt examples/package-lock.json
 up: $(STAMP)
 	@$(BIN)/oven-controller up $(ARGS)
 
+# What protects users, on every change: faults, fuzzing, hostile agents, kills, replay, examples, bit-equality.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=30 $(ARGS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=15 $(ARGS)
+
+# Everything: also whole compatibility matrices, clusters, containers, the recorded gym episodes, and the benches' tests.
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=15 -m "" tests bench/tests $(ARGS)
+	$(BIN)/mypy bench
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -39,6 +45,7 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --config importlinter.toml
 	$(BIN)/python docs/prose.py
+	$(BIN)/python docs/names.py
 
 clean:
 	rm -rf dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from oven_bench.gym import faults
-from oven_bench.gym.fault import Fault, Step, Trainee, fault
+from oven_bench.gym.fault import Fault, Step, Trainee, fault, make
 from oven_bench.gym.faults import families
 from oven_bench.gym.faults.grpo_training import RateTooHigh
 from oven_bench.gym.faults.pretraining_data import CorruptedBatches, ShuffledTargets
 from oven_bench.gym.faults.pretraining_training import OutlierGradient
 from oven_bench.gym.seeded_draws import At, count, log10_uniform, log_uniform, uniform, whole
-from oven_bench.gym.task_table import TASKS, make
+from oven_bench.gym.task_table import TASKS
 from oven_bench.gym.tasks.grpo.trainee import USER, Grpo
 from oven_bench.gym.tasks.pretraining.trainee import BATCH
 from oven_core.errors import ConfigError

@@ -6,9 +6,9 @@ import pytest
 from tests.gym_line import Script
 
 from oven_bench.gym.episode import play
-from oven_bench.gym.fault import Fault, Step
+from oven_bench.gym.fault import Fault, Step, make
 from oven_bench.gym.shared_prefix import Record, untouched
-from oven_bench.gym.task_table import TASKS, Kind, make
+from oven_bench.gym.task_table import TASKS, Kind
 from oven_core.protocol.known_actuators import ACTUATORS
 
 SEED = 101

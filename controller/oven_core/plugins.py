@@ -8,6 +8,7 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from oven_core.errors import ConfigError, UnknownNameError, reason
@@ -26,15 +27,19 @@ def _installed(group: str, _path: tuple[str, ...]) -> list[EntryPoint]:
 
 def load(group: str, kind: str, name: str) -> Any:
     """The object called `name`. Raises UnknownNameError with the nearest names, ConfigError when importing it fails."""
-    found = points(group)
-    if name not in found:
-        raise UnknownNameError(kind, name, found)
-    point = found[name]
+    installed = points(group)
+    if name not in installed:
+        raise UnknownNameError(kind, name, installed)
+    return imported(kind, name, installed[name].value)
+
+
+def imported(kind: str, name: str, target: str) -> Any:
+    """Import the object at `target`, `module:attribute`. `kind` and `name` are for the message. Raises ConfigError."""
     try:
-        return point.load()
+        return resolve_name(target)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"the {kind} {name!r} ({point.value}) cannot be imported: {error}; "
+            f"the {kind} {name!r} ({target}) cannot be imported: {error}; "
             'is its extra installed? `pip install "oven-controller[all]"` has everything'
         ) from error
 

@@ -10,9 +10,45 @@ COMMIT: Final = "bd5379d1453e678330abff41fc609c67028186e7"
 """The commit that the tag names, for clones without tags."""
 
 REMOVED: Final[Mapping[str, frozenset[str]]] = {
-    "bench": frozenset({"loop-trials", "questions", "short-horizon", "trials"}),
+    "bench": frozenset(
+        {
+            "aggregation",
+            "alerts",
+            "arm-comparison",
+            "completions",
+            "escalation",
+            "faults",
+            "hackable-judge",
+            "healthy",
+            "judge-bias",
+            "judge-swaps",
+            "keypress",
+            "local-teachers",
+            "loop-trials",
+            "motion",
+            "notifications",
+            "oracle",
+            "oracle-step",
+            "outage",
+            "overlap",
+            "pairs",
+            "questions",
+            "replay",
+            "reputation",
+            "short-horizon",
+            "source-swarm",
+            "supervised-run",
+            "supervisor",
+            "swaps",
+            "token-prior",
+            "trace-pairs",
+            "trace-replay",
+            "trials",
+        }
+    ),
     "command of kg": frozenset({"learn"}),
     "command of supervise": frozenset({"analyze", "ask", "data", "grid"}),
+    "command of traces": frozenset({"ab"}),
     "format of graphs": frozenset({"causenet", "gexf", "graphrag", "neo4j-csv", "neo4j-jsonl", "nquads", "trig"}),
     "setting": frozenset(
         {

@@ -59,6 +59,7 @@ def test_a_model_is_baked_and_trains_on_though_its_stack_is_killed(oven: Oven) -
     assert replay(events, run.run).same
 
 
+@pytest.mark.slow
 def test_a_model_of_motion_is_baked(oven: Oven) -> None:
     process = script(oven, "motion_model.py", STEPS="120", WARM_STEPS="40")
     said, _ = process.communicate(timeout=200)
@@ -74,6 +75,7 @@ def test_a_model_of_motion_is_baked(oven: Oven) -> None:
     assert replay(events, run).same
 
 
+@pytest.mark.slow
 def test_a_run_with_a_late_teacher_is_killed_and_resumed_on_three_meshes(oven: Oven) -> None:
     command = [sys.executable, "-m", "tests.support.baked", "late"]
     kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}

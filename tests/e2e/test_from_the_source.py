@@ -23,7 +23,7 @@ from oven_learner.policies import DiffusionPolicy, TemporalUNet
 from oven_runs.home.run_folder import Home
 from oven_runs.log.replay import replay
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {"your-model": 32, "teachers/small": 32, "teachers/big": 64, "teachers/bigger": 96}

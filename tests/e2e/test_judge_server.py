@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GROUPS = 40
 SHORT = GrpoSettings(lengths=(3, 4), hidden=64, ffn=256, sft_steps=200)
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from oven_core.protocol.announcements import PromptsInjected
 from oven_core.protocol.messages import AgentStatus, Decision, Receipt, Vote
 from oven_runs.log.replay import replay
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,7 +10,7 @@ from tests.e2e.conftest import Oven
 from oven_core.protocol.messages import Observation, RunEnded, RunStarted
 from oven_runs.log.replay import replay
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SIZES = {
     "hidden": 32, "pretrain_steps": 1, "sft_steps": 1, "sft_batch": 4, "train_texts": 12, "prompts_per_step": 2,

@@ -13,7 +13,7 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunEnded
 from oven_runs.log.replay import replay
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SIZES = {
     "vocabulary": 300, "context": 16, "batch": 1, "hidden": 48, "layers": 1, "heads": 2, "ffn": 48, "eval_every": 20,

@@ -11,29 +11,27 @@ from unittest import mock
 import typer.core
 import typer.main
 from tests.golden.store import Json, Limits
+from tests.support.command_line import inner_commands
 
 from oven_controller.cli.main import app
-from oven_controller.cli.plugged_groups import GROUPS
+from oven_controller.stack.process_table import PROCESSES, process_function
 from oven_core import plugins
 
 FILE = "commands.txt"
 PROGRAM = "oven-controller"
-COMMAND_OF = {"benches": "bench"} | {group.points: group.name for group in GROUPS}
-"""Groups of entry points whose commands read their own options: by typer, in `NAME.command`, or by `NAME.run(args)`."""
 FEW = 100
 """Whole numbers that are listed one by one."""
-PROCESSES = "processes"
-"""What the stack starts, with arguments of its own; each is called `main(args)`. Some read theirs without a parser."""
 WITHOUT_PARSER = ("learner", "mesh")
+"""Processes of the stack that read their arguments without a parser, or take none."""
 
 
 def documents(limits: Limits) -> Iterator[tuple[str, Json]]:
     """The file, and its lines."""
-    found = [*_typed(PROGRAM, typer.main.get_command(app)), *_plugged(), *_processes()]
+    found = [*_typed(PROGRAM, typer.main.get_command(app)), *_benches(), *_processes()]
     yield FILE, sorted(found)
 
 
-def _typed(name: str, command: Any, choices: bool = False) -> Iterator[str]:
+def _typed(name: str, command: Any) -> Iterator[str]:
     yield name
     place = 0
     for parameter in command.params:
@@ -43,39 +41,39 @@ def _typed(name: str, command: Any, choices: bool = False) -> Iterator[str]:
         flag = not argument and parameter.is_flag
         many = parameter.nargs != 1 or getattr(parameter, "multiple", False)
         names = [] if argument else (parameter.metavar or "").split("|")
-        values = names if len(names) > 1 else _choices(parameter) if choices else None
+        values = names if len(names) > 1 else _choices(parameter)
         yield _line(name, spelt, place if argument else 0, flag, many, parameter.required, parameter.default, values)
-    for inside, known in getattr(command, "commands", {}).items():
-        yield from _typed(f"{name} {inside}", known)
+    for word, inner in inner_commands(command).items():
+        yield from _typed(f"{name} {word}", inner)
 
 
 def _choices(parameter: Any) -> Sequence[object] | None:
     """The values that a parameter takes, if it takes a few: those of a Literal, or whole numbers between two bounds."""
-    if parameter.min is not None and parameter.max is not None and parameter.max - parameter.min < FEW:
-        return range(parameter.min, parameter.max + 1)
     annotation = parameter.type_descriptor.annotation
     kinds = annotation.__args__ if isinstance(annotation, UnionType) else (annotation,)
+    low, high = getattr(parameter, "min", None), getattr(parameter, "max", None)
+    if int in kinds and low is not None and high is not None and high - low < FEW:
+        return range(low, high + 1)
     return next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), None)
 
 
-def _plugged() -> Iterator[str]:
-    for group in COMMAND_OF:
-        for name in plugins.points(group):
-            command = f"{PROGRAM} {COMMAND_OF[group]} {name}"
-            found = plugins.load(group, "command", name)
-            yield from _typed(command, found.command) if hasattr(found, "command") else _parsed(command, found.run)
+def _benches() -> Iterator[str]:
+    for name in plugins.points("benches"):
+        command = f"{PROGRAM} bench {name}"
+        found = plugins.load("benches", "bench", name)
+        yield from _typed(command, found.command) if hasattr(found, "command") else _parsed(command, found.run)
 
 
 def _processes() -> Iterator[str]:
-    for name in plugins.points(PROCESSES):
+    for name in sorted(PROCESSES):
         if name in WITHOUT_PARSER:
             yield f"process {name}"
         else:
-            yield from _parsed(f"process {name}", plugins.load(PROCESSES, "process", name))
+            yield from _parsed(f"process {name}", process_function(name))
 
 
 def _parsed(command: str, main: Callable[[list[str]], object]) -> Iterator[str]:
-    return _typed(command, _parser(command, main), choices=True)
+    return _typed(command, _parser(command, main))
 
 
 def _parser(command: str, main: Callable[[list[str]], object]) -> Any:

@@ -16,11 +16,12 @@ from tests.golden.store import Json, Limits, digest, digest_of
 
 from oven_agents.review.backtest import Backtest, RecordedOutcome
 from oven_agents.review.open_loop_replay import CastVote
+from oven_agents.runtime.in_process import participants
 from oven_agents.runtime.loader import load
-from oven_core import plugins
 from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import LearnerMessage
+from oven_kg.service.endpoints import answers
 from oven_runs.log.closed_loop import ClosedLoop
 
 FILE = "logs.json"
@@ -62,8 +63,8 @@ def replayed(log: Sequence[Event]) -> dict[str, Json]:
 
 def again(log: Sequence[Event]) -> dict[str, Json]:
     """The mesh, all agents and the prior over what the learner said."""
-    ask = plugins.load("in_process", "part of the controller", "kg")(shuffled=None)
-    loop = ClosedLoop(recorded.run_of(log), plugins.load("in_process", "part of the controller", "agents")(None, ask))
+    ask = answers(shuffled=None)
+    loop = ClosedLoop(recorded.run_of(log), participants(None, ask))
     for event in log:
         if isinstance(event.body, LearnerMessage):
             loop.hear(event.body)

@@ -24,17 +24,14 @@ PACKAGES = ("controller", "agents", "learner", "tui", "bench")
 ENTRY_POINTS = """
 [oven.recipes]
 toy = oven_standins:RECIPE
-[oven.processes]
-mesh = oven_core.replica.service:main
-agent = oven_agents.runtime.host:main
-member = oven_llm.judges.member_process:main
-learner = oven_standins:learner
 [oven.agents]
 learning_rate = oven_agents.shipped.learning_rate:LearningRate
 curriculum = oven_agents.shipped.curriculum:Curriculum
 [oven.commands]
 backtest = oven_agents.review.backtest:main
 """
+PROCESSES = {"learner": "oven_standins:learner", "kg": "", "monitor": "", "notify": ""}
+"""Functions of the stack's processes, in place of the usual ones; empty: that process is not installed."""
 MONITOR = {"monitor": "oven_tui.main:main"}
 WAIT_S = 60
 
@@ -50,20 +47,16 @@ class Stack:
         metadata = folder / "meta" / "oven_controller-0.dist-info"  # the first of a name on the path is the one
         metadata.mkdir(parents=True)
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: oven-controller\nVersion: 0\n")
-        self._entry_points = metadata / "entry_points.txt"
-        self.install({})
+        (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
         path = [metadata.parent, ROOT / "tests" / "support" / "standins", *(ROOT / name for name in PACKAGES)]
         kept = {key: value for key, value in os.environ.items() if not key.startswith("OVEN_")}
         self.env = kept | {"PYTHONPATH": os.pathsep.join(map(str, path)), "OVEN_HOME": str(self.home.path)}
+        self.install({})
         self.started: list[subprocess.Popen[str]] = []
 
     def install(self, processes: dict[str, str]) -> None:
-        """Entry points of oven.processes beside, or in place of, the usual ones."""
-        lines = ENTRY_POINTS.splitlines()
-        for name, target in processes.items():
-            lines = [line for line in lines if not line.startswith(f"{name} =")]
-            lines.insert(lines.index("[oven.processes]") + 1, f"{name} = {target}")
-        self._entry_points.write_text("\n".join(lines) + "\n")
+        """Set the functions of the stack's processes: these, and otherwise those of PROCESSES."""
+        self.env["OVEN_TEST_PROCESSES"] = json.dumps(PROCESSES | processes)
 
     def start(
         self, *args: str, folder: Path | None = None, env: Mapping[str, str] | None = None

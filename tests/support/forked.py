@@ -272,9 +272,17 @@ def _take(order: dict[str, Any], fds: Sequence[int]) -> None:
         sys.path.insert(0, order["cwd"] if program[0] in ("-m", "-c") else str(Path(program[0]).resolve().parent))
     sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     importlib.invalidate_caches()
+    _customize()
     if program[:2] != WORKER and program[1:3] not in CHILDLESS:
         copied().serve_this_process()
         os.register_at_fork(after_in_child=_start_cold)  # a server has the children of one process alone
+
+
+def _customize() -> None:
+    """Runs the test's sitecustomize, as Python does when it starts."""
+    files = (Path(folder) / "sitecustomize.py" for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    if file := next((file for file in files if file.is_file()), None):
+        runpy.run_path(str(file))
 
 
 def _start_cold() -> None:

@@ -14,11 +14,14 @@ from typing import Any, get_args
 import pytest
 import typer
 import yaml
+from tests.support.command_line import inner_commands
 
 from oven_controller.cli.main import app
 from oven_core.protocol.permissions import Role
 from oven_runs.settings.layers import ENVIRONMENT
 from oven_runs.settings.model import Settings, dotted_names
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -96,7 +99,7 @@ def test_the_builder_gets_what_it_needs_and_nothing_else() -> None:
     patterns = [line for line in lines if line and not line.startswith("#")]
     assert patterns[0] == "*", "what is not named stays out: .oven holds keys"
     let_in = {line.removeprefix("!") for line in patterns if line.startswith("!")}
-    folders = {path.split("/")[0] for path in ("controller", "agents", "learner", "kg", "tui", "bench")}
+    folders = {path.split("/")[0] for path in ("controller", "agents", "learner", "kg", "tui")}
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert {path.split("/")[0] for path in wheel["packages"]} == folders
     assert let_in == folders | {"pyproject.toml", "constraints.txt", PROJECT["readme"], *PROJECT["license-files"]}
@@ -109,10 +112,10 @@ def test_commands_and_their_options_exist() -> None:
     for name, service in SERVICES.items():
         for line in words(service):
             command, rest = top, list(line)
-            while hasattr(command, "commands"):
-                assert rest[0] in command.commands, f"{name}: oven-controller {' '.join(line)}"
+            while inner := inner_commands(command):
+                assert rest[0] in inner, f"{name}: oven-controller {' '.join(line)}"
                 seen.append(rest[0])
-                command = command.commands[rest.pop(0)]
+                command = inner[rest.pop(0)]
             options = {option for parameter in command.params for option in parameter.opts}
             for word in rest:
                 assert not word.startswith("-") or word in options, f"{name}: {word}"

@@ -11,13 +11,13 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import typer
+import typer.main
+from tests.support.command_line import inner_commands
 from tests.support.mesh_log import LR, Log
 
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.session import Session
 from oven_controller.cli.main import app, run
-from oven_controller.cli.plugged_groups import GROUPS
 from oven_core import plugins
 from oven_core.protocol.messages import (
     ActuatorSpec,
@@ -125,32 +125,19 @@ def recipe_options() -> set[str]:
     return {option for name in fields for option in (flag(name), flag(f"no_{name}"))}
 
 
-PLUGGED = {group.name: group.points for group in GROUPS}
-"""Command → the group of entry points that its own commands are."""
-
-
-def question_options(group: str, name: str) -> set[str]:
-    """Those of `kg NAME`, `supervise NAME` or `traces NAME`, which is an entry point."""
-    question = typer.Typer()
-    question.command()(plugins.load(group, "question", name).body)
-    return {option for parameter in typer.main.get_command(question).params for option in parameter.opts}
-
-
 def test_commands_and_their_options_exist() -> None:
     top = typer.main.get_command(app)
     seen = 0
     for page, words in commands():
         line = " ".join(words)
         command: Any = top
-        while words and not words[0].startswith("-") and hasattr(command, "commands"):
-            assert words[0] in command.commands, f"{page}: oven-controller {line}"
-            command = command.commands[words.pop(0)]
+        while words and not words[0].startswith("-") and (inner := inner_commands(command)):
+            assert words[0] in inner, f"{page}: oven-controller {line}"
+            command = inner[words.pop(0)]
         options = {option for parameter in command.params for option in parameter.opts}
         if command.name == "up":
             options |= recipe_options()
             words = dashed(words)
-        if command.name in PLUGGED and words:
-            options = question_options(PLUGGED[command.name], words.pop(0))
         own = words[: words.index("--")] if "--" in words else words
         if command.name != "bench":
             for word in own:

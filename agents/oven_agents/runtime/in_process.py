@@ -22,7 +22,7 @@ def participants(names: Sequence[str] | None = None, ask: Ask | None = None) -> 
     run has unless its settings say otherwise, but for those that ask something outside. `ask` puts a question to the
     prior service; None: there is none.
 
-    Entry point of oven.in_process. Raises UnknownNameError, ConfigError.
+    Raises UnknownNameError, ConfigError.
     """
     if names is None:
         names = repeatable_agents()

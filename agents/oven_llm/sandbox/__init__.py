@@ -1,1 +1,1 @@
-"""Running Python that a language model wrote: a child process behind kernel walls, never `exec` in this process."""
+"""Runs Python code that a language model wrote: in a child process that the kernel confines, never by `exec` here."""

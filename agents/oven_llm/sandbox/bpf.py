@@ -1,7 +1,8 @@
-"""Classic BPF for seccomp: rules about system calls, assembled into the bytes that the kernel takes (linux/filter.h).
+"""Classic BPF programs for seccomp: rules about system calls, assembled into bytes for the kernel (linux/filter.h).
 
-A program is told the call's number, its convention and six 64-bit arguments (struct seccomp_data, little-endian), and
-returns what to do. Rules are tried in their order; what none of them names is refused with EPERM.
+A program reads the call's number, its convention and six 64-bit arguments (struct seccomp_data, little-endian), and
+returns an action. Rules are tried in order. A call that no rule names is refused with EPERM. System call numbers are
+from asm/unistd_64.h and asm-generic/unistd.h.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ def _table(text: str, column: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Machine:
-    """A processor's calls, and how the kernel's filters name it."""
+    """The system calls of a processor architecture."""
 
     name: str
     audit: int
-    """AUDIT_ARCH_… of linux/audit.h: what a filter is told of the calling convention."""
+    """AUDIT_ARCH_… of linux/audit.h: the calling convention that a filter sees."""
     numbers: Mapping[str, int]
     foreign_from: int | None = None
     """Numbers from here on belong to another convention (x32) that shares `audit`."""
@@ -55,31 +56,31 @@ class Machine:
 X86_64: Final = Machine("x86_64", 0xC000003E, _table(_BOTH, 1) | _table(_X86_ONLY, 1), 0x40000000)
 AARCH64: Final = Machine("aarch64", 0xC00000B7, _table(_BOTH, 2))
 MACHINES: Final = {machine.name: machine for machine in (X86_64, AARCH64)}
-"""By what `platform.machine()` says. Others have no walls here."""
+"""By the name that `platform.machine()` returns. Other machines are not supported."""
 
 LOAD: Final = 0x20
-"""BPF_LD | BPF_W | BPF_ABS: a word of seccomp_data into the accumulator."""
+"""BPF_LD | BPF_W | BPF_ABS: load a word of seccomp_data into the accumulator."""
 EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x15, 0x35, 0x45, 0x54, 0x06
-"""BPF_JMP with JEQ, JGE, JSET; BPF_ALU with AND; BPF_RET: each with a constant."""
+"""BPF_JMP with JEQ, JGE, JSET; BPF_ALU with AND; BPF_RET. Each has a constant."""
 
 ALLOW: Final = 0x7FFF0000
 KILL: Final = 0x80000000
 ERRNO: Final = 0x00050000
-"""SECCOMP_RET_… of linux/seccomp.h; an error's number is added to ERRNO."""
+"""SECCOMP_RET_… of linux/seccomp.h. The error number is added to ERRNO."""
 EPERM, ENOSYS = 1, 38
 
 NUMBER_AT, CONVENTION_AT, ARGUMENTS_AT = 0, 4, 16
 """Offsets in struct seccomp_data."""
 LONGEST: Final = 4096
-"""BPF_MAXINSNS: the kernel takes no longer program."""
+"""BPF_MAXINSNS, the kernel's limit."""
 
 Test = Literal["one_of", "none_of", "without", "with", "not_all"]
 
 
 @dataclass(frozen=True)
 class Argument:
-    """A condition on an argument: its 64 bits are `one_of` some values, or its low 32 (where the kernel has descriptors
-    and flags) are `none_of` some, `without` any, `with` all, or `not_all` of a mask's bits."""
+    """A condition on an argument. Its 64 bits are `one_of` some values; or its low 32 bits, which hold descriptors and
+    flags, are `none_of` some values, or are `without` any, `with` all or `not_all` of a mask's bits."""
 
     index: int
     test: Test
@@ -88,21 +89,22 @@ class Argument:
 
 @dataclass(frozen=True)
 class Rule:
-    """A call is allowed where all conditions hold; else it is refused with `errno`."""
+    """A call is allowed if all conditions hold. Otherwise it is refused with `errno`."""
 
     call: str
     conditions: tuple[Argument, ...] = ()
     errno: int = EPERM
     allowed: bool = True
-    """False: refused in any case, with `errno`."""
+    """If False, the call is always refused with `errno`."""
 
 
 Instruction = tuple[int, int, int, int]
-"""(code, jump if true, jump if false, constant); jumps count the instructions that are skipped."""
+"""(code, jump if true, jump if false, constant). A jump is the number of instructions to skip."""
 
 
 def program(machine: Machine, rules: Sequence[Rule]) -> bytes:
-    """The filter, as an array of struct sock_filter. Calls that the machine does not have are left out."""
+    """Return the filter as an array of struct sock_filter, without calls that the machine does not have. Raises
+    ValueError for a filter that is too long."""
     code: list[Instruction] = [
         (LOAD, 0, 0, CONVENTION_AT),
         (EQUAL, 1, 0, machine.audit),
@@ -118,19 +120,19 @@ def program(machine: Machine, rules: Sequence[Rule]) -> bytes:
     code.append((RETURN, 0, 0, ERRNO | EPERM))
     if len(code) > LONGEST:
         raise ValueError(f"a filter of {len(code)} instructions; the kernel takes {LONGEST}")
-    return b"".join(struct.pack("<HBBI", *one) for one in code)
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in code)
 
 
 def _body(rule: Rule) -> list[Instruction]:
     refuse: Instruction = (RETURN, 0, 0, ERRNO | rule.errno)
     if not rule.allowed:
         return [refuse]
-    body = [one for condition in rule.conditions for one in _condition(condition, refuse)]
+    body = [instruction for condition in rule.conditions for instruction in _condition(condition, refuse)]
     return [*body, (RETURN, 0, 0, ALLOW)]
 
 
 def _condition(condition: Argument, refuse: Instruction) -> list[Instruction]:
-    """Falls through where the condition holds, and returns `refuse` where it does not."""
+    """Return instructions that fall through if the condition holds, and return `refuse` if it does not."""
     low = ARGUMENTS_AT + 8 * condition.index
     load: Instruction = (LOAD, 0, 0, low)
     if condition.test == "without":

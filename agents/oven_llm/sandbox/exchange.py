@@ -1,4 +1,4 @@
-"""One request to the child and all that it says until it is done: calls answered, output kept, nothing believed."""
+"""One request to the child and every frame that it sends until it is done. Nothing in the frames is trusted."""
 
 from __future__ import annotations
 
@@ -7,49 +7,51 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from oven_core.errors import ConfigError
 from oven_llm.sandbox import frames
 from oven_llm.sandbox.frames import FrameError, frame
 from oven_llm.sandbox.limits import Limits
 
 Ended = Literal["completed", "error", "timeout", "died", "protocol", "limit"]
-"""`completed`: it came to its end, or to FINAL. `error`: an exception that it did not catch. The others cost the
-process: `timeout`, its wall time; `died`, by itself; `protocol`, it sent what is not a frame; `limit`, it called or
-sent too much."""
+"""`completed`: it reached its end, or FINAL. `error`: an exception that it did not catch. The others cost the process:
+`timeout`, it ran too long; `died`, the process ended by itself; `protocol`, it sent something that is not a frame;
+`limit`, it called or sent too much."""
+Functions = Mapping[str, Callable[..., Any]]
+"""The host's functions by the name that the code calls. Arguments and results are JSON values."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What FINAL was given, of any JSON value: 0, "" and None are answers, too."""
+class FinalAnswer:
+    """The value that FINAL was called with. 0, "" and None are answers too."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Block:
-    """`error` is one line and says why `ended` is not `completed`; a traceback stands at the end of `stderr`."""
+    """The outcome of a block of code."""
 
     ended: Ended
     stdout: str
     stderr: str
+    """Standard error, with a traceback at its end if the block failed."""
     error: str
-    answer: Answer | None
-    """The first answer, also of a block that did not come to its end."""
+    """The reason in one line if `ended` is not `completed`."""
+    answer: FinalAnswer | None
+    """The first answer, also if the block did not complete."""
     refused: tuple[str, ...]
-    """Why each answer was none: FINAL of what JSON cannot hold, or of too much."""
+    """Reasons why values given to FINAL were refused: not JSON, or too large."""
     calls: int
     """Calls of the host's functions."""
     own_s: float
-    """Wall time in the child: what the deadline counts."""
+    """Wall time in the child, which the deadline limits."""
     host_s: float
     """Wall time in the host's functions."""
     dropped: int
-    """Characters that were printed above the limit."""
+    """Characters printed above the limit."""
     namespace_lost: bool
-    """The process is gone, and what it had defined; the next block gets another, with the same variables assigned."""
-
-
-Functions = Mapping[str, Callable[..., Any]]
-"""By the name that the code calls. Arguments and results are values of JSON."""
+    """Whether the process is gone with everything that it defined. The next block gets a new process with the same
+    variables assigned."""
 
 
 class DeadlineError(Exception):
@@ -61,33 +63,33 @@ class GoneError(Exception):
 
 
 class Peer(Protocol):
-    """The other end: the child, or what stands for one in a test."""
+    """The other end: the child, or its stand-in in a test."""
 
     def send(self, data: bytes, deadline: float) -> None:
-        """Raises DeadlineError and GoneError."""
+        """Send bytes. Raises DeadlineError and GoneError."""
 
     def receive(self, deadline: float) -> tuple[int, bytes]:
-        """The next frame: kind and payload. Raises DeadlineError, GoneError and FrameError."""
+        """Return the next frame: kind and payload. Raises DeadlineError, GoneError and FrameError."""
 
 
 class CallError(Exception):
-    """What a host's function raises to fail in the code that called it, with this message. Of any other error the code
-    is told the kind alone: its text may hold a key or a path."""
+    """A host function raises this to fail in the calling code with this message. For any other error the code is told
+    only its type, because its text may contain a key or a path."""
 
 
-class Conversation:
-    """One request and all that the child says until it is done."""
+class Exchange:
+    """One request and the child's frames until it is done."""
 
     def __init__(self, functions: Functions, limits: Limits) -> None:
         self._functions, self._limits = functions, limits
         self._output: dict[int, list[bytes]] = {frames.OUT: [], frames.ERR: []}
-        self._answer: Answer | None = None
+        self._answer: FinalAnswer | None = None
         self._refused: list[str] = []
         self._calls = self._received = self._printed = self._dropped = 0
         self._host_s = 0.0
 
-    def hold(self, child: Peer, request: bytes) -> Block:
-        """Never raises for anything that the child does."""
+    def run(self, child: Peer, request: bytes) -> Block:
+        """Send the request and return the outcome. Never raises, whatever the child does."""
         began = time.monotonic()
         deadline = began + self._limits.block_s
         ended: Ended
@@ -100,12 +102,12 @@ class Conversation:
             ended, error = "died", str(gone)
         except FrameError as fault:
             ended, error = "protocol", f"it was ended: it sent {fault}"
-        except _TooMuchError as much:
-            ended, error = "limit", f"it was ended: {much}"
-        took = time.monotonic() - began
+        except _LimitError as exceeded:
+            ended, error = "limit", f"it was ended: {exceeded}"
+        elapsed = time.monotonic() - began
         out, err = (b"".join(self._output[kind]).decode(errors="replace") for kind in (frames.OUT, frames.ERR))
         return Block(
-            ended, out, err, error, self._answer, tuple(self._refused), self._calls, took - self._host_s,
+            ended, out, err, error, self._answer, tuple(self._refused), self._calls, elapsed - self._host_s,
             self._host_s, self._dropped, ended not in ("completed", "error"),
         )  # fmt: skip
 
@@ -115,37 +117,37 @@ class Conversation:
             kind, payload = child.receive(deadline)
             self._received += frames.HEADER.size + len(payload)
             if self._received > limits.received_bytes:
-                raise _TooMuchError(f"it sent more than {limits.received_bytes} bytes")
+                raise _LimitError(f"it sent more than {limits.received_bytes} bytes")
             if kind in self._output:
-                self._keep(kind, payload)
+                self._add_output(kind, payload)
             elif kind == frames.CALL:
                 self._calls += 1
                 if self._calls > limits.calls:
-                    raise _TooMuchError(f"it called the host more than {limits.calls} times")
+                    raise _LimitError(f"it called the host more than {limits.calls} times")
                 began = time.monotonic()
                 reply = self._reply(payload)
-                took = time.monotonic() - began
-                self._host_s += took
-                deadline += took
+                elapsed = time.monotonic() - began
+                self._host_s += elapsed
+                deadline += elapsed
                 child.send(reply, deadline)
             elif kind == frames.FINAL:
                 value = frames.decode(payload)
                 if self._answer is None:
-                    self._answer = Answer(value)
+                    self._answer = FinalAnswer(value)
             elif kind == frames.REFUSED:
-                self._refused.append(payload.decode(errors="replace"))  # their bytes are counted as received
+                self._refused.append(payload.decode(errors="replace"))  # counted in _received
             elif kind == frames.DONE:
                 return self._done(payload)
             else:
                 raise FrameError("a frame out of turn")
 
-    def _keep(self, kind: int, payload: bytes) -> None:
-        """The child cuts by itself; here it is held to it."""
-        kept = payload[: max(0, self._limits.output_bytes - self._printed)]
-        self._printed += len(kept)
-        self._dropped += len(payload) - len(kept)
-        if kept:
-            self._output[kind].append(kept)
+    def _add_output(self, kind: int, payload: bytes) -> None:
+        """Append output up to the limit. The child cuts its output too, but is not trusted to."""
+        fitting = payload[: max(0, self._limits.output_bytes - self._printed)]
+        self._printed += len(fitting)
+        self._dropped += len(payload) - len(fitting)
+        if fitting:
+            self._output[kind].append(fitting)
 
     def _done(self, payload: bytes) -> tuple[Ended, str]:
         match frames.decode(payload):
@@ -155,35 +157,48 @@ class Conversation:
             case {"ended": "error", "error": str(error), "dropped": int(dropped)}:
                 self._dropped += dropped
                 return "error", error
-        raise FrameError("a report that is none")
+        raise FrameError("a malformed report")
 
     def _reply(self, payload: bytes) -> bytes:
         match frames.decode(payload):
             case {"name": str(name), "args": list(args), "kwargs": dict(kwargs)}:
                 pass
             case _:
-                raise FrameError("a call that is none")
+                raise FrameError("a malformed call")
         function = self._functions.get(name)
         if function is None:
             return _failed(f"there is no function {name[:100]!r}")
-        return called(name, function, args, kwargs)
+        try:
+            return frame(frames.RETURNED, frames.encode(function(*args, **kwargs)))
+        except CallError as error:
+            return _failed(str(error))
+        except FrameError as error:
+            return _failed(f"the result of {name}() cannot be passed on: {error}")
+        except Exception as error:
+            return _failed(f"{name}() failed: {type(error).__name__}")
 
 
-def called(name: str, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bytes:
-    """The frame with what a function of the host's returned, or with how it failed."""
+def assignment(name: str, value: object) -> bytes:
+    """Return the frame that assigns a variable. Raises ConfigError for an invalid name or value."""
+    if not name.isidentifier():
+        raise ConfigError(f"{name!r} cannot be the name of a variable in the sandbox; choose another")
+    kind, data = frames.TEXT, b""
     try:
-        return frame(frames.RETURNED, frames.encode(function(*args, **kwargs)))
-    except CallError as error:
-        return _failed(str(error))
+        if isinstance(value, str):
+            data = value.encode("utf-8", "surrogatepass")
+        else:
+            kind, data = frames.VALUE, frames.encode(value)
     except FrameError as error:
-        return _failed(f"what {name}() returned cannot be passed on: {error}")
-    except Exception as error:
-        return _failed(f"{name}() failed: {type(error).__name__}")
+        raise ConfigError(f"{name} cannot go into the sandbox: {error}; give text, or what JSON can hold") from None
+    try:
+        return frame(kind, name.encode() + b"\0" + data)
+    except FrameError as error:
+        raise ConfigError(f"{name} cannot go into the sandbox: {error}; give less") from None
 
 
-def _failed(why: str) -> bytes:
-    return frame(frames.FAILED, why[:2000].encode(errors="backslashreplace"))
+def _failed(reason: str) -> bytes:
+    return frame(frames.FAILED, reason[:2000].encode(errors="backslashreplace"))
 
 
-class _TooMuchError(Exception):
+class _LimitError(Exception):
     pass

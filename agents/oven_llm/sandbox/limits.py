@@ -1,4 +1,4 @@
-"""Limits of a sandbox: time, memory, output, calls. The kernel or the host holds each, none the child alone."""
+"""Limits of a sandbox: time, memory, output, calls. The kernel or the host enforces each; none relies on the child."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ MB: Final = 1_000_000
 
 @dataclass(frozen=True)
 class Limits:
-    """Raises ConfigError for one that is not above zero, or more than a frame holds."""
+    """Raises ConfigError for a limit that is not above 0, or larger than a frame."""
 
     block_s: float = 30.0
-    """Wall time of a block, without what the host's functions take; then its process is killed."""
+    """Wall time of a block in seconds, without the time in the host's functions. Then its process is killed."""
     start_s: float = 30.0
-    """Until a child stands behind its walls: it takes a tenth of a second, and more on a busy machine."""
+    """Seconds until a child must be confined and ready. It takes 0.1 s, and more on a busy machine."""
     memory_bytes: int = 1024 * MB
-    """Of the child's address space, interpreter and context included: a context of 50 MB may take 200 as text."""
+    """Size of the child's address space, with interpreter and context. A context of 50 MB may take 200 MB as text."""
     output_bytes: int = 100_000
-    """Of what a block prints, both streams together; the rest is counted and dropped in the child."""
+    """Output of a block on both streams. The child drops and counts the rest."""
     answer_bytes: int = 1 * MB
-    """Of FINAL's answer as JSON."""
+    """Size of FINAL's answer as JSON."""
     call_bytes: int = 16 * MB
-    """Of a call's arguments as JSON: a `worker_batch` of long prompts fits."""
+    """Size of a call's arguments as JSON: enough for a `worker_batch` of long prompts."""
     calls: int = 10_000
-    """Calls of the host's functions in a block: 50 MB in chunks of 8,000 tokens are 1,600."""
+    """Calls of the host's functions per block. 50 MB in chunks of 8,000 tokens are 1,600 calls."""
     received_bytes: int = 256 * MB
-    """Of all that a block sends."""
+    """Size of everything that a block sends."""
     file_bytes: int = 100 * MB
-    """Of one file that code writes, in the profile `tests`."""
+    """Size of a file that code writes in the profile `tests`."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

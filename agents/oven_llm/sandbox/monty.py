@@ -1,7 +1,7 @@
-"""The backend `pydantic-monty`: an interpreter of a part of Python that has no files and no network to give away.
+"""The backend `pydantic-monty`: an interpreter of a subset of Python, without files and network.
 
-It runs where the kernel has no walls, on other systems too. Its worker is a separate process, which enforces time and
-memory; the namespace lasts from block to block. What its Python lacks is in docs/sandbox.md.
+It runs where the kernel cannot confine a process, and on other systems. Its worker is a separate process, which
+enforces time and memory. The namespace lasts from block to block. docs/sandbox.md lists what its Python lacks.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from typing import Any, Literal, Self
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import frames
-from oven_llm.sandbox.exchange import Answer, Block, CallError, Ended, Functions
+from oven_llm.sandbox.exchange import Block, CallError, Ended, FinalAnswer, Functions, assignment
 from oven_llm.sandbox.frames import FrameError
 from oven_llm.sandbox.inside.captured_output import cut
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import EXTRA, Backend
 
 GRACE_S = 1.0
-"""After the deadline of a block its worker is killed: one operation may not look at the clock."""
+"""Seconds after a block's deadline until its worker is killed, because one operation may not check the clock."""
 SUSPENSIONS = 10**9
-"""Monty's own limit on calls counts over a session; ours is one for each block."""
+"""Effectively no limit: monty's own limit on calls is per session, and ours is per block."""
 
 
 class _Answered(SystemExit):
-    """Ends a block after FINAL: of what monty raises in the code, only this passes `except Exception`."""
+    """Ends a block after FINAL. It is the only exception that monty does not let `except Exception` catch."""
 
 
 class MontySandbox:
-    """Raises ConfigError where the package or its binary is missing, ProcessError where its worker does not start."""
+    """Code in monty's interpreter. Raises ConfigError if the package or its binary is missing, and ProcessError if its
+    worker does not start."""
 
     backend: Backend = "monty"
 
@@ -62,7 +63,9 @@ class MontySandbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -70,17 +73,15 @@ class MontySandbox:
         self._exits.close()
 
     def interrupt(self) -> None:
-        """The interpreter takes no signal from outside: its deadline ends the block."""
+        """Do nothing: the interpreter cannot be interrupted, and its deadline ends the block."""
 
     def assign(self, name: str, value: object) -> None:
-        if not name.isidentifier():
-            raise ConfigError(f"{name!r} cannot be the name of a variable in the sandbox; take another")
-        _checked(name, value)
-        self._put(self._running(), name, value)
+        assignment(name, value)  # raises for what the other backends refuse
+        self._send_variable(self._running_session(), name, value)
         self._assigned[name] = value
 
-    def _put(self, session: Any, name: str, value: object) -> None:
-        block = _Run(session, {}, self._limits, self._monty).hold("pass", {name: value})
+    def _send_variable(self, session: Any, name: str, value: object) -> None:
+        block = _BlockRun(session, {}, self._limits, self._monty).run("pass", {name: value})
         if block.ended != "completed":
             self._drop()
             raise ProcessError(
@@ -89,9 +90,9 @@ class MontySandbox:
             )
 
     def run(self, code: str) -> Block:
-        session = self._running()
+        session = self._running_session()
         try:
-            block = _Run(session, self._functions, self._limits, self._monty).hold(code, {})
+            block = _BlockRun(session, self._functions, self._limits, self._monty).run(code, {})
         except BaseException:
             self._drop()
             raise
@@ -99,11 +100,11 @@ class MontySandbox:
             self._drop()
         return block
 
-    def _running(self) -> Any:
+    def _running_session(self) -> Any:
         if self._session is None:
             self._start()
             for name, value in self._assigned.items():
-                self._put(self._session, name, value)
+                self._send_variable(self._session, name, value)
         return self._session
 
     def _start(self) -> None:
@@ -114,7 +115,7 @@ class MontySandbox:
                     "max_memory": self._limits.memory_bytes,
                     "max_suspensions": SUSPENSIONS,
                 },
-                os_policy={"sleep": "zero"},  # its clock would not count: a block could sleep past its deadline
+                os_policy={"sleep": "zero"},  # its clock does not count sleeping: a block could sleep past its deadline
             )
             session.__enter__()
         except (self._monty.MontyError, OSError) as error:
@@ -128,20 +129,7 @@ class MontySandbox:
                 session.__exit__(None, None, None)
 
 
-def _checked(name: str, value: object) -> None:
-    """Raises ConfigError for what the other backends do not take, either."""
-    try:
-        size = len(value.encode("utf-8", "surrogatepass")) if isinstance(value, str) else len(frames.encode(value))
-    except FrameError as error:
-        raise ConfigError(f"{name} cannot go into the sandbox: {error}; give text, or what JSON can hold") from None
-    if size > frames.FRAME_BYTES:
-        raise ConfigError(
-            f"{name} cannot go into the sandbox: {size / 1e6:.1f} MB, where {frames.FRAME_BYTES / 1e6:g} MB are the "
-            "most; give less"
-        )
-
-
-class _Run:
+class _BlockRun:
     """One block in monty's session."""
 
     def __init__(self, session: Any, functions: Functions, limits: Limits, monty: Any) -> None:
@@ -149,25 +137,27 @@ class _Run:
         self._output: dict[str, list[str]] = {"stdout": [], "stderr": []}
         self._printed = self._dropped = self._calls = 0
         self._host_s = 0.0
-        self._answer: Answer | None = None
+        self._answer: FinalAnswer | None = None
         self._refused: list[str] = []
         self._limit = ""
 
-    def hold(self, code: str, inputs: dict[str, object]) -> Block:
-        """Never raises for anything that the code does."""
-        lookup: dict[str, Any] = {name: self._call(name, function) for name, function in self._functions.items()}
+    def run(self, code: str, inputs: dict[str, object]) -> Block:
+        """Run the block and return its outcome. Never raises, whatever the code does."""
+        lookup: dict[str, Any] = {
+            name: self._host_function(name, function) for name, function in self._functions.items()
+        }
         began = time.monotonic()
-        ended, error = self._fed(code, inputs, lookup | {"FINAL": self._final})
+        ended, error = self._feed(code, inputs, lookup | {"FINAL": self._final})
         if self._limit:
             ended, error = "limit", self._limit
-        took = time.monotonic() - began
+        elapsed = time.monotonic() - began
         out, err = ("".join(self._output[name]) for name in ("stdout", "stderr"))
         return Block(
-            ended, out, err, error, self._answer, tuple(self._refused), self._calls, took - self._host_s,
+            ended, out, err, error, self._answer, tuple(self._refused), self._calls, elapsed - self._host_s,
             self._host_s, self._dropped, ended not in ("completed", "error"),
         )  # fmt: skip
 
-    def _fed(self, code: str, inputs: dict[str, object], lookup: dict[str, Any]) -> tuple[Ended, str]:
+    def _feed(self, code: str, inputs: dict[str, object], lookup: dict[str, Any]) -> tuple[Ended, str]:
         try:
             self._session.feed_run(code, inputs=inputs, external_lookup=lookup, print_callback=self._print)
         except self._monty.MontyCrashedError as error:
@@ -175,12 +165,12 @@ class _Run:
                 return "timeout", f"it took more than {self._limits.block_s:g} s, and was ended"
             return "died", "its process ended by itself"
         except self._monty.MontyError as error:
-            return self._told(error)
+            return self._outcome_of(error)
         except (UnicodeError, ValueError, TypeError, RecursionError) as error:
-            return "error", f"{type(error).__name__}: {error}"[:500]  # code that cannot be passed on
+            return "error", f"{type(error).__name__}: {error}"[:500]  # code that cannot be passed to the worker
         return "completed", ""
 
-    def _told(self, error: Any) -> tuple[Ended, str]:
+    def _outcome_of(self, error: Any) -> tuple[Ended, str]:
         if self._answer is not None and isinstance(error.exception(), SystemExit):
             return "completed", ""
         line = str(error).strip().splitlines()[-1][:500] if str(error).strip() else type(error).__name__
@@ -190,11 +180,11 @@ class _Run:
         return ("died", line) if "was terminated" in line else ("error", line)
 
     def _print(self, stream: Literal["stdout", "stderr"], text: str) -> None:
-        kept, dropped = cut(text, self._limits.output_bytes - self._printed)
-        self._printed += len(kept)
+        data, dropped = cut(text, self._limits.output_bytes - self._printed)
+        self._printed += len(data)
         self._dropped += dropped
-        if kept:
-            self._output[stream].append(kept.decode())
+        if data:
+            self._output[stream].append(data.decode())
 
     def _final(self, answer: object) -> None:
         try:
@@ -204,31 +194,31 @@ class _Run:
             self._refused.append(str(error)[:300])
             raise TypeError(f"FINAL takes what JSON can hold: {error}") from None
         if len(data) > self._limits.answer_bytes:
-            self._refused.append(f"{len(data)} bytes, where {self._limits.answer_bytes} are the most")
+            self._refused.append(f"{len(data)} bytes, where {self._limits.answer_bytes} are the maximum")
             raise ValueError(f"FINAL takes {self._limits.answer_bytes} bytes of JSON; this answer has {len(data)}")
         if self._answer is None:
-            self._answer = Answer(value)
+            self._answer = FinalAnswer(value)
         raise _Answered
 
-    def _call(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _host_function(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: object, **kwargs: object) -> Any:
             self._calls += 1
             if self._calls > self._limits.calls:
-                self._end(f"it was ended: it called the host more than {self._limits.calls} times")
+                self._kill_worker(f"it was ended: it called the host more than {self._limits.calls} times")
             try:
                 data = frames.encode({"args": args, "kwargs": kwargs})
                 if len(data) > self._limits.call_bytes:
-                    raise FrameError(f"{len(data)} bytes, where {self._limits.call_bytes} are the most")
-                given = frames.decode(data)
+                    raise FrameError(f"{len(data)} bytes, where {self._limits.call_bytes} are the maximum")
+                arguments = frames.decode(data)
             except FrameError as error:
                 raise TypeError(f"{name}() takes values that JSON can hold: {error}") from None
             began = time.monotonic()
             try:
-                return frames.decode(frames.encode(function(*given["args"], **given["kwargs"])))
+                return frames.decode(frames.encode(function(*arguments["args"], **arguments["kwargs"])))
             except CallError as error:
                 raise RuntimeError(str(error)) from None
             except FrameError as error:
-                raise RuntimeError(f"what {name}() returned cannot be passed on: {error}") from None
+                raise RuntimeError(f"the result of {name}() cannot be passed on: {error}") from None
             except Exception as error:
                 raise RuntimeError(f"{name}() failed: {type(error).__name__}") from None
             finally:
@@ -236,9 +226,9 @@ class _Run:
 
         return call
 
-    def _end(self, why: str) -> None:
-        """Kill the worker: what it called for is not answered any more."""
-        self._limit = why
+    def _kill_worker(self, reason: str) -> None:
+        """Kill the worker, so that its call gets no answer. Raises RuntimeError."""
+        self._limit = reason
         if (pid := self._session.worker_pid) is not None:
             os.kill(pid, signal.SIGKILL)
-        raise RuntimeError(why)
+        raise RuntimeError(reason)

@@ -1,4 +1,4 @@
-"""The sandbox as its users hold it: blocks of code in, their outcomes out, whatever the code does."""
+"""The sandbox as its users see it: blocks of code in, their outcomes out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol, Self
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import frames
 from oven_llm.sandbox.bpf import Machine
-from oven_llm.sandbox.exchange import Block, Conversation, Functions
+from oven_llm.sandbox.exchange import Block, Exchange, Functions, assignment
 from oven_llm.sandbox.frames import FrameError, frame
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.locked_child import LockedChild
@@ -18,27 +18,28 @@ from oven_llm.sandbox.profiles import REPL, Profile
 
 
 class Sandbox(Protocol):
-    """One namespace, kept from block to block, and lost with its process. For one thread at a time."""
+    """One namespace that lasts from block to block, and is lost with its process. For one thread at a time."""
 
     backend: Backend
 
     def assign(self, name: str, value: object) -> None:
-        """A variable, such as `context`: text, or what JSON can hold. Raises ConfigError for anything else, or if it is
-        too large."""
+        """Assign a variable such as `context`: text, or what JSON can hold. Raises ConfigError for anything else, or if
+        it is too large."""
 
     def run(self, code: str) -> Block:
-        """Raises ProcessError only where no process can be started; all that code does is in the block."""
+        """Run a block and return its outcome. Raises ProcessError only if no process can be started."""
 
     def close(self) -> None:
-        """Ends the process, and what runs in it."""
+        """End the process, and everything that runs in it."""
 
     def interrupt(self) -> None:
-        """From another thread: the block that runs ends as one that died. monty's ends at its deadline."""
+        """End the running block from another thread, as if its process had died. monty's blocks end at their deadline
+        instead."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
 
@@ -48,24 +49,24 @@ def open_sandbox(
     limits: Limits | None = None,
     backend: str | None = None,
 ) -> Sandbox:
-    """The strongest backend that this machine has, or the one that is named, with its process started. Raises
-    ConfigError where there is none, and ProcessError where its walls do not stand."""
-    walls = probe()
-    chosen = choose(walls, backend, profile.name)
+    """Start a sandbox with the named backend, or with the strongest one of this machine. Raises ConfigError if there is
+    none, and ProcessError if the process cannot be confined."""
+    support = probe()
+    chosen = choose(support, backend, profile.name)
     functions, limits = dict(functions or {}), limits or Limits()
-    if unfit := [name for name in functions if not name.isidentifier() or name == "FINAL"]:
-        raise ConfigError(f"{unfit[0]!r} cannot be the name of a function in the sandbox; take another")
+    if invalid := [name for name in functions if not name.isidentifier() or name == "FINAL"]:
+        raise ConfigError(f"{invalid[0]!r} cannot be the name of a function in the sandbox; choose another")
     if chosen == "monty":
         from oven_llm.sandbox.monty import MontySandbox
 
         return MontySandbox(functions, limits)
-    assert walls.machine is not None
-    landlock = walls.landlock if chosen == "landlock+seccomp" else 0
-    return LockedSandbox(chosen, walls.machine, landlock, profile, functions, limits)
+    assert support.machine is not None
+    landlock = support.landlock if chosen == "landlock+seccomp" else 0
+    return LockedSandbox(chosen, support.machine, landlock, profile, functions, limits)
 
 
 class LockedSandbox:
-    """Code in a child behind seccomp, with Landlock or without."""
+    """Code in a child process that seccomp confines, with or without Landlock."""
 
     def __init__(
         self,
@@ -86,7 +87,9 @@ class LockedSandbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -100,25 +103,24 @@ class LockedSandbox:
 
     @property
     def pid(self) -> int | None:
-        """Of the child, if there is one now."""
+        """The child's process id; None if there is no child now."""
         return self._child.pid if self._child is not None else None
 
     def assign(self, name: str, value: object) -> None:
-        data = assigned(name, value)
-        self._put(self._running(), name, data)
+        data = assignment(name, value)
+        self._send_variable(self._running_child(), name, data)
         self._assigned[name] = data
 
     def run(self, code: str) -> Block:
-        child = self._running()
+        child = self._running_child()
         self._number += 1
-        conversation = Conversation(self._functions, self._limits)
         try:
             request = frame(frames.RUN, b"%d\0%s" % (self._number, code.encode("utf-8", "surrogatepass")))
         except FrameError as error:
             raise ConfigError(f"the block has {error}; shorten it") from None
         try:
             child.resume()
-            block = conversation.hold(child, request)
+            block = Exchange(self._functions, self._limits).run(child, request)
         except BaseException:
             self.close()
             raise
@@ -128,17 +130,17 @@ class LockedSandbox:
             child.pause()
         return block
 
-    def _running(self) -> LockedChild:
+    def _running_child(self) -> LockedChild:
         if self._child is None:
             child = self._start()
             for name, data in self._assigned.items():
-                self._put(child, name, data)
+                self._send_variable(child, name, data)
             self._child = child
         return self._child
 
-    def _put(self, child: LockedChild, name: str, data: bytes) -> None:
+    def _send_variable(self, child: LockedChild, name: str, data: bytes) -> None:
         child.resume()
-        block = Conversation({}, self._limits).hold(child, data)
+        block = Exchange({}, self._limits).run(child, data)
         if block.ended != "completed":
             child.kill()
             self._child = None
@@ -147,22 +149,3 @@ class LockedSandbox:
                 f"{self._limits.memory_bytes / 1e6:g} MB (memory_bytes): cut it, or allow more"
             )
         child.pause()
-
-
-def assigned(name: str, value: object) -> bytes:
-    """The frame that assigns. Raises ConfigError."""
-    if not name.isidentifier():
-        raise ConfigError(f"{name!r} cannot be the name of a variable in the sandbox; take another")
-    head = name.encode() + b"\0"
-    kind, data = frames.TEXT, b""
-    try:
-        if isinstance(value, str):
-            data = value.encode("utf-8", "surrogatepass")
-        else:
-            kind, data = frames.VALUE, frames.encode(value)
-    except FrameError as error:
-        raise ConfigError(f"{name} cannot go into the sandbox: {error}; give text, or what JSON can hold") from None
-    try:
-        return frame(kind, head + data)
-    except FrameError as error:
-        raise ConfigError(f"{name} cannot go into the sandbox: {error}; give less") from None

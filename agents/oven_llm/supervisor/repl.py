@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from oven_core.errors import ConfigError
-from oven_llm.sandbox.exchange import Answer, Block, Functions
+from oven_llm.sandbox.exchange import Block, FinalAnswer, Functions
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.session import Sandbox, open_sandbox
 
@@ -73,7 +73,7 @@ class Turn:
 
     executions: tuple[Execution, ...]
     told: str
-    answer: Answer | None
+    answer: FinalAnswer | None
     cut: bool = False
     """The answer ended within a block."""
 

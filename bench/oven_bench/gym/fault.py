@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from importlib import import_module
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar, cast, dataclass_transform
 
 import torch
 from torch import Tensor, nn
@@ -91,6 +92,16 @@ class Trainee(Protocol):
 
     def examples(self) -> list[float]:
         """The held-out metric of each held-out example, by which the best weights are chosen."""
+
+
+Make: TypeAlias = Callable[[Kind, int], Trainee]
+"""Builds a fresh trainee from a task and a seed."""
+
+
+def make(kind: Kind, seed: int) -> Trainee:
+    """A fresh trainee. Each episode has its own, so that nothing carries over from one to the next."""
+    module, _, name = TASKS[kind].trainee.partition(":")
+    return cast(Trainee, getattr(import_module(module), name)(seed))
 
 
 class Step:

@@ -10,11 +10,11 @@ from functools import lru_cache
 from oven_bench.gym import shared_prefix
 from oven_bench.gym.arms import Arm, arms
 from oven_bench.gym.episode import play
-from oven_bench.gym.fault import Fault
+from oven_bench.gym.fault import Fault, Make, make
 from oven_bench.gym.faults import families
 from oven_bench.gym.score import Row
 from oven_bench.gym.shared_prefix import Record, healthy, untouched
-from oven_bench.gym.task_table import Kind, Make, make
+from oven_bench.gym.task_table import Kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from oven_bench.gym.fault import Fault, Trainee
-from oven_bench.gym.task_table import Kind, Make
+from oven_bench.gym.fault import Fault, Make, Trainee
+from oven_bench.gym.task_table import Kind
 from oven_learner.rollback.snapshot_schedule import EVERY_TICKS
 
 PREFIX, LATEST = 100, 130

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, TypeAlias, cast
-
-if TYPE_CHECKING:
-    from oven_bench.gym.fault import Trainee
+from typing import TypeAlias
 
 Kind: TypeAlias = str
 """A task's name, a key of TASKS."""
-Make: TypeAlias = "Callable[[Kind, int], Trainee]"
-"""Builds a fresh trainee from a task and a seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +35,3 @@ TASKS: Mapping[Kind, Task] = {
 each) had a standard deviation of 0.1 to 0.4 % of the loss; two of them differ by 1.4 times that, and 1 % is twice the
 difference. GRPO, measured likewise: healthy runs had a standard
 deviation of 0.008 to 0.018 in accuracy."""
-
-
-def make(kind: Kind, seed: int) -> Trainee:
-    """A fresh trainee. Each episode has its own, so that nothing carries over from one to the next."""
-    module, _, name = TASKS[kind].trainee.partition(":")
-    return cast("Trainee", getattr(import_module(module), name)(seed))

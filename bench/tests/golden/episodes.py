@@ -12,10 +12,9 @@ from tests.golden import recorded, said
 from tests.golden.store import Json, Limits, numbers
 
 from oven_bench.gym.arms.controller import MESH_WITH_GRAPH, LoopLink, MeshArm
-from oven_bench.gym.fault import Fault
+from oven_bench.gym.fault import Fault, make
 from oven_bench.gym.faults import families
 from oven_bench.gym.runner import Ground
-from oven_bench.gym.task_table import make
 from oven_core.protocol.events import Event
 
 SEED = 1

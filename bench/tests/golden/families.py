@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from tests.golden.store import Json, Limits, digest, numbers
 
-from oven_bench.gym.fault import Fault, Trainee
+from oven_bench.gym.fault import Fault, Trainee, make
 from oven_bench.gym.faults import families
 from oven_bench.gym.shared_prefix import LATEST, PREFIX, draw
-from oven_bench.gym.task_table import Kind, make
+from oven_bench.gym.task_table import Kind
 
 SEEDS = (1, 2)
 BLOCK = 10

@@ -11,11 +11,6 @@ import typer
 from oven_controller.cli import completion
 from oven_controller.cli.options import LiveRunOption
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Your own agents: run one beside a stack, write one, list them.\n\nExample: oven-controller agent list",
-)
-
 NAME_COLUMNS = 17
 """Of a listing: as wide as the name is shown, the space behind it included."""
 TEMPLATE = '''"""{title}: say here in a sentence what it watches for. It is what `oven-controller agent list` shows."""
@@ -46,7 +41,6 @@ class {title}(Agent):
 '''
 
 
-@app.command("run")
 def run_agent(
     file: Annotated[
         str,
@@ -107,7 +101,6 @@ def run_agent(
     raise typer.Exit(asyncio.run(run_beside(folder, plan.guest(spec, name, shadow=shadow), name, trust or ())))
 
 
-@app.command("new")
 def new_agent(
     name: Annotated[str, typer.Argument(help="The agent's name; the file is NAME.py here.")],
 ) -> None:
@@ -133,7 +126,6 @@ def new_agent(
     print(f"wrote {path}; try it with `oven-controller agent run {path} --trust optimizer.lr_scale` beside a stack")
 
 
-@app.command("list")
 def list_agents(
     name: Annotated[
         str | None, typer.Argument(help="Of an installed agent, or a Python file: show its options, too.")

@@ -1,7 +1,4 @@
-"""`backtest`: one agent over a recorded run.
-
-The agents' side is an entry point of oven.commands.
-"""
+"""`backtest`: one agent over a recorded run."""
 
 from __future__ import annotations
 
@@ -12,10 +9,6 @@ import typer
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json, RunName, SameRun, one_run
 from oven_controller.cli.replay import UntilTick
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(backtest)
 
 
 def backtest(
@@ -35,16 +28,15 @@ def backtest(
         typer.Option("--set", metavar="rules.KEY=VALUE", help="A rule to decide by instead of the run's; repeat it."),
     ] = None,
     as_json: Json = False,
-) -> None:
+) -> int:
     """What an agent would have voted in a recorded run, and what would have been decided; open loop.
 
     Example: oven-controller backtest my_agent.py grpo-1121-0231 --set rules.autonomy=auto
     """
+    from oven_agents.review.backtest import main
     from oven_controller.importing.command import hints
-    from oven_core import plugins
     from oven_runs.home.run_folder import Home
     from oven_runs.settings.resolution import rules_set
 
     rules, folder = rules_set(sets or ()), Home().find(one_run(run, run_))
-    main = plugins.load("commands", "command", "backtest")
-    raise typer.Exit(int(main(agent, folder, until=until, as_json=as_json, rules=rules, hints=hints)))
+    return main(agent, folder, until=until, as_json=as_json, rules=rules, hints=hints)

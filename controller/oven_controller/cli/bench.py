@@ -1,31 +1,61 @@
-"""`bench`: measurements, each plugged in by an entry point of oven.benches."""
+"""`bench` and `gym`: measurements. They are in the source checkout, and not in the installed package."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
-
-def register(app: typer.Typer) -> None:
-    # Its own help option would take `bench NAME --help` away from the measurement.
-    settings = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-    app.command(context_settings=settings)(bench)
+from oven_controller.cli.lazy_group import single_command
 
 
 def bench(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Which measurement; without one: what there is.")] = None,
-) -> None:
-    """Run a measurement; what follows its name is passed on to it.
+    name: Annotated[str | None, typer.Argument(help="The measurement; without it, list all of them.")] = None,
+) -> int:
+    """Run a measurement. Arguments after its name are the measurement's own.
 
     Example: oven-controller bench starts --draws 20 --json
     """
-    from oven_core import plugins
+    if name is not None and name not in ("-h", "--help"):
+        return _run(name, context.args)
+    from oven_core.plugins import imported
 
-    if name is None or name in ("-h", "--help"):
-        print("Usage: oven-controller bench NAME [ARGS]…    oven-controller bench NAME --help\n")
-        for known in plugins.points("benches"):
-            print(f"  {known:10} {plugins.load('benches', 'bench', known).summary}")
-        return
-    raise typer.Exit(int(plugins.load("benches", "bench", name).run(list(context.args))))
+    _check_installed()
+    print("Usage: oven-controller bench NAME [ARGS]…    oven-controller bench NAME --help\n")
+    for known, summary in imported("bench", "list", "oven_bench.benches:SUMMARIES").items():
+        print(f"  {known:14} {summary}")
+    return 0
+
+
+def gym(context: typer.Context) -> int:
+    """Measure whether the controller helps when a run goes wrong. `gym --help` lists the options.
+
+    Example: oven-controller gym --quick --resume gym
+    """
+    return _run("gym", context.args)
+
+
+def _run(name: str, args: Sequence[str]) -> int:
+    from oven_core.plugins import imported
+
+    _check_installed()
+    return int(imported("bench", name, "oven_bench.benches:run")(name, list(args)))
+
+
+def _check_installed() -> None:
+    """Raises ConfigError if the benches are not installed."""
+    from oven_core.errors import ConfigError
+
+    if find_spec("oven_bench") is None:
+        raise ConfigError(
+            "the gym and the benches are not in the installed package: run them from a source checkout, after "
+            "`pip install -e .` there"
+        )
+
+
+# Their own help option would take `bench NAME --help` away from the measurement.
+bench_command = single_command(bench, allow_extra_args=True, ignore_unknown_options=True, help_option_names=[])
+gym_command = single_command(gym, allow_extra_args=True, ignore_unknown_options=True, help_option_names=[])

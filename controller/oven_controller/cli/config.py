@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from oven_runs.settings.layers import Origin
 
 
-def register(app: typer.Typer) -> None:
-    about = "Settings: their values, and where they come from."
-    group = typer.Typer(no_args_is_help=True, help=f"{about}\n\nExample: oven-controller config show --origin")
-    group.command("show")(show)
-    app.add_typer(group, name="config")
-
-
 def show(
     config: Annotated[Path | None, typer.Option(help="A YAML file with settings.")] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; repeatable.")] = None,

@@ -34,19 +34,6 @@ Agents = Annotated[
 Members = Annotated[list[str] | None, typer.Option("--member", metavar="NAME", help="Remote judge; repeat it.")]
 
 
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        no_args_is_help=True,
-        help="Keys for agents and persons elsewhere, and for your own server.\n\nExample: oven-controller creds list",
-    )
-    group.command("add")(add)
-    group.command("revoke")(revoke)
-    group.command("list")(list_keys)
-    group.command("server")(server)
-    group.command("cluster")(cluster)
-    app.add_typer(group, name="creds")
-
-
 def add(
     name: Annotated[
         str,

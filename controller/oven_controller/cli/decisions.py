@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from oven_runs.log.explanation import Explanations
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(from_anywhere(decisions))
-
-
+@from_anywhere
 def decisions(
     run: RunName = None,
     run_: SameRun = None,

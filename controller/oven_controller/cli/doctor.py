@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(doctor)
-
-
 def doctor(
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Check this port, too.")] = None,
     judges: Annotated[

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from oven_runs.log.other_rules import OtherRuling
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(from_anywhere(explain))
-
-
+@from_anywhere
 def explain(
     decision: Annotated[
         str,

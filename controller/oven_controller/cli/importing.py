@@ -31,10 +31,6 @@ Knobs = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    app.command("import")(import_)
-
-
 def import_(
     source: Annotated[
         Path,

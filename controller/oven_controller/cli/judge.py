@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from oven_runs.log.committee_view import CommitteeView
     from oven_runs.settings.committee_settings import CommitteeSettings
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="The judges of a run's reward committee: list them, and swap them while it trains.\n\n"
-    "Example: oven-controller judge list",
-)
 
 Member = Annotated[str, typer.Argument(metavar="NAME", help="The committee member.", autocompletion=completion.judges)]
 Provider = Annotated[str, typer.Option(help="Whose API it speaks, as in committee.members.NAME.")]
@@ -36,7 +31,6 @@ Logprobs = Annotated[bool, typer.Option("--logprobs", help="Ask for its tokens' 
 TopLogprobs = Annotated[int, typer.Option(help="Alternatives per token, with --logprobs: 1 to 20.")]
 
 
-@app.command("list")
 def list_judges(run: RunOption = None, as_json: Json = False) -> None:
     """List the remote members: which model judges, its role and weight, and whether it scores or why not.
 
@@ -63,7 +57,6 @@ def list_judges(run: RunOption = None, as_json: Json = False) -> None:
         say(f"{line.member:<16} {line.role:<12} {weight:>6}  {line.judge}  ({line.state})")
 
 
-@app.command("swap")
 def swap(
     name: Member,
     provider: Provider,
@@ -115,7 +108,6 @@ def swap(
         raise typer.Exit(found.code)
 
 
-@app.command("mute")
 def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: Json = False) -> None:
     """Stop asking this member; its weight counts for the others meanwhile. `swap` it, or `set committee.NAME MODEL`, to
     have it back.
@@ -130,7 +122,6 @@ def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: 
     _say(folder, as_json, None, action="set", actuator=f"committee.{name}", value=OFF, reason=reason)
 
 
-@app.command("add")
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new member's name.")],
     provider: Provider,
@@ -195,7 +186,6 @@ def add(
         raise typer.Exit(code)
 
 
-@app.command("remove")
 def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: Json = False) -> None:
     """Let a member go: its process ends, the others have its weight, and the quorum no longer counts it.
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oven_controller.cli.options import HERE, Json, RunName, SameRun, from_anywhere, one_run
-from oven_controller.cli.runs import say_what_is_missing
+from oven_controller.cli.options import HERE, Json, RunName, SameRun, exit_if_incomplete, from_anywhere, one_run
 from oven_controller.cli.sampled_completions import LAST, print_completions
 from oven_runs.access.endpoint import Endpoint
 
@@ -17,10 +16,7 @@ if TYPE_CHECKING:
     from oven_runs.access.run_access import RunAccess
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(from_anywhere(log))
-
-
+@from_anywhere
 def log(
     run: RunName = None,
     run_: SameRun = None,
@@ -64,7 +60,7 @@ async def _print(access: RunAccess, as_json: bool, follow: bool) -> None:
         return
     async for event in access.events():
         _show(event, as_json)
-    say_what_is_missing(access)
+    exit_if_incomplete(access)
 
 
 def _show(event: Event, as_json: bool, flush: bool = False) -> None:

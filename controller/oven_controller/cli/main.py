@@ -1,97 +1,177 @@
-"""`oven-controller`: the console script, and the order and panels in which its help shows the commands."""
+"""`oven-controller`: the console script, and the table of its commands."""
 
 from __future__ import annotations
 
-import copy
-import functools
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import typer
 import typer.main
-from typer.core import TyperGroup
-from typer.models import CommandInfo
 
-from oven_controller.cli import (
-    agent,
-    backtest,
-    bench,
-    calibration,
-    config,
-    creds,
-    decisions,
-    doctor,
-    explain,
-    gym,
-    importing,
-    judge,
-    log,
-    mcp,
-    monitor,
-    notify,
-    operator,
-    oracle,
-    plugged_groups,
-    replay,
-    review,
-    runs,
-    schema,
-    up,
-)
+from oven_controller.cli.lazy_group import HELP_OPTIONS, Command, Group, LazyGroup
 from oven_core.errors import NO_ROOM, OvenError
 from oven_core.terminal_text import clean
 
-PANELS = {
-    "Start and end": ("up", "run", "down"),
-    "Watch": ("runs", "status", "monitor", "log", "notify", "mcp"),
-    "Overrule": (
-        "hold",
-        "resume",
-        "stop",
-        "set",
-        "approve",
-        "veto",
-        "autonomy",
-        "mute",
-        "unmute",
-        "trust",
-        "distrust",
-        "judge",
-    ),
-    "Ask": ("decisions", "explain", "review", "replay", "backtest", "import", "kg", "oracle", "supervise", "traces"),
-    "Measure": ("gym", "bench", "calibration"),
-    "Set up": ("doctor", "config", "agent", "creds", "schema"),
+HERE: Final = "oven_controller.cli"
+COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
+    "Start and end": {
+        "up": Command(f"{HERE}.up:up_command", "Start a run: the bus, the mesh, the agents and the learner."),
+        "run": Command(f"{HERE}.up:run_script", "Start the stack around your own training script."),
+        "down": Command(f"{HERE}.up:down", "Shut a running stack down, with a checkpoint."),
+    },
+    "Watch": {
+        "runs": Command(f"{HERE}.runs:runs_command", "List the runs; `runs rm` and `runs prune` remove some."),
+        "status": Command(f"{HERE}.status:status", "Show how a run is doing."),
+        "monitor": Command(f"{HERE}.monitor:monitor", "Watch a run in the terminal: curves, agents, decisions."),
+        "log": Command(f"{HERE}.log:log", "Print a run's log, one event per line."),
+        "notify": Group(
+            "Messages about a run, to a webhook, a chat or by e-mail.",
+            "test env:OPS_HOOK",
+            {
+                "test": Command(f"{HERE}.notify:try_out", "Send one message to each address."),
+                "watch": Command(f"{HERE}.notify:watch", "Send messages about a run that is up already."),
+            },
+        ),
+        "mcp": Command(f"{HERE}.mcp:mcp", "Serve runs to a coding agent by the Model Context Protocol."),
+    },
+    "Overrule": {
+        "hold": Command(f"{HERE}.operator:hold", "Pause training at the next step."),
+        "resume": Command(f"{HERE}.operator:resume", "Continue after a hold."),
+        "stop": Command(f"{HERE}.operator:stop", "Ask the learner to end the run, with a checkpoint."),
+        "set": Command(f"{HERE}.operator:set_command", "Change an actuator's value within its bounds."),
+        "approve": Command(f"{HERE}.operator:approve", "Apply an advised decision."),
+        "veto": Command(f"{HERE}.operator:veto", "Reject an open ballot or an advised decision."),
+        "autonomy": Command(f"{HERE}.operator:autonomy", "Change what the mesh may do by itself."),
+        "mute": Command(f"{HERE}.operator:mute", "Stop counting an agent's votes; they are still logged."),
+        "unmute": Command(f"{HERE}.operator:unmute", "Count a muted agent's votes again."),
+        "trust": Command(f"{HERE}.operator:trust", "Let an agent's votes carry and veto ballots."),
+        "distrust": Command(f"{HERE}.operator:distrust", "Put an agent on probation."),
+        "judge": Group(
+            "The judges of a run's reward committee: list them, and swap them while it trains.",
+            "list",
+            {
+                "list": Command(f"{HERE}.judge:list_judges", "List the remote members and their state."),
+                "swap": Command(f"{HERE}.judge:swap", "Have another model judge as this member."),
+                "mute": Command(f"{HERE}.judge:mute", "Stop asking a member."),
+                "add": Command(f"{HERE}.judge:add", "Start another member under the running stack."),
+                "remove": Command(f"{HERE}.judge:remove", "Remove a member and end its process."),
+            },
+        ),
+    },
+    "Ask": {
+        "decisions": Command(f"{HERE}.decisions:decisions", "List a run's decisions, one per row."),
+        "explain": Command(f"{HERE}.explain:explain", "Explain one decision: votes, rules, receipt, outcome."),
+        "review": Command(f"{HERE}.review:review", "Ask all agents what they would have flagged in a finished run."),
+        "replay": Command(f"{HERE}.replay:replay", "Decide a recorded run again from its log."),
+        "backtest": Command(f"{HERE}.backtest:backtest", "Show what one agent would have voted in a recorded run."),
+        "import": Command(f"{HERE}.importing:import_", "Read another training's logs as a run."),
+        "kg": Group(
+            "Ask the graph of causes and remedies, or a graph of your own.",
+            "diagnose loss_spike grad_norm_spike",
+            {
+                "diagnose": Command(f"{HERE}.kg_graph:diagnose_symptoms", "Rank causes and remedies for symptoms."),
+                "query": Command(f"{HERE}.kg_graph:query", "Search a graph: neighbors, path, ppr, search."),
+                "info": Command(f"{HERE}.kg_graph:info", "Show what a graph holds, and its hash."),
+                "lint": Command(f"{HERE}.kg_graph:lint_graph", "Check a graph for faults."),
+                "import": Command(f"{HERE}.kg_import:import_graph_files", "Convert a graph from other sources."),
+                "curriculum": Command(f"{HERE}.kg_training:curriculum", "Compute shares of training topics."),
+                "token-prior": Command(f"{HERE}.kg_training:token_prior", "Score the tokens that matter most."),
+            },
+        ),
+        "oracle": Group(
+            "An oracle that reads activations: measure it on benchmarks, or ask it about a text.",
+            'ask "the film was very boring" "is the feeling of this text positive?"',
+            {
+                "evaluate": Command(f"{HERE}.oracle:evaluate", "Measure an oracle on nine benchmarks."),
+                "ask": Command(f"{HERE}.oracle:ask", "Ask an oracle about a text."),
+            },
+        ),
+        "supervise": Group(
+            "Have a model write programs over a long text that a cheaper model reads.",
+            "diagnose grpo-1121-0231",
+            {
+                "run": Command(f"{HERE}.supervise_run:run_question", "Answer one question about a long text."),
+                "diagnose": Command(f"{HERE}.supervise_diagnose:diagnose_run", "Say what is wrong with a run."),
+                "export": Command(f"{HERE}.supervise_export:export", "Write answered questions as training rows."),
+            },
+        ),
+        "traces": Group(
+            "Record an agent's traces, ask teachers at each state, and build preference pairs from their replies.",
+            "replay traces.jsonl --teachers teachers.yaml --out replies.jsonl",
+            {
+                "collect": Command(f"{HERE}.traces_collect:collect", "Record traces of the recipe repair's policy."),
+                "convert": Command(f"{HERE}.traces_files:convert", "Write traces in another format."),
+                "check": Command(f"{HERE}.traces_files:check", "Count the steps that are not complete."),
+                "show": Command(f"{HERE}.traces_files:show", "List traces, or show one step by step."),
+                "cost": Command(f"{HERE}.traces_replay:cost", "Forecast the cost of a replay."),
+                "replay": Command(f"{HERE}.traces_replay:replay", "Ask teachers for their action at each state."),
+                "gate": Command(f"{HERE}.traces_gate:gate", "Show which states and teachers to ask first."),
+                "pairs": Command(f"{HERE}.traces_pairs:pairs", "Build preference pairs from the replies."),
+            },
+        ),
+    },
+    "Measure": {
+        "gym": Command(f"{HERE}.bench:gym_command", "Measure whether the controller helps: faults in small runs."),
+        "bench": Command(f"{HERE}.bench:bench_command", "Run one of the measurements of a source checkout."),
+        "calibration": Command(f"{HERE}.calibration:calibration", "Score the confidences that agents stated."),
+    },
+    "Set up": {
+        "doctor": Command(f"{HERE}.doctor:doctor", "Check whether this machine is ready for a run."),
+        "config": Group(
+            "Settings: their values, and where they come from.",
+            "show --origin",
+            {"show": Command(f"{HERE}.config:show", "Print the settings that a run would get.")},
+        ),
+        "agent": Group(
+            "Your own agents: run one beside a stack, write one, list them.",
+            "list",
+            {
+                "run": Command(f"{HERE}.agent:run_agent", "Run an agent beside a stack that is up."),
+                "new": Command(f"{HERE}.agent:new_agent", "Write a small agent to start from."),
+                "list": Command(f"{HERE}.agent:list_agents", "List the installed agents, or one agent's options."),
+            },
+        ),
+        "creds": Group(
+            "Keys for agents and persons elsewhere, and for your own server.",
+            "list",
+            {
+                "add": Command(f"{HERE}.creds:add", "Make a key for a run."),
+                "revoke": Command(f"{HERE}.creds:revoke", "Take a key back and close its connections."),
+                "list": Command(f"{HERE}.creds:list_keys", "List who may connect."),
+                "server": Command(f"{HERE}.creds:server", "Configure your own nats-server, with keys for one run."),
+                "cluster": Command(f"{HERE}.creds:cluster", "Configure a cluster of nats-servers."),
+            },
+        ),
+        "schema": Command(f"{HERE}.schema:schema", "Print the JSON Schema of the messages."),
+    },
 }
-_PLACES = {name: (at, panel) for at, (name, panel) in enumerate((n, p) for p, names in PANELS.items() for n in names)}
+"""Heading of the help → the commands under it."""
 
 
-class Panels(TyperGroup):
-    """A group whose commands are listed as `PANELS` has them; one that is in no panel comes last."""
+class Program(LazyGroup):
+    """All commands, under the headings of COMMANDS."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=lambda name: _PLACES.get(name, (len(_PLACES), ""))[0])
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        command: Any = super().get_command(ctx, cmd_name)
-        if command is not None and cmd_name in _PLACES:
-            command.rich_help_panel = _PLACES[cmd_name][1]
-        return command
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            table={name: entry for commands in COMMANDS.values() for name, entry in commands.items()},
+            headings={name: heading for heading, commands in COMMANDS.items() for name in commands},
+            **settings,
+        )
 
 
 app = typer.Typer(
     name="oven-controller",
     help="An autopilot for model training that you can watch, question and overrule.",
-    cls=Panels,
+    cls=Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP_OPTIONS,
 )
-reading = (log, mcp, decisions, explain, replay, review, backtest, calibration, importing)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         print(version("oven-controller"))
@@ -100,42 +180,17 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def main(
-    wanted: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None: ...
 
 
-for group in (up, runs, monitor, *reading, operator, creds, schema, bench, gym, doctor, config, plugged_groups):
-    group.register(app)
-app.add_typer(agent.app, name="agent")
-app.add_typer(judge.app, name="judge")
-app.add_typer(oracle.app, name="oracle")
-app.add_typer(notify.app, name="notify")
-
-
-@functools.cache
-def command(name: str = "") -> Any:
-    """`app` as Click has it; with the name of a command or a group, with that one alone: all of them take longer to
-    make than most take to run."""
-    only = copy.copy(app)
-    if name:
-        only.registered_commands = [one for one in app.registered_commands if _called(one) == name]
-        only.registered_groups = [one for one in app.registered_groups if one.name == name]
-    if not only.registered_commands and not only.registered_groups:
-        only = app  # whose error names what is near
-    return typer.main.get_command(only)
-
-
-def _called(info: CommandInfo) -> str:
-    return info.name or typer.main.get_command_name(info.callback.__name__ if info.callback else "")
-
-
 def run(argv: Sequence[str] | None = None) -> None:
-    """Exit codes: 0 done, 1 the answer is no, 2 the request is wrong, 3 something outside failed, 130 Ctrl-C."""
+    """Run the command line. Exit codes: 0 done, 1 the answer is no, 2 the request is wrong, 3 something outside failed,
+    130 Ctrl-C."""
     try:
-        words = list(sys.argv[1:] if argv is None else argv)
-        command(words[0] if words else "")(args=words, prog_name="oven-controller")
+        typer.main.get_command(app)(args=argv, prog_name="oven-controller")
     except OvenError as error:
         print("error: " + "\n".join(map(clean, str(error).splitlines())), file=sys.stderr)
         sys.exit(error.exit_code)

@@ -12,10 +12,7 @@ from oven_controller.cli.options import HERE, RunName, SameRun, from_anywhere, o
 from oven_runs.access.endpoint import Endpoint
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(from_anywhere(mcp))
-
-
+@from_anywhere
 def mcp(
     run: RunName = None,
     run_: SameRun = None,

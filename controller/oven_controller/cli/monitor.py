@@ -17,10 +17,7 @@ MOST = 4
 """Runs over each other."""
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(from_anywhere(monitor))
-
-
+@from_anywhere
 def monitor(
     runs: Annotated[
         list[str] | None,
@@ -72,7 +69,7 @@ def monitor(
 
     Example: oven-controller monitor grpo-1121-0231 --play --speed 8
     """
-    from oven_core import plugins
+    from oven_controller.stack.process_table import process_function
     from oven_core.errors import ConfigError
     from oven_runs.home.run_folder import Home
 
@@ -89,7 +86,7 @@ def monitor(
         where = [str(home.find(name).path) for name in names] or _all_runs(home)
     where += ["--play"] if play else []
     where += ["--speed", str(speed)] if speed != 1 else []
-    process = plugins.load("processes", "process", "monitor")
+    process = process_function("monitor")
     looks = [*(["--light"] if light else []), *(["--colour-blind"] if colour_blind else [])]
     looks += [] if ascii_only is None else ["--ascii" if ascii_only else "--no-ascii"]
     looks += ["--control"] if control else []

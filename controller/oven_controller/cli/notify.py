@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from oven_runs.home.run_folder import RunFolder
     from oven_runs.settings.notifications import NotifySettings
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Messages about a run, to a webhook, a chat or by e-mail.\n\n"
-    "Example: oven-controller notify test env:OPS_HOOK",
-)
 
 Urls = Annotated[
     list[str] | None,
@@ -34,7 +29,6 @@ Sets = Annotated[
 ]
 
 
-@app.command("test")
 def try_out(
     urls: Annotated[
         list[str] | None,
@@ -72,6 +66,7 @@ def try_out(
     raise typer.Exit(3 if any(failures.values()) else 0)
 
 
+@from_anywhere
 def watch(
     run: LiveRunName = None,
     run_: SameRun = None,
@@ -103,9 +98,6 @@ def watch(
     say(f"run {access.run}: calling {names} about {', '.join(settings.on)}; Ctrl-C ends it", flush=True)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     asyncio.run(run_notifier(access, settings, recipients))
-
-
-app.command("watch")(from_anywhere(watch))
 
 
 def _settings(

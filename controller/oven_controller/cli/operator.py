@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from oven_controller.cli import completion
+from oven_controller.cli.lazy_group import single_command
 from oven_controller.cli.options import HERE, Json, LiveRunName, SameRun, from_anywhere, one_run
 from oven_controller.cli.options import LiveRunOption as Run
 from oven_runs.access.endpoint import Endpoint
@@ -39,13 +40,7 @@ Knobs = Annotated[
 Level = Literal["observe", "advise", "auto"]
 
 
-def register(app: typer.Typer) -> None:
-    for command in (hold, resume, stop, approve, veto, mute, unmute, trust, distrust, autonomy):
-        app.command()(from_anywhere(command))
-    # A value may be negative, and is no option then.
-    app.command("set", context_settings={"ignore_unknown_options": True})(from_anywhere(set_))
-
-
+@from_anywhere
 def hold(
     run: LiveRunName = None,
     run_: SameRun = None,
@@ -61,6 +56,7 @@ def hold(
     _say(one_run(run, run_), wait, as_json, at, action="hold", reason=reason)
 
 
+@from_anywhere
 def resume(
     run: LiveRunName = None,
     run_: SameRun = None,
@@ -76,6 +72,7 @@ def resume(
     _say(one_run(run, run_), wait, as_json, at, action="resume", reason=reason)
 
 
+@from_anywhere
 def stop(
     run: LiveRunName = None,
     run_: SameRun = None,
@@ -91,6 +88,7 @@ def stop(
     _say(one_run(run, run_), wait, as_json, at, action="stop", reason=reason)
 
 
+@from_anywhere
 def approve(
     decision: Annotated[
         str, typer.Argument(help="An advised decision's id, or its actuator.", autocompletion=completion.knobs)
@@ -108,6 +106,7 @@ def approve(
     _say(run, wait, as_json, at, action="approve", of=decision, reason=reason)
 
 
+@from_anywhere
 def veto(
     ballot: Annotated[
         str,
@@ -129,6 +128,7 @@ def veto(
     _say(run, wait, as_json, at, action="veto", of=ballot, reason=reason)
 
 
+@from_anywhere
 def set_(
     actuator: Annotated[
         str, typer.Argument(help="The actuator, as the run announces it.", autocompletion=completion.knobs)
@@ -153,6 +153,11 @@ def set_(
     _say(run, wait, as_json, at, action="set", actuator=actuator, value=parsed(value), reason=reason)
 
 
+# A value may be negative, and is not an option then.
+set_command = single_command(set_, ignore_unknown_options=True)
+
+
+@from_anywhere
 def mute(
     agent: Agent, run: Run = None, reason: Reason = "", wait: Wait = None, as_json: Json = False, at: Endpoint = HERE
 ) -> None:
@@ -163,6 +168,7 @@ def mute(
     _say(run, wait, as_json, at, action="mute", agent=agent, reason=reason)
 
 
+@from_anywhere
 def unmute(
     agent: Agent, run: Run = None, reason: Reason = "", wait: Wait = None, as_json: Json = False, at: Endpoint = HERE
 ) -> None:
@@ -173,6 +179,7 @@ def unmute(
     _say(run, wait, as_json, at, action="unmute", agent=agent, reason=reason)
 
 
+@from_anywhere
 def trust(
     agent: Agent,
     actuators: Knobs = None,
@@ -189,6 +196,7 @@ def trust(
     _say(run, wait, as_json, at, action="trust", agent=agent, actuators=tuple(actuators or ()), reason=reason)
 
 
+@from_anywhere
 def distrust(
     agent: Agent,
     actuators: Knobs = None,
@@ -205,6 +213,7 @@ def distrust(
     _say(run, wait, as_json, at, action="distrust", agent=agent, actuators=tuple(actuators or ()), reason=reason)
 
 
+@from_anywhere
 def autonomy(
     level: Annotated[Level, typer.Argument(help="observe: log only. advise: a person approves. auto: act.")],
     actuator: Annotated[

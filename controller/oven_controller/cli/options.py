@@ -6,12 +6,15 @@ import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from oven_controller.cli import completion
 from oven_runs.access.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from oven_runs.access.run_access import RunAccess
 
 RUNNING = "the running one"
 NEWEST = "the running one, else the newest"
@@ -100,3 +103,13 @@ def several_runs(arguments: list[str] | None, options: list[str] | None, *, leas
     if len(found) < least:
         raise ConfigError("no run is named; `oven-controller runs` lists them")
     return found
+
+
+def exit_if_incomplete(access: RunAccess) -> None:
+    """Warn on stderr, and end the command with exit code 3, if the run is down and its log lacks messages of its
+    learner."""
+    from oven_runs.access.warning import warn
+
+    if missing := access.missing():
+        warn(missing)
+        raise typer.Exit(3)

@@ -1,7 +1,4 @@
-"""`oracle evaluate | ask`: what an oracle of the recipe `oracle` says about texts whose activations it is shown.
-
-The learner's side is two entry points of oven.commands.
-"""
+"""`oracle evaluate | ask`: what an oracle of the recipe `oracle` says about texts whose activations it is shown."""
 
 from __future__ import annotations
 
@@ -13,12 +10,6 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json
-
-app = typer.Typer(
-    no_args_is_help=True,
-    help="An oracle that reads activations: measure it on benchmarks, or ask it about a text.\n\n"
-    'Example: oven-controller oracle ask "the film was very boring" "is the feeling of this text positive?"',
-)
 
 NEWEST = "the newest run that has an oracle"
 Place = Annotated[
@@ -50,7 +41,6 @@ Percents = Annotated[
 Temperature = Annotated[float, typer.Option(min=0.0, help="Of sampling; 0 is greedy.")]
 
 
-@app.command("evaluate")
 def evaluate(
     run: Place = None,
     benchmarks: Annotated[
@@ -68,33 +58,27 @@ def evaluate(
         Path | None, typer.Option(metavar="DIR", help="Also write evaluation.json and reliability.png there.")
     ] = None,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Measure an oracle on nine benchmarks: accuracy, ECE, MCE and Brier, with intervals and ECE's null.
 
     Each item is asked about at several depths, with the text's own activations and with another text's (shuffled).
 
     Example: oven-controller oracle evaluate oracle-1125-0900 --benchmarks ~/benchmarks --out evaluation
     """
-    from oven_core import plugins
+    from oven_recipes.oracle.evaluate_command import main
 
     place, percents = _place(run), _percents(layer_percents)
-    main = plugins.load("commands", "command", "oracle-evaluate")
-    raise typer.Exit(
-        int(
-            main(
-                place,
-                benchmarks=benchmarks,
-                items=items,
-                percents=percents,
-                temperature=temperature,
-                out=out,
-                as_json=as_json,
-            )
-        )
+    return main(
+        place,
+        benchmarks=benchmarks,
+        items=items,
+        percents=percents,
+        temperature=temperature,
+        out=out,
+        as_json=as_json,
     )
 
 
-@app.command("ask")
 def ask(
     text: Annotated[
         str, typer.Argument(metavar="TEXT", help="The text whose activations are shown; - reads standard input.")
@@ -106,19 +90,18 @@ def ask(
     layer_percents: Percents = None,
     temperature: Temperature = 0.0,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Ask an oracle about a text: its answer and stated confidence at each depth.
 
     The oracle is shown the text's activations and never the text.
 
     Example: oven-controller oracle ask "the film was very boring" "is the feeling of this text positive?"
     """
-    from oven_core import plugins
+    from oven_recipes.oracle.ask_command import main
 
     place, percents = _place(run), _percents(layer_percents)
     said = sys.stdin.read() if text == "-" else text
-    main = plugins.load("commands", "command", "oracle-ask")
-    raise typer.Exit(int(main(place, said, question, percents=percents, temperature=temperature, as_json=as_json)))
+    return main(place, said, question, percents=percents, temperature=temperature, as_json=as_json)
 
 
 def _place(run: str | None) -> Path:

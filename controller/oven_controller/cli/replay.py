@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oven_controller.cli.options import Json, RunName, SameRun, one_run
-from oven_controller.cli.runs import say_what_is_missing
+from oven_controller.cli.options import Json, RunName, SameRun, exit_if_incomplete, one_run
 from oven_core.terminal_text import say
 
 if TYPE_CHECKING:
@@ -25,10 +24,6 @@ HOLES_SHOWN = 5
 UntilTick = Annotated[
     int | None, typer.Option("--until", metavar="TICK", min=0, help="Stop at the first observation beyond this tick.")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(replay)
 
 
 def replay(
@@ -79,7 +74,7 @@ def replay(
         say(*_lines(again, report, signatures, until), *lacks)
     if not report.same or lacks:
         raise typer.Exit(1)
-    say_what_is_missing(LocalRun(folder))
+    exit_if_incomplete(LocalRun(folder))
 
 
 class Signatures:

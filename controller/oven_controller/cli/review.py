@@ -1,7 +1,4 @@
-"""`review`: all agents over one finished run, from a training's own logs or from a run's.
-
-The agents' side is an entry point of oven.commands.
-"""
+"""`review`: all agents over one finished run, from a training's own logs or from a run's."""
 
 from __future__ import annotations
 
@@ -23,10 +20,6 @@ if TYPE_CHECKING:
 
     Opened = tuple[str, Callable[[], Iterable[Event]], Callable[[RunStarted], Sequence[str]]]
     """The run's name, its log as often as it is asked for, and what is to be said of the source."""
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(review)
 
 
 def review(
@@ -73,7 +66,7 @@ def review(
         typer.Option(help="Announce optimizer.lr_scale, run.rollback and data.skip in an imported run."),
     ] = True,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Ask all agents what they would have flagged in a run that is over, and judge their false alarms.
 
     Nothing has to be attached or imported before. An imported run is decided on as if all knobs were granted (autonomy
@@ -81,6 +74,7 @@ def review(
 
     Example: oven-controller review outputs/checkpoint-2000 --html review.html
     """
+    from oven_agents.review.review_command import main
     from oven_controller.importing.declared_knobs import asked
     from oven_core import plugins
     from oven_runs.settings.resolution import rules_set
@@ -91,9 +85,8 @@ def review(
     rules, knobs = rules_set(sets or ()), asked(knob or [])
     named = [name for said in agent or () for name in said.split(",") if name]
     wanted = named or list(plugins.points("agents"))
-    main = plugins.load("commands", "command", "review")
     with _opened(source, run, renames(rename or []), knobs) as (name, events, notes):
-        code = main(
+        return main(
             name,
             events,
             agents=named,
@@ -102,7 +95,6 @@ def review(
             as_json=as_json,
             html=html,
         )
-    raise typer.Exit(int(code))
 
 
 def _named(run: str | None) -> str:

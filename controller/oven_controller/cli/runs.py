@@ -1,41 +1,27 @@
-"""`runs`, `status` and `down`: list, remove, inspect and end runs."""
+"""`runs`, `runs rm` and `runs prune`: list runs, and remove those that are over."""
 
 from __future__ import annotations
 
 import json
-import time
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oven_controller.cli import run_removal
-from oven_controller.cli.options import HERE, Json, LiveRunName, RunName, SameRun, from_anywhere, one_run
-from oven_runs.access.endpoint import Endpoint
+from oven_controller.cli import completion
+from oven_controller.cli.options import Json, SameRuns, several_runs
 
 if TYPE_CHECKING:
-    from oven_runs.access.run_access import RunAccess
+    from collections.abc import Sequence
 
-DOWN_S = 45.0
+    from oven_runs.home.run_folder import RunFolder
 
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(invoke_without_command=True)
-    group.callback()(runs)
-    run_removal.register(group)
-    app.add_typer(group, name="runs")
-    app.command()(from_anywhere(status))
-    app.command()(down)
+runs_command = typer.Typer(invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False)
 
 
-def say_what_is_missing(access: RunAccess) -> None:
-    """On stderr, and ends the command with exit code 3, where a run that is down lacks messages of its learner."""
-    from oven_runs.access.warning import warn
-
-    if missing := access.missing():
-        warn(missing)
-        raise typer.Exit(3)
-
-
+@runs_command.callback()
 def runs(context: typer.Context, as_json: Json = False) -> None:
     """List the runs in $OVEN_HOME, the newest first; `runs rm` and `runs prune` remove some.
 
@@ -63,116 +49,90 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
     Console().print(table)
 
 
-def status(run: RunName = None, run_: SameRun = None, as_json: Json = False, at: Endpoint = HERE) -> None:
-    """Show how a run is doing: its processes and memory, agents, ticks and decisions. It works when the stack is down,
-    too.
+@runs_command.command()
+def rm(
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN", help="Run names.", autocompletion=completion.runs)
+    ] = None,
+    runs_: SameRuns = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Remove runs with their logs, checkpoints and keys. A run that is up is refused.
 
-    Example: oven-controller status --json
+    Exit code 1 when you answer no.
+
+    Example: oven-controller runs rm grpo-1121-0231
     """
-    import asyncio
-
-    from oven_controller.stack.run_status import run_status
-    from oven_runs.access.run_finder import find_run
-
-    found = asyncio.run(run_status(find_run(one_run(run, run_), at)))
-    if as_json:
-        print(found.model_dump_json(ensure_ascii=True))
-    else:
-        _show(found.model_dump())
-
-
-def _show(found: dict[str, Any]) -> None:
-    from oven_core.terminal_text import say
-    from oven_runs.home.judge_costs import cost_lines
-    from oven_runs.log.run_summary import text
-
-    drill = f", DRILL: {found['drill']}" if found["drill"] else ""
-    say(f"run {found['run']}: {found['status']} ({found['recipe']}, start {found['start'] or 'its own'}{drill})")
-    for entry in found["processes"]:
-        life = f"{entry['memory_mb']:.0f} MB" if entry["alive"] else "not alive"
-        say(f"  {entry['name']:<22} pid {entry['pid']:<8} {life}")
-    if found["processes"]:
-        say(f"  {'together':<22}{'':13}{found['memory_mb']:.0f} MB")
-    for note in found["notes"]:
-        say(f"! {note}")
-    if found["log_unread"]:
-        say(f"the log could not be read: {found['log_unread']}")
-        return
-    say(f"step {found['step']}, tick {found['tick']}, {found['progress']:.0%} done; {found['events']} events")
-    shown = [found["target"], *(name for name in found["metrics"] if name.startswith("eval/"))]
-    for name in dict.fromkeys(name for name in shown if name):
-        say(f"  {name} {found['metrics'][name]:.3f}")
-    for name, value in found["knobs"].items():
-        if value is not None:
-            say(f"  {name} = {text(value)}")
-    _show_decisions(found["decisions"], found["prompts"])
-    for line in cost_lines(found["judge_costs"]):
-        say(line)
-    for actuator, level in found["autonomy"].items():
-        say(f"autonomy{' of ' + actuator if actuator else ''}: {level}")
-    if found["held"]:
-        say(f"held: {found['held']}")
-    if found["ended_with"]:
-        say(f"end: {found['ended_with']}")
-    _show_alerts(found["alerts"])
-    _show_voices(found)
-
-
-def _show_voices(found: dict[str, Any]) -> None:
-    from oven_core.terminal_text import say
-    from oven_runs.home.judge_states import JudgeState
-
-    for name, judge in found["judges"].items():
-        say(f"  judge {name}, when it started: {JudgeState.model_validate(judge).words()}")
-    for name, agent in found["agents"].items():
-        life = "live" if agent["live"] else "not live"
-        why = f"; shadow: {agent['shadow']}" if agent["shadow"] else ""
-        why += f"; cannot fire: {agent['cannot_fire']}" if agent["cannot_fire"] else ""
-        say(f"  agent {name}: {life}, {agent['proposals']} proposals, in {agent['in_adopted']} adopted{why}")
-
-
-def _show_alerts(alerts: list[dict[str, Any]]) -> None:
-    from oven_core.terminal_text import say
-
-    for one in alerts:
-        said = f"{one['metric']} {float(one['value']):.3g}, expected bound {float(one['expected']):.3g}"
-        say(f"! {one['agent']}: {one['symptom']} since tick {one['tick']} ({said})")
-
-
-def _show_decisions(decisions: dict[str, Any], prompts: dict[str, int]) -> None:
-    from oven_core.terminal_text import say
-
-    say(f"decisions: {decisions['adopted']} adopted, {decisions['rejected']} rejected")
-    if prompts["injected"]:
-        say(f"  {prompts['injected']} prompts injected, {prompts['evicted']} made room")
-    for decision, actuator in decisions["advised"].items():
-        left = decisions["lapses"][decision]
-        say(f"  advised on {actuator}, lapses in {left}: `oven-controller approve {decision}`")
-
-
-def down(run: LiveRunName = None, run_: SameRun = None) -> None:
-    """Shut a running stack down cleanly, with a checkpoint, and wait for it.
-
-    Example: oven-controller down grpo-1121-0231
-    """
-    import os
-    import signal
-
-    from oven_core.errors import ProcessError
+    from oven_runs.home.removal import named
     from oven_runs.home.run_folder import Home
 
-    folder = Home().find(one_run(run, run_), running=True)
-    pid = folder.info().pid
-    print(f"ending {folder.run} (pid {pid}) in order", flush=True)
-    try:
-        os.kill(pid, signal.SIGTERM)
-    except ProcessLookupError:
-        pass  # it ended in this moment
-    except PermissionError as error:
-        raise ProcessError(f"pid {pid} belongs to another user; ask them, or use `oven-controller stop`") from error
-    deadline = time.monotonic() + DOWN_S
-    while folder.locked():
-        if time.monotonic() > deadline:
-            raise ProcessError(f"run {folder.run!r} did not end within {DOWN_S:g} s; `kill -9 {pid}` ends all of it")
-        time.sleep(0.1)
-    print(f"{folder.run} is down ({folder.status()})")
+    _remove(named(Home(), several_runs(runs, runs_)), yes, as_json)
+
+
+@runs_command.command()
+def prune(
+    keep: Annotated[int | None, typer.Option(metavar="N", help="Keep the N newest runs.")] = None,
+    older_than: Annotated[
+        float | None,
+        typer.Option("--older-than", metavar="DAYS", help="Keep runs that changed within so many days."),
+    ] = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Remove old runs. With both options a run is removed if neither keeps it; a run that is up is always kept.
+
+    Exit code 1 when you answer no.
+
+    Example: oven-controller runs prune --keep 10 --older-than 30
+    """
+    import math
+    from datetime import UTC, datetime
+
+    from oven_core.errors import ConfigError
+    from oven_runs.home.removal import old
+    from oven_runs.home.run_folder import Home
+
+    if keep is None and older_than is None:
+        raise ConfigError("it is not said which runs to keep: give --keep N, --older-than DAYS, or both")
+    if keep is not None and keep < 0:
+        raise ConfigError(f"--keep {keep} is below 0, the least: write e.g. --keep 10")
+    if older_than is not None and not 0 <= older_than < math.inf:
+        raise ConfigError(f"--older-than {older_than:g} is not a number of days from 0 on: write e.g. --older-than 30")
+    _remove(old(Home(), keep or 0, older_than or 0.0, datetime.now(UTC)), yes, as_json)
+
+
+def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
+    """Ask, remove, and say what was freed."""
+    from oven_runs.home import removal
+
+    removal.refuse_live(folders)
+    sizes = {folder.run: removal.occupied(folder) for folder in folders}
+    if folders and not yes:
+        _ask(sizes)
+    for folder in folders:
+        removal.remove(folder)
+        if not as_json:
+            print(f"removed {folder.run} ({removal.in_words(sizes[folder.run])})", flush=True)
+    freed = sum(sizes.values())
+    if as_json:
+        removed = [{"run": run, "bytes": size} for run, size in sizes.items()]
+        print(json.dumps({"removed": removed, "freed_bytes": freed}))
+    elif len(folders) != 1:
+        print(f"{removal.in_words(freed)} freed" if folders else "there is nothing to remove")
+
+
+def _ask(sizes: dict[str, int]) -> None:
+    """On stderr, since stdout may be JSON. Raises ConfigError where no one can answer; ends the command with exit code
+    1 where the answer is no."""
+    from oven_core.errors import ConfigError
+    from oven_runs.home.removal import in_words
+
+    if not sys.stdin.isatty():
+        raise ConfigError(f"no one can be asked here whether to remove {', '.join(sizes)}: add --yes")
+    for run, size in sizes.items():
+        print(f"  {run}  {in_words(size)}", file=sys.stderr)
+    count = f"{len(sizes)} runs" if len(sizes) > 1 else "this run"
+    if not typer.confirm(f"Remove {count} ({in_words(sum(sizes.values()))})?", err=True):
+        print("nothing was removed", file=sys.stderr)
+        raise typer.Exit(1)

@@ -8,10 +8,6 @@ from typing import Annotated
 import typer
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(schema)
-
-
 def schema(
     requests: Annotated[bool, typer.Option("--requests", help="What is asked and answered beside the log.")] = False,
     as_asyncapi: Annotated[bool, typer.Option("--asyncapi", help="All of it, as AsyncAPI 3.")] = False,

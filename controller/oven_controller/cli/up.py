@@ -1,9 +1,10 @@
-"""`up` and `run --`: start a stack and stay with it."""
+"""`up`, `run --` and `down`: start a stack and stay with it, and shut one down."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from oven_controller.cli import completion
+from oven_controller.cli.lazy_group import single_command
+from oven_controller.cli.options import LiveRunName, SameRun, one_run
 from oven_controller.cli.recipe_options import RecipeCommand, layers_given
 
 if TYPE_CHECKING:
@@ -44,11 +47,8 @@ Notify = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be started, and start nothing.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a run (--run, else the newest).")]
-
-
-def register(app: typer.Typer) -> None:
-    app.command(cls=RecipeCommand)(up)
-    app.command("run")(run_script)
+DOWN_S = 45.0
+"""Seconds that `down` waits for the stack to end."""
 
 
 def up(
@@ -124,6 +124,9 @@ def up(
 
         end_with_input()
     _start(resolved, run, resume, dry_run, learner=not no_learner, announced=_announced if as_json else None)
+
+
+up_command = single_command(up, command_class=RecipeCommand)
 
 
 def run_script(
@@ -231,3 +234,31 @@ def _line(line: str, to: TextIO | None = None) -> None:
         for descriptor in (1, 2):
             os.dup2(nowhere, descriptor)
         os.close(nowhere)
+
+
+def down(run: LiveRunName = None, run_: SameRun = None) -> None:
+    """Shut a running stack down cleanly, with a checkpoint, and wait for it.
+
+    Example: oven-controller down grpo-1121-0231
+    """
+    import os
+    import signal
+
+    from oven_core.errors import ProcessError
+    from oven_runs.home.run_folder import Home
+
+    folder = Home().find(one_run(run, run_), running=True)
+    pid = folder.info().pid
+    print(f"ending {folder.run} (pid {pid}) in order", flush=True)
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass  # it ended in this moment
+    except PermissionError as error:
+        raise ProcessError(f"pid {pid} belongs to another user; ask them, or use `oven-controller stop`") from error
+    deadline = time.monotonic() + DOWN_S
+    while folder.locked():
+        if time.monotonic() > deadline:
+            raise ProcessError(f"run {folder.run!r} did not end within {DOWN_S:g} s; `kill -9 {pid}` ends all of it")
+        time.sleep(0.1)
+    print(f"{folder.run} is down ({folder.status()})")

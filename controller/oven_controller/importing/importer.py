@@ -6,13 +6,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from oven_core import plugins
 from oven_core.errors import ConfigError
+from oven_core.plugins import imported
 
 CUT = "rows that were cut off"
 """A key of what was skipped: the last row of a program that was killed."""
+IMPORTERS: Final = {
+    "history": "oven_controller.importing.csv_jsonl:IMPORTER",
+    "tensorboard": "oven_controller.importing.tensorboard:IMPORTER",
+    "trainer_state": "oven_controller.importing.trainer_state:IMPORTER",
+    "wandb": "oven_controller.importing.wandb:IMPORTER",
+}
+"""The importers, by name."""
 
 
 class Logged(NamedTuple):
@@ -36,7 +43,7 @@ class Recording:
 
 
 class Importer(Protocol):
-    """Behind an entry point of `oven.importers`. It is asked what it recognises before it is asked to read."""
+    """A reader of one format, listed in IMPORTERS. `find` is called before `open`."""
 
     summary: str
     """What it reads, for people: "the log history of a Hugging Face trainer"."""
@@ -57,9 +64,7 @@ def recognise(source: Path) -> tuple[str, Importer, Path]:
     do."""
     if not source.exists():
         raise ConfigError(f"there is no file or folder {source}; name what the training wrote")
-    known: dict[str, Importer] = {
-        name: plugins.load("importers", "importer", name) for name in plugins.points("importers")
-    }
+    known: dict[str, Importer] = {name: imported("importer", name, target) for name, target in IMPORTERS.items()}
     found = [(name, importer, path) for name, importer in known.items() if (path := importer.find(source)) is not None]
     if not found:
         below = _below(source, known)

@@ -19,8 +19,8 @@ from oven_runs.home.run_folder import Home, RunFolder
 
 @contextlib.contextmanager
 def opened(source: str) -> Iterator[tuple[str, Callable[[], Iterable[Event]], Path | None]]:
-    """Its name, its events, judged, as often as they are asked for, and the run's folder where there is one. Entry
-    point of oven.in_process. Raises ConfigError where there is nothing that can be read."""
+    """Its name, its events, judged, as often as they are asked for, and the run's folder where there is one.
+    Raises ConfigError where there is nothing that can be read."""
     folder = logged(source)
     if folder is not None:
         yield folder.run, reader(folder), folder.path if (folder.path / "run.json").is_file() else None

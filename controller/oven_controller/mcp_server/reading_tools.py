@@ -20,7 +20,6 @@ from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, on_thread
 from oven_controller.stack.run_status import RunStatus, run_status
-from oven_core import plugins
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.graph_requests import Diagnosis
 from oven_runs.access.rule_question import other_ruling
@@ -208,7 +207,9 @@ class ReadingTools:
             asked = tuple(symptoms) or tuple(one.id for one in found[:8])
             diagnosis = None
             if asked:
-                ask = plugins.load("in_process", "part of the controller", "kg")()
+                from oven_kg.service.endpoints import answers
+
+                ask = answers()
                 reply = ask("diagnose", named.question(asked, remedies).wire())
                 diagnosis = Diagnosis.model_validate_json(reply)
                 if symptoms and diagnosis.unknown:
@@ -231,11 +232,14 @@ class ReadingTools:
         it tells its progress and can be cancelled."""
 
         def work(progress: Progress) -> BacktestReport:
+            from oven_agents.review.backtest import backtest as run_backtest
+
             access, given = self._reach.find(run), rules_set(rules)
-            look = plugins.load("in_process", "part of the controller", "backtest")
             called = self._reach.agent(agent)
             with contextlib.redirect_stdout(sys.stderr):  # an agent may print, and stdout is the protocol's
-                test: Backtest = asyncio.run(look(called, access.run, access.events(exact=True), given, progress.count))
+                test: Backtest = asyncio.run(
+                    run_backtest(called, access.run, access.events(exact=True), given, progress.count)
+                )
             return test.report().newest(limit)
 
         return answer(await on_thread(context, work), "set a smaller limit")

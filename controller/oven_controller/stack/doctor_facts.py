@@ -42,7 +42,7 @@ def examine(home: Home, port: int | None = None) -> list[Check]:
         doctor.port(port, port_is_free(port)),
         doctor.home(home.path, *writable(home.path)),
         doctor.terminal(sys.stdin.isatty() and sys.stdout.isatty(), os.environ, *shutil.get_terminal_size()),
-        doctor.sandbox((walls := probe()).backends, walls.landlock),
+        doctor.sandbox((support := probe()).backends, support.landlock),
         doctor.keys([name for name in doctor.KEYS if name in os.environ]),
         doctor.leftovers(leftovers(home)),
     ]

@@ -9,7 +9,7 @@ import yaml
 from oven_controller.stack.line_output import first_line
 from oven_controller.stack.plan import pools
 from oven_controller.stack.preflight_checks import Request, check, check_agents, check_server
-from oven_core import plugins
+from oven_controller.stack.process_table import is_installed
 from oven_runs.home.run_folder import Home
 from oven_runs.server.embedded import binary
 from oven_runs.settings.agents import agent_specs, per_process
@@ -26,13 +26,12 @@ def dry_run(request: Request, home: Home) -> list[str]:
         asyncio.run(check_server(request))
     dumped = settings.model_dump(mode="json")
     own = "python -m oven_controller.stack.entry"
-    installed = plugins.points("processes")
     processes = {"nats-server": f"not started; {settings.nats} is used" if settings.nats else binary()}
     for number in range(1, settings.meshes + 1):
         processes["mesh" if number == 1 else f"mesh-{number}"] = f"{own} mesh"
     if settings.kg:
         large = f" --large {settings.kg}" if isinstance(settings.kg, str) else ""
-        processes["kg"] = f"{own} kg{large}" if "kg" in installed else "not started; it is not installed"
+        processes["kg"] = f"{own} kg{large}" if is_installed("kg") else "not started; it is not installed"
     for pool in pools(agent_specs(settings), per_process(settings)):
         processes[pool.process] = f"{own} agent {' '.join(pool.arguments)}"
     for name in settings.committee.judges:
@@ -47,7 +46,7 @@ def dry_run(request: Request, home: Home) -> list[str]:
         processes["learner"] = f"{own} learner"
     if request.monitored:
         here = f"{own} monitor --control  (in the terminal, if there is one)"
-        processes["monitor"] = here if "monitor" in installed else "not started; it is not installed"
+        processes["monitor"] = here if is_installed("monitor") else "not started; it is not installed"
     return [
         first_line(request.resolved),
         "# settings",

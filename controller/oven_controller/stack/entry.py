@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import sys
 
-from oven_core import plugins
+from oven_controller.stack.process_table import process_function
 from oven_core.bus.nats_import import import_nats
 from oven_core.cpu_affinity import lower_priority
 from oven_core.errors import OvenError
@@ -24,7 +24,7 @@ def main(argv: list[str]) -> int:
         lower_priority()
     import_nats()
     try:
-        process = plugins.load("processes", "process", argv[0])
+        process = process_function(argv[0])
         gc.freeze()  # what was imported stays: a full collection delayed a decision by 40 ms
         return int(process(argv[1:]))
     except OvenError as error:

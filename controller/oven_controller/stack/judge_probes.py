@@ -7,7 +7,6 @@ import subprocess
 from typing import Any
 
 from oven_controller.stack.plan import own_command
-from oven_core import plugins
 from oven_core.errors import ConfigError, ProcessError
 from oven_runs.settings.committee_settings import CommitteeSettings
 
@@ -22,8 +21,6 @@ def probe_judges(committee: CommitteeSettings) -> dict[str, dict[str, Any]]:
         raise ConfigError(
             "no judge is configured: give the settings with --config FILE or --set committee.members.NAME=…"
         )
-    if "member" not in plugins.points("processes"):
-        raise ConfigError("judges are not installed here; `pip install 'oven-controller[llm]'`")
     command = own_command("member", "--probe")
     try:
         done = subprocess.run(

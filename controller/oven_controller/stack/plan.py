@@ -182,7 +182,7 @@ def _again(resume_from: str) -> dict[str, str]:
 
 
 def own_command(process: str, *args: str) -> tuple[str, ...]:
-    """How one of our own processes is called, by its entry point in `oven.processes`."""
+    """How one of our own processes is called, by its name in `process_table`."""
     return (sys.executable, "-P", "-m", "oven_controller.stack.entry", process, *args)
 
 

@@ -21,8 +21,8 @@ from oven_controller.stack.members import Members
 from oven_controller.stack.output import Screen, relay
 from oven_controller.stack.plan import Plan, Pool, export_lines, own_command, pools
 from oven_controller.stack.preflight_checks import Request, check, exposure_warning
+from oven_controller.stack.process_table import is_installed
 from oven_controller.stack.processes import Processes, Stopped
-from oven_core import plugins
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.cancellation import end
@@ -273,7 +273,7 @@ class _Up:
     async def _take_priors(self, processes: Processes, bus: Bus) -> None:
         """What the prior service knows of changes as such becomes part of the run's rules, before the learner reads
         them. It is not a condition of the run."""
-        if "kg" not in plugins.points("processes"):
+        if not is_installed("kg"):
             self.out('the prior service is not installed (`pip install "oven-controller[kg]"`): agents go without')
             return
         if not await processes.start_kg():
@@ -295,7 +295,7 @@ class _Up:
     async def _open_monitor(self, plan: Plan) -> None:
         if not self.request.monitored or not terminal.has_terminal():
             return
-        if "monitor" not in plugins.points("processes"):
+        if not is_installed("monitor"):
             self.out('printing lines; `pip install "oven-controller[tui]"` brings the monitor')
             return
         await self.out.open([*own_command("monitor"), "--control"], plan.environment("monitor"), self._monitor_closed)

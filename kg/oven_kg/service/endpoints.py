@@ -1,6 +1,6 @@
 """The service's endpoints without a bus: an endpoint's name and a request's bytes in, the answer's bytes out.
 
-`answers` is the entry point `kg` of the group `oven.in_process`, for programs that hold the graph themselves.
+`answers` is for programs that hold the graph themselves.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Answers:
 
 
 def answers(graph: Path | None = None, *, shuffled: int | None = None, large: Path | None = None) -> Answers:
-    """Entry point: the endpoints over the built-in graph, or over the graph in the file `graph`.
+    """The endpoints over the built-in graph, or over the graph in the file `graph`.
 
     `shuffled`: a seed; the graph's remedies then point at permuted targets (oven_kg/graph/randomized_control.py).
     `large`: the folder of a large graph, which then answers query, curriculum and token_prior. Raises ConfigError for

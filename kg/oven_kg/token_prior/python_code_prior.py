@@ -1,8 +1,7 @@
 """A token prior from a graph of Python sources, as the source experiment made one.
 
 Nodes are names; a module or function CONTAINS what it defines, REQUIRES what it imports and calls, IS_A its bases,
-CAUSES what it raises and SOLVES what it catches. What needs this in another package takes the entry point
-`source_prior` of `oven.in_process`.
+CAUSES what it raises and SOLVES what it catches.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ Tried = Callable[[Trace, Replies], tuple[Trace, dict[int, list[Reply]]] | None]
 
 
 def tried_actions(tasks: Path, repositories: Path | None = None) -> Tried:
-    """Entry point of oven.commands. `tasks`: the traces' instances; `repositories`: checkouts of those that do not hold
+    """`tasks`: the traces' instances; `repositories`: checkouts of those that do not hold
     their files. Outcomes are digests of the files and the answer, so that only actions with the same of both are
     equivalent. Raises ConfigError for a file without instances, and later for one whose repository is missing."""
     known = {instance.instance_id: instance for instance in read_instances(tasks)}

@@ -31,7 +31,7 @@ def main(
     temperature: float,
     as_json: bool,
 ) -> int:
-    """Entry point of oven.commands. Raises ConfigError for what is wrong with the oracle, the text or the question."""
+    """Raises ConfigError for what is wrong with the oracle, the text or the question."""
     if not text.strip():
         raise ConfigError("the text is empty: there are no activations to ask about")
     if question is not None and not question.strip():

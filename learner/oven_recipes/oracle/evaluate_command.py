@@ -30,7 +30,7 @@ def main(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Entry point of oven.commands. Raises ConfigError for what is wrong with the oracle, the files or `out`."""
+    """Raises ConfigError for what is wrong with the oracle, the files or `out`."""
     _writable(out)
     started, used = time.perf_counter(), time.process_time()
     chosen = benchmark_items(benchmarks, items)

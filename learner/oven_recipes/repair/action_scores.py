@@ -19,7 +19,7 @@ Asked = tuple[Sequence[Message], Sequence[Tool], Sequence[Message]]
 
 
 def action_scores(policy: Path, asked: Iterable[Asked]) -> Iterator[tuple[float | None, ...]]:
-    """Entry point of oven.commands. For each state, log π(action | state) of each action in nats, summed over its
+    """For each state, log π(action | state) of each action in nats, summed over its
     tokens up to the end of the turn; None for one that the policy's window does not hold, or whose state its template
     renders otherwise when an action follows.
 

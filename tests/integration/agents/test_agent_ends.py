@@ -78,6 +78,7 @@ def test_ctrl_c_ends_an_agent_whose_vote_never_returns(stack: Stack, how: str) -
     assert stack.end_of(up)[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 def test_an_agent_beside_a_stack_ends_with_it(stack: Stack) -> None:
     up = stack.up("r", "--set", "recipe_options.mode=wait", until="step   12/12")
@@ -104,6 +105,7 @@ def test_kill_minus_nine_of_agent_run_leaves_nothing(stack: Stack) -> None:
     assert stack.end_of(up)[0] == 130
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.parametrize("pooled", [False, True])
 def test_a_stack_ends_though_its_agents_hang(stack: Stack, pooled: bool) -> None:

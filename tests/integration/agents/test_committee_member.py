@@ -313,6 +313,7 @@ async def test_what_is_under_way_does_not_hold_up_the_end(server: EmbeddedServer
         assert critic.groups == 0
 
 
+@pytest.mark.slow
 async def test_two_hundred_groups_on_a_bad_day(
     server: EmbeddedServer, endpoint: Endpoint, record_property: Any
 ) -> None:

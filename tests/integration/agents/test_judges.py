@@ -146,6 +146,7 @@ async def test_the_deadline_ends_it_whatever_the_sdk_would_do(
     assert (reply.scores, reply.failure) == (None, kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", APIS)
 async def test_an_answer_that_got_lost_leaves_time_for_another(endpoint: Endpoint, api: str) -> None:
     async with Asked(endpoint, api, "hang") as asked:

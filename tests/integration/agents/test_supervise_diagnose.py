@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.command_line import call
 from tests.support.installed import installed
 from tests.support.judge_endpoint import Endpoint
 from tests.support.scripted_supervisor import script
@@ -19,7 +20,6 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.events import UNKNOWN, Event
 from oven_core.protocol.messages import LearnerMessage, Observation, RunStarted
 from oven_core.protocol.subjects import learner_subject
-from oven_llm.diagnosis.command import DIAGNOSE
 
 pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]
@@ -58,7 +58,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
-    code = DIAGNOSE.run(list(args))
+    code = call("supervise diagnose", list(args))
     return code, " ".join(capsys.readouterr().out.split())
 
 
@@ -98,7 +98,7 @@ def test_the_key_of_the_named_variable_goes_to_the_server_alone(
     assert code == 0 and KEY not in said
     assert {headers["Authorization"] for headers in endpoint.headers} == {f"Bearer {KEY}"}
     with pytest.raises(ConfigError, match="the environment variable NO_SUCH_KEY is not set"):
-        DIAGNOSE.run([*asked, "NO_SUCH_KEY"])
+        call("supervise diagnose", [*asked, "NO_SUCH_KEY"])
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def test_what_cannot_be_diagnosed_is_refused_with_a_remedy(log: str, tmp_path: P
     (tmp_path / "empty").mkdir()
     empty = written(tmp_path / "empty", [started()])
     with pytest.raises(ConfigError, match=r"holds no observation, so there is nothing to diagnose; let the run make"):
-        DIAGNOSE.run([empty])
+        call("supervise diagnose", [empty])
     with pytest.raises(ConfigError, match="no file or folder nowhere"):
-        DIAGNOSE.run(["nowhere"])
+        call("supervise diagnose", ["nowhere"])
     with pytest.raises(ConfigError, match="needs both --model NAME and --base-url URL"):
-        DIAGNOSE.run([log, "--model", "m"])
+        call("supervise diagnose", [log, "--model", "m"])
     with pytest.raises(ConfigError, match="the cap usd is -1"):
-        DIAGNOSE.run([log, "--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--usd", "-1"])
+        call("supervise diagnose", [log, "--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--usd", "-1"])

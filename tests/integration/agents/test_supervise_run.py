@@ -16,12 +16,12 @@ from tests.support.scripted_conversation import Asked, Said
 from tests.support.scripted_handler import program
 
 from oven_controller.cli.main import run as cli
+from oven_controller.cli.supervise_run import result_lines
 from oven_core.errors import ConfigError
 from oven_llm.providers.usage import Usage
 from oven_llm.sandbox.probe import probe
 from oven_llm.supervisor.configured_models import address_key
 from oven_llm.supervisor.orchestrator import RunResult
-from oven_llm.supervisor.run_command import result_lines
 
 pytestmark = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.command_line import call
 from tests.support.made_traces import made_traces
 from tests.support.teacher_endpoint import TeacherEndpoint
 
 from oven_core.errors import ConfigError
-from oven_llm.trace_replay.replay_commands import COST, REPLAY
 from oven_llm.trace_replay.replies_file import RepliesFile
 from oven_llm.trace_replay.teachers_file import read_teachers
 from oven_runs.traces import jsonl
@@ -71,12 +71,16 @@ class Folder:
         self.teachers.write_text(yaml.safe_dump({"teachers": said, "budget": budget or {}}))
 
     def replay(self, *options: str) -> int:
-        return REPLAY.run(
-            [str(self.traces), "--teachers", str(self.teachers), "--out", str(self.replies), "--json", *options]
+        return call(
+            "traces replay",
+            [str(self.traces), "--teachers", str(self.teachers), "--out", str(self.replies), "--json", *options],
         )
 
     def cost(self) -> int:
-        return COST.run([str(self.traces), "--teachers", str(self.teachers), "--replies", str(self.replies), "--json"])
+        return call(
+            "traces cost",
+            [str(self.traces), "--teachers", str(self.teachers), "--replies", str(self.replies), "--json"],
+        )
 
     def read(self) -> list[Reply]:
         return list(jsonl.read(self.replies, Reply))

@@ -14,6 +14,8 @@ import pytest
 from tests.support.nodes import NODES, Cluster, clustered
 from tests.support.swarm import Swarm, swarming
 
+pytestmark = pytest.mark.slow
+
 MESHES = ("mesh", "mesh-2", "mesh-3")
 
 

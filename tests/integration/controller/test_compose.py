@@ -20,7 +20,7 @@ from tests.integration.conftest import ROOT, WAIT_S, Stack
 
 from oven_runs.server.embedded import binary, free_port
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
 RUN = "first"

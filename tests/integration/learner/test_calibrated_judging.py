@@ -136,6 +136,7 @@ def shown(endpoint: Endpoint) -> list[dict[str, Any]]:
     return [json.loads(user.split("<data>\n")[1].split("\n</data>")[0]) for user in users]
 
 
+@pytest.mark.slow
 def test_faulty_judges_give_no_wrong_reward_and_see_no_confidence(tmp_path: Path) -> None:
     rng = random.Random(7)
     groups = [group(number, rng) for number in range(GROUPS)]

@@ -92,6 +92,7 @@ def test_it_is_back_while_the_stack_goes_down(stack: Stack) -> None:
     assert stack.command("replay", "back")[0] == 0
 
 
+@pytest.mark.slow
 def test_the_store_is_removed_as_well_and_log_jsonl_has_all_of_it(stack: Stack) -> None:
     up = training(stack, "gone")
     folder = stack.run_folder("gone")
@@ -116,6 +117,7 @@ os.execv(sys.executable, [sys.executable, "-m", "oven_controller.cli.main", *sys
 """
 
 
+@pytest.mark.slow
 def test_the_disk_takes_no_more_and_it_is_said_how_much_is_missing(stack: Stack) -> None:
     """By a limit on a file's size, as a quota or a full disk would have it: for the store, log.jsonl and the spool."""
     stack.install(SERVICES)
@@ -156,6 +158,7 @@ def killed(stack: Stack, run: str) -> RunFolder:
     return folder
 
 
+@pytest.mark.slow
 def test_another_runs_spool_is_refused_and_a_log_jsonl_that_differs_from_the_store_set_aside(stack: Stack) -> None:
     folder = killed(stack, "left")
     head = b'{"spool": 1, "run": "other", "messages": 0, "lost": 0}\n'
@@ -179,6 +182,7 @@ def test_another_runs_spool_is_refused_and_a_log_jsonl_that_differs_from_the_sto
     assert code == 0 and "warning" not in told, "said once: log.jsonl is the store's now"
 
 
+@pytest.mark.slow
 def test_the_store_is_removed_after_a_kill_and_log_jsonl_is_read(stack: Stack) -> None:
     folder = killed(stack, "left")
     before = folder.export.read_text()

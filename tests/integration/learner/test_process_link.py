@@ -127,6 +127,7 @@ async def test_a_process_that_is_killed_loses_what_it_may_and_nothing_else(
     assert "training continues" in caplog.text
 
 
+@pytest.mark.slow
 async def test_one_that_is_killed_while_the_server_is_away_is_replaced_when_it_is_back(
     nats: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -288,6 +289,7 @@ async def test_what_is_in_the_log_already_does_not_go_in_again(nats: Server, fol
     assert [message.n for message in await said(nats)] == list(range(1, 23))
 
 
+@pytest.mark.slow
 async def test_the_process_that_is_killed_in_an_outage_leaves_the_learner_to_keep_what_it_knows(
     nats: Server, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

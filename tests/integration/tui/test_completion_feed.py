@@ -62,6 +62,7 @@ class Heard:
                 await self._more.wait()
 
 
+@pytest.mark.slow
 async def test_live_over_a_restart_from_elsewhere_and_after(
     folder: RunFolder,  # noqa: F811
     capsys: pytest.CaptureFixture[str],

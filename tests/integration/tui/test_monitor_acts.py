@@ -26,6 +26,7 @@ from oven_tui.screens.knob import KnobScreen
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_every_action_by_its_keys_from_elsewhere(tls_stack: TlsStack) -> None:
     far = tls_stack

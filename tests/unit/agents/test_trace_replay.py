@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.command_line import call
 from tests.support.made_traces import edit, made_traces, right_line
 from tests.support.scripted_teachers import chosen_line
 
+from oven_controller.cli.traces_replay import forecast_all, spread_traces
 from oven_core.errors import ConfigError, StoreInUseError
 from oven_llm.providers import conversation
 from oven_llm.providers.conversation import Answer, ConversationFailure
 from oven_llm.providers.failures import Kind, ModelFailure
 from oven_llm.trace_replay import cost_forecast, replay_report
 from oven_llm.trace_replay.replay import REFUSING, Replay, Teacher, answerable, in_prefix_order
-from oven_llm.trace_replay.replay_commands import COST, REPLAY, forecast_all, spread_traces
 from oven_llm.trace_replay.replies_file import RepliesFile
 from oven_llm.trace_replay.teachers_file import TeacherSettings, TeachersFile, read_teachers
 from oven_runs.settings.judge_providers import Price
@@ -364,7 +365,7 @@ def test_a_wrong_file_of_teachers_is_refused_with_its_remedy(tmp_path: Path, tex
     jsonl.write(tmp_path / "t.jsonl", TRACES)
     arguments = [str(tmp_path / "t.jsonl"), "--teachers", str(written(tmp_path, text))]
     with pytest.raises(ConfigError, match=message):
-        REPLAY.run([*arguments, "--out", str(tmp_path / "r.jsonl")])
+        call("traces replay", [*arguments, "--out", str(tmp_path / "r.jsonl")])
     assert not (tmp_path / "r.jsonl").exists()
 
 
@@ -373,7 +374,10 @@ def test_one_family_is_said_and_asked_all_the_same(tmp_path: Path, capsys: pytes
     assert file.families == ("f",)
     jsonl.write(tmp_path / "t.jsonl", TRACES)
     out = str(tmp_path / "r.jsonl")
-    assert REPLAY.run([str(tmp_path / "t.jsonl"), "--teachers", str(tmp_path / "teachers.yaml"), "--out", out]) == 1
+    assert (
+        call("traces replay", [str(tmp_path / "t.jsonl"), "--teachers", str(tmp_path / "teachers.yaml"), "--out", out])
+        == 1
+    )
     said = capsys.readouterr().out
     assert "all teachers are of the family 'f'" in said and "0 of 12 states answered" in said
     assert "per trace: unknown" in said
@@ -387,7 +391,6 @@ def test_traces_that_cannot_be_asked_about_are_refused(tmp_path: Path) -> None:
     for path, message in ((empty, "empty"), (twice, "two traces have the id"), (none, "no step")):
         with pytest.raises(ConfigError, match=message):
             spread_traces(path)
-    assert COST.group == REPLAY.group == "traces"
     many = tmp_path / "many.jsonl"
     jsonl.write(many, made_traces(10, 1, seed=4))
     assert [trace.id for trace in spread_traces(many, first=2)] == ["t0002", "t0007"]

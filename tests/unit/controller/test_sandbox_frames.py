@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from oven_core.errors import ConfigError
 from oven_llm.sandbox import frames
 from oven_llm.sandbox.bpf import X86_64
-from oven_llm.sandbox.exchange import Answer, CallError, Conversation, GoneError
+from oven_llm.sandbox.exchange import CallError, Exchange, FinalAnswer, GoneError
 from oven_llm.sandbox.frames import FrameError, Frames, decode, encode, frame
 from oven_llm.sandbox.limits import Limits
-from oven_llm.sandbox.probe import Walls, choose
+from oven_llm.sandbox.probe import Support, choose
 
 LONGEST = {frames.OUT: 100, frames.DONE: 50}
 
@@ -40,7 +40,7 @@ def test_no_bytes_make_a_reader_do_anything_but_refuse(noise: bytes) -> None:
 
 
 def test_a_frame_that_is_too_long_is_refused_by_its_header() -> None:
-    with pytest.raises(FrameError, match="a frame of 101 bytes, where 100 are the most"):
+    with pytest.raises(FrameError, match="a frame of 101 bytes, where 100 are the maximum"):
         list(Frames(LONGEST).feed(frames.HEADER.pack(frames.OUT, 101)))
     with pytest.raises(FrameError, match=r"64\.0 MB, where 64 MB fit"):
         frame(frames.TEXT, bytes(frames.FRAME_BYTES + 1))
@@ -94,7 +94,7 @@ DONE = (frames.DONE, b'{"ended":"completed","dropped":0}')
 
 def conversation(*said: tuple[int, bytes], limits: Limits | None = None, **functions: Any) -> tuple[Any, list[bytes]]:
     child = Scripted(said)
-    return Conversation(functions, limits or Limits()).hold(child, b""), child.got[1:]
+    return Exchange(functions, limits or Limits()).run(child, b""), child.got[1:]
 
 
 def call(*args: object) -> tuple[int, bytes]:
@@ -103,7 +103,7 @@ def call(*args: object) -> tuple[int, bytes]:
 
 def test_the_first_answer_counts_even_if_the_child_dies_of_it() -> None:
     block, _ = conversation((frames.FINAL, b"0"), (frames.FINAL, b"1"))
-    assert block.answer == Answer(0) and block.ended == "died" and block.namespace_lost
+    assert block.answer == FinalAnswer(0) and block.ended == "died" and block.namespace_lost
 
 
 def test_calls_are_answered_or_fail_in_the_code_that_made_them() -> None:
@@ -117,7 +117,7 @@ def test_calls_are_answered_or_fail_in_the_code_that_made_them() -> None:
     block, got = conversation(call("a"), call("told"), call("secret"), call("set"), DONE, worker=worker)
     assert block.ended == "completed" and block.calls == 4
     assert [data[5:] for data in got[:3]] == [b'"A"', b"no key: set it", b"worker() failed: ValueError"]
-    assert got[3][5:].startswith(b"what worker() returned cannot be passed on")
+    assert got[3][5:].startswith(b"the result of worker() cannot be passed on")
 
 
 @pytest.mark.parametrize(
@@ -151,12 +151,12 @@ def test_limits_and_backends_that_there_are_not_are_refused_by_a_sentence() -> N
         Limits(block_s=0)
     with pytest.raises(ConfigError, match="at most 64000000 fit into a frame"):
         Limits(answer_bytes=10**9)
-    bare = Walls(X86_64, 0, False, False)
+    bare = Support(X86_64, 0, False, False)
     with pytest.raises(ConfigError, match=r"does not start: this machine has no seccomp.*oven-controller\[monty\]"):
         choose(bare, None, "repl")
     with pytest.raises(ConfigError, match="known: landlock"):
         choose(bare, "docker", "repl")
-    alone = Walls(X86_64, 0, True, True)
+    alone = Support(X86_64, 0, True, True)
     assert alone.backends == ("seccomp", "monty") and choose(alone, None, "repl") == "seccomp"
-    with pytest.raises(ConfigError, match="cannot tell one folder from another"):
+    with pytest.raises(ConfigError, match="cannot restrict access to folders"):
         choose(alone, None, "tests")

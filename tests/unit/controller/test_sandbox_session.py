@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from oven_core.errors import ConfigError, ProcessError
-from oven_llm.sandbox.exchange import Answer, Block, CallError
+from oven_llm.sandbox.exchange import Block, CallError, FinalAnswer
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.probe import probe
 from oven_llm.sandbox.profiles import REPL, Profile, for_tests
@@ -61,13 +61,13 @@ def test_an_error_is_told_and_leaves_what_was_defined(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize("answer", ["0", '""', "None", "[]", "{'a': [1.5, None]}"])
 def test_every_value_of_json_is_an_answer(sandbox: Sandbox, answer: str) -> None:
     block = sandbox.run(f"FINAL({answer})\nprint('after')")
-    assert block.answer == Answer(eval(answer)) and completed(block) == ""
+    assert block.answer == FinalAnswer(eval(answer)) and completed(block) == ""
 
 
 def test_an_answer_counts_whatever_catches_it(sandbox: Sandbox) -> None:
     code = "try:\n    FINAL(0)\nexcept:\n    pass\nprint('on')"
-    assert sandbox.run(code).answer == Answer(0)
-    assert sandbox.run("try:\n    FINAL(1)\nexcept Exception:\n    FINAL(2)").answer == Answer(1)
+    assert sandbox.run(code).answer == FinalAnswer(0)
+    assert sandbox.run("try:\n    FINAL(1)\nexcept Exception:\n    FINAL(2)").answer == FinalAnswer(1)
 
 
 def test_an_answer_that_json_cannot_hold_is_a_counted_failure(sandbox: Sandbox) -> None:
@@ -91,7 +91,7 @@ def test_context_arrives_as_it_was(sandbox: Sandbox, value: Any) -> None:
         pytest.skip("monty has no halves of surrogate pairs")
     sandbox.assign("context", value)
     block = sandbox.run("FINAL([len(context), type(context).__name__])")
-    assert block.answer == Answer([len(value), type(value).__name__])
+    assert block.answer == FinalAnswer([len(value), type(value).__name__])
 
 
 def test_what_cannot_be_a_variable_is_refused_by_a_sentence(sandbox: Sandbox) -> None:
@@ -122,7 +122,7 @@ def test_a_block_that_does_not_end_is_ended_and_its_process_replaced(backend: st
         assert block.ended == "timeout" and block.namespace_lost and block.stdout in ("before\n", "")
         assert "0.3 s" in block.error
         after = opened.run("FINAL([context, worker('a')])")
-        assert after.answer == Answer(["kept", "A"])
+        assert after.answer == FinalAnswer(["kept", "A"])
         assert opened.run("lost").error.startswith("NameError")
 
 
@@ -136,7 +136,7 @@ def test_time_in_the_host_does_not_count(backend: str) -> None:
 
     with open_sandbox(REPL, {"worker": slow}, Limits(block_s=0.5), backend) as opened:
         block = opened.run("FINAL(worker('x'))")
-    assert block.answer == Answer("x") and block.host_s >= 0.6 and block.ended == "completed"
+    assert block.answer == FinalAnswer("x") and block.host_s >= 0.6 and block.ended == "completed"
 
 
 locked = pytest.mark.skipif(not BACKENDS or BACKENDS[0] == "monty", reason="no walls in this kernel")
@@ -147,7 +147,7 @@ def test_a_dead_process_is_reported_with_its_answer_and_replaced() -> None:
     with open_sandbox(limits=LIMITS) as opened:
         block = opened.run("import os\ntry:\n    FINAL('known')\nexcept BaseException:\n    os._exit(4)")
         assert (block.ended, block.error) == ("died", "its process ended with exit code 4")
-        assert block.answer == Answer("known") and block.namespace_lost
+        assert block.answer == FinalAnswer("known") and block.namespace_lost
         assert completed(opened.run("print('again')")) == "again\n"
 
 
@@ -218,7 +218,7 @@ def test_walls_that_do_not_stand_are_noticed(monkeypatch: pytest.MonkeyPatch) ->
     from oven_llm.sandbox import locked_child
     from oven_llm.sandbox.bpf import Rule
 
-    def holes(channel: object) -> tuple[Rule, ...]:
+    def holes(descriptors: object) -> tuple[Rule, ...]:
         return tuple(Rule(call) for call in probe().machine.numbers if call != "execve")  # type: ignore[union-attr]
 
     monkeypatch.setattr(locked_child, "repl_rules", holes)
@@ -259,7 +259,7 @@ def test_other_peoples_tests_run_with_one_folder_to_read_and_one_to_write(tmp_pa
             f"import pytest\ncode = pytest.main(['-q', '-p', 'no:cacheprovider', '--rootdir', {str(read)!r}, "
             f"'--junitxml', {str(write / 'report.xml')!r}, {str(read)!r}])\nFINAL(int(code))"
         )
-        assert block.answer == Answer(1), block
+        assert block.answer == FinalAnswer(1), block
         assert "2 passed" in block.stdout and "4 failed" in block.stdout
         assert block.stdout.count("PermissionError") >= 3 and "sk-canary" not in block.stdout
         assert "<testsuite" in (write / "report.xml").read_text()
@@ -267,7 +267,7 @@ def test_other_peoples_tests_run_with_one_folder_to_read_and_one_to_write(tmp_pa
         assert completed(unit) == "None\n"
     with pytest.raises(ConfigError, match="needs a folder to read"):
         for_tests(tmp_path / "none", write)
-    with pytest.raises(ConfigError, match="has no files; leave read out"):
+    with pytest.raises(ConfigError, match="has no files; omit read"):
         Profile("repl", read=read)
 
 
@@ -287,7 +287,7 @@ def test_an_unprivileged_user_has_the_same_walls() -> None:
     for python in pythons:
         try:
             done = subprocess.run(
-                [python, "-I", "-c", code, str(ROOT / "controller")],
+                [python, "-I", "-c", code, str(ROOT / "controller"), str(ROOT / "agents")],
                 user=65534, group=65534, extra_groups=[], capture_output=True, text=True, timeout=60, cwd="/",
             )  # fmt: skip
         except OSError:
@@ -300,4 +300,4 @@ def test_an_unprivileged_user_has_the_same_walls() -> None:
 
 
 def _environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "controller"), *sys.path])}
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "controller"), str(ROOT / "agents"), *sys.path])}

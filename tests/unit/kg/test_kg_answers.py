@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from importlib import metadata
 
 import pytest
 
@@ -15,7 +14,7 @@ from oven_kg.graph.lint import lint
 from oven_kg.graph.randomized_control import PERMUTED, shuffled
 from oven_kg.reasoning.diagnosis import diagnose
 from oven_kg.reasoning.judgement import judge
-from oven_kg.service.endpoints import Answers, answers
+from oven_kg.service.endpoints import answers
 
 ASKED = DiagnoseRequest(symptoms=(Symptom(id="loss_spike"),), phase="pretrain", k=50)
 
@@ -61,9 +60,3 @@ def test_the_control_ranks_otherwise_and_bars_the_same() -> None:
     assert {Judgement.model_validate_json(held("judge", asked) or b"").verdict for held in (true, control)} == {
         "barred"
     }
-
-
-def test_the_entry_point_is_announced() -> None:
-    points = metadata.entry_points(group="oven.in_process", name="kg")
-    assert all(point.value == "oven_kg.service.endpoints:answers" for point in points)
-    assert isinstance(answers(), Answers)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.command_line import call
 from tests.unit.kg.test_kg_commands import said
 
 from oven_core.errors import ConfigError, UnknownNameError
@@ -26,8 +27,6 @@ from oven_core.protocol.graph_requests import (
 )
 from oven_core.protocol.token_scores import LIMIT, decode, encode, vocabulary_sha
 from oven_kg.checked_graph import load
-from oven_kg.cli.graph_commands import QUERY
-from oven_kg.cli.training_commands import CURRICULUM, TOKEN_PRIOR
 from oven_kg.reasoning.curriculum import curriculum, lower_bound, required
 from oven_kg.reasoning.query import query
 from oven_kg.token_prior.label_scores import node_importance, pagerank, top
@@ -222,29 +221,29 @@ def test_search_finds_words_and_an_unknown_node_names_its_neighbours() -> None:
 
 
 def test_the_commands_for_people_and_scripts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    out = said(capsys, CURRICULUM, "add=5/100", "multiply=50/100", "--needs", "multiply:add")
+    out = said(capsys, "curriculum", "add=5/100", "multiply=50/100", "--needs", "multiply:add")
     assert "not yet: multiply builds on add, of which" in out and "add" in out.splitlines()[0]
-    assert json.loads(said(capsys, CURRICULUM, "add=5/100", "--json"))["weights"] == {"add": 1.0}
-    assert "← SOLVES ←" in said(capsys, QUERY, "path", "weights_shrink", "rollback_and_lower_decay")
-    assert json.loads(said(capsys, QUERY, "search", "decay", "--limit", "1", "--json"))["more"]
+    assert json.loads(said(capsys, "curriculum", "add=5/100", "--json"))["weights"] == {"add": 1.0}
+    assert "← SOLVES ←" in said(capsys, "query", "path", "weights_shrink", "rollback_and_lower_decay")
+    assert json.loads(said(capsys, "query", "search", "decay", "--limit", "1", "--json"))["more"]
     vocabulary, corpus, blob = tmp_path / "v.json", tmp_path / "ids.txt", tmp_path / "prior.bin"
     vocabulary.write_text(json.dumps(["a", " loss", "b"]))
     corpus.write_text("0 0 1\n2 0")
-    assert "3 tokens in" in said(capsys, TOKEN_PRIOR, str(vocabulary), "--corpus", str(corpus), "--to", str(blob))
+    assert "3 tokens in" in said(capsys, "token-prior", str(vocabulary), "--corpus", str(corpus), "--to", str(blob))
     assert decode(blob.read_bytes(), 3, vocabulary_sha(["a", " loss", "b"]))[0] == pytest.approx(math.log(0.6))
-    assert json.loads(said(capsys, TOKEN_PRIOR, str(vocabulary), "--method", "kg", "--json"))["method"] == "kg"
+    assert json.loads(said(capsys, "token-prior", str(vocabulary), "--method", "kg", "--json"))["method"] == "kg"
 
 
 @pytest.mark.parametrize(
     ("command", "args", "words"),
     [
-        (CURRICULUM, ["add=9/5"], "write TOPIC=RIGHT/TRIED"),
-        (CURRICULUM, ["add=1/5", "--needs", "add"], "write TOPIC:NEED"),
-        (CURRICULUM, ["add=1/5", "--floor", "2"], "floor is 2.0"),
-        (QUERY, ["search", "x", "--limit", "0"], "limit is 0"),
-        (TOKEN_PRIOR, ["nothere.json"], "cannot read the file nothere.json"),
+        ("curriculum", ["add=9/5"], "write TOPIC=RIGHT/TRIED"),
+        ("curriculum", ["add=1/5", "--needs", "add"], "write TOPIC:NEED"),
+        ("curriculum", ["add=1/5", "--floor", "2"], "floor is 2.0"),
+        ("query", ["search", "x", "--limit", "0"], "limit is 0"),
+        ("token-prior", ["nothere.json"], "cannot read the file nothere.json"),
     ],
 )
-def test_a_wrong_question_names_the_remedy(command: object, args: list[str], words: str) -> None:
+def test_a_wrong_question_names_the_remedy(command: str, args: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        command.run(args)  # type: ignore[attr-defined]
+        call(f"kg {command}", args)

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.command_line import call
 from tests.support.foreign_graphs import IRI, NODES, RDF, TRIPLES, WEIGHTED, causenet, graphrag, neo4j_csv
 from tests.support.hostile_graphs import CASES
 from tests.unit.kg.test_kg_commands import said
 
+from oven_controller.cli.kg_import import read_files
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_kg.arrays.folder import open_folder
 from oven_kg.arrays.graph_arrays import GraphArrays
-from oven_kg.cli.graph_commands import DIAGNOSE, INFO, LINT
-from oven_kg.cli.import_command import IMPORT, read_files
 from oven_kg.loaders import rdf, source
 from oven_kg.loaders.formats import told
 from oven_kg.loaders.source import Input
@@ -146,18 +146,19 @@ def test_import_and_what_can_be_asked_of_the_folder(tmp_path: Path, capsys: pyte
     WEIGHTED["conceptnet"](path)
     map_.write_text("Solves: HELPS\nUsedFor: null\n")
     args = [str(path), "--languages", "en", "--least-weight", "0.9", "--relations", str(map_)]
-    out = said(capsys, IMPORT, *args, "--to", str(folder))
+    out = said(capsys, "import", *args, "--to", str(folder))
     assert f"3 nodes and 2 edges in {folder}" in out and "1 edges below the least weight left out" in out
     assert "2 assertions in other languages left out" in out and "no file has the relation 'UsedFor'" in out
     assert content(open_folder(folder)) == [("dam", "HELPS", "flash flood", 2.0), ("flash flood", "CAUSES", "mud", 1.0)]
-    found = json.loads(said(capsys, INFO, str(folder), "--json"))
+    found = json.loads(said(capsys, "info", str(folder), "--json"))
     assert found["edges"] == {"CAUSES": 1, "HELPS": 1} and found["isolated"] == 0
     assert found["licence"] == "CC-BY-SA-4.0"
-    assert "edges         2  1 CAUSES, 1 HELPS" in said(capsys, INFO, str(folder))
-    assert "3 nodes, 2 edges: sound" in said(capsys, LINT, str(folder))
+    assert "edges         2  1 CAUSES, 1 HELPS" in said(capsys, "info", str(folder))
+    assert "3 nodes, 2 edges: sound" in said(capsys, "lint", str(folder))
     with pytest.raises(ConfigError, match="exists already; name a new folder"):
-        IMPORT.run([*args, "--to", str(folder)])
-    found = json.loads(said(capsys, IMPORT, str(path), "--to", str(tmp_path / "all"), "--licence", "CC0-1.0", "--json"))
+        call("kg import", [*args, "--to", str(folder)])
+    args = [str(path), "--to", str(tmp_path / "all"), "--licence", "CC0-1.0", "--json"]
+    found = json.loads(said(capsys, "import", *args))
     assert found["licence"] == "CC0-1.0" and found["edges"]["EXTERNAL_URL"] == 1 and not found["left_out"]
     assert "/c/en/rain" in open_folder(tmp_path / "all")
 
@@ -180,9 +181,9 @@ def test_a_map_for_all_other_relations(tmp_path: Path) -> None:
 def test_requirements_in_a_circle_are_refused_or_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "g.csv"
     path.write_text("s,p,o\na,requires,b\nb,requires,a\nb,requires,c\nc,is a,a\n")
-    assert LINT.run([str(path)]) == 1 and "REQUIRES goes in a circle: a → b → a" in capsys.readouterr().out
+    assert call("kg lint", [str(path)]) == 1 and "REQUIRES goes in a circle: a → b → a" in capsys.readouterr().out
     assert "2 requirements on a cycle left out" in said(
-        capsys, IMPORT, str(path), "--to", str(tmp_path / "g"), "--cut-cycles"
+        capsys, "import", str(path), "--to", str(tmp_path / "g"), "--cut-cycles"
     )
     assert content(open_folder(tmp_path / "g")) == [("b", "REQUIRES", "c", 1.0), ("c", "IS_A", "a", 1.0)]
 
@@ -190,8 +191,8 @@ def test_requirements_in_a_circle_are_refused_or_cut(tmp_path: Path, capsys: pyt
 def test_a_graph_of_labels_is_no_knowledge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "g.json"
     path.write_text(json.dumps({"nodes": [{"id": n} for n in range(5)], "links": [{"source": 0, "target": 1}]}))
-    assert LINT.run([str(path)]) == 1 and "3 of 5 nodes have no edge" in capsys.readouterr().out
-    assert "isolated       60%" in said(capsys, INFO, str(path))
+    assert call("kg lint", [str(path)]) == 1 and "3 of 5 nodes have no edge" in capsys.readouterr().out
+    assert "isolated       60%" in said(capsys, "info", str(path))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -199,7 +200,7 @@ def test_a_hostile_file_is_refused_with_its_place(name: str, tmp_path: Path) -> 
     case = CASES[name]
     path, folder = case.write(tmp_path), tmp_path / "out"
     with pytest.raises(ConfigError) as caught:
-        IMPORT.run([str(path), "--to", str(folder), *case.args])
+        call("kg import", [str(path), "--to", str(folder), *case.args])
     assert case.words in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
     assert not [held for held in tmp_path.iterdir() if held.name.startswith("out")]
 
@@ -225,4 +226,4 @@ def test_limits_name_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_graph_without_remedies_is_not_asked_for_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"make a graph of another format usable with `oven-controller kg import"):
-        DIAGNOSE.run(["loss_spike", "--graph", str(tmp_path / "g.csv")])
+        call("kg diagnose", ["loss_spike", "--graph", str(tmp_path / "g.csv")])

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.command_line import call
 from tests.support.scripted_replay import Skills, scripted
 from tests.support.traces import REPAIR, called
 
 from oven_core.errors import ConfigError
 from oven_learner.losses.pair_tokens import end_tokens, rendered
-from oven_llm.trace_replay.pairs_command import PAIRS
 from oven_recipes.repair.action_scores import action_scores
 from oven_recipes.repair.chat_format import END, build_tokenizer
 from oven_recipes.repair.settings import RepairSettings
@@ -63,7 +63,7 @@ def test_pairs_are_tested_on_the_policys_log_ratios(
     jsonl.write(tmp_path / "traces.jsonl", replay.traces)
     jsonl.write(tmp_path / "replies.jsonl", replay.replies)
     files = [str(tmp_path / "traces.jsonl"), str(tmp_path / "replies.jsonl")]
-    assert PAIRS.run([*files, "--policy", str(policy), "--permutations", "19", "--json"]) == 0
+    assert call("traces pairs", [*files, "--policy", str(policy), "--permutations", "19", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert 0 < found["log_ratio"]["pairs"] <= found["pairs"]
     assert 0.05 <= found["log_ratio"]["p"] <= 1

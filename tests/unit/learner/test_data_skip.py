@@ -75,6 +75,7 @@ def test_a_skip_that_nobody_asked_for_is_none(tmp_path: Path) -> None:
     assert trained(tmp_path, FakeLink()) == batches(12)
 
 
+@pytest.mark.slow
 def test_with_accumulated_gradients_a_batch_is_a_step_s(tmp_path: Path) -> None:
     seen = trained(tmp_path, FakeLink({2: ("data.skip", 2.0)}), gradient_accumulation_steps=2, max_steps=4)
     assert [seen[n] + seen[n + 1] for n in range(0, 8, 2)] == [batches(6, 8)[n] for n in (0, 1, 4, 5)]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from tests.support.attached import THIRD_PARTY
+from tests.support.command_line import call
 from tests.unit.learner.test_pretrain import TINY, Home, text, write
 
 from oven_core.errors import BusError, ConfigError
@@ -73,10 +74,9 @@ def test_unigram_has_the_frequent_tokens_and_scales_their_rows(
 def test_a_file_that_the_command_wrote_is_read_for_the_vocabulary_that_is_kept(
     tmp_path: Path, home: Home, words: tokens.Tokens
 ) -> None:
-    from oven_kg.cli.training_commands import TOKEN_PRIOR
 
     file = tmp_path / "prior.bin"
-    assert TOKEN_PRIOR.run([str(words.file), "--method", "kg", "-k", "20", "--to", str(file)]) == 0
+    assert call("kg token-prior", [str(words.file), "--method", "kg", "-k", "20", "--to", str(file)]) == 0
     config = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
     (tmp_path / "config.json").write_text(json.dumps(config))
     begins: dict[str, Any] = {"kg_weight": 0.1, "mtp_weight": 0.1, "quantisation": "int8", "model": tmp_path}

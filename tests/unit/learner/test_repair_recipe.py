@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.command_line import call
 
 from oven_core.errors import ConfigError
 from oven_learner.testing import FakeLink
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
 from oven_recipes.environments.small_functions import TrustedTests, tasks
 from oven_recipes.repair.chat_format import ASSISTANT, END
-from oven_recipes.repair.collect_command import COLLECT
 from oven_recipes.repair.demonstrations import Habits, demonstration
 from oven_recipes.repair.job import build, lines_of, repair_trainer
 from oven_recipes.repair.recipe import RECIPE
@@ -139,7 +139,7 @@ class TestCollect:
     ) -> None:
         monkeypatch.setenv("OVEN_HOME", str(tmp_path))
         out = tmp_path / "traces.jsonl"
-        assert COLLECT.run([str(out), "-n", "3", "--json", *SETTINGS]) == 0
+        assert call("traces collect", [str(out), "-n", "3", "--json", *SETTINGS]) == 0
         printed = capsys.readouterr()
         said = json.loads(printed.out)
         assert not printed.err, "no progress of a library's"
@@ -147,7 +147,7 @@ class TestCollect:
         traces = list(jsonl.read(out, Trace))
         assert len(traces) == 3 and {one.task.split for one in traces} == {"collected"}
         with pytest.raises(ConfigError, match="is there already"):
-            COLLECT.run([str(out)])
+            call("traces collect", [str(out)])
 
     @pytest.mark.parametrize(
         ("arguments", "said"),
@@ -162,9 +162,9 @@ class TestCollect:
     )
     def test_a_wrong_option_is_named(self, arguments: list[str], said: str, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=said):
-            COLLECT.run([str(tmp_path / "traces.jsonl"), *arguments])
+            call("traces collect", [str(tmp_path / "traces.jsonl"), *arguments])
         with pytest.raises(ConfigError, match="there is no folder"):
-            COLLECT.run([str(tmp_path / "nowhere" / "traces.jsonl")])
+            call("traces collect", [str(tmp_path / "nowhere" / "traces.jsonl")])
 
     def test_an_instance_without_its_repository_is_refused_before_anything_is_trained(self, tmp_path: Path) -> None:
         row = tasks(0, 1)[0].model_dump(exclude={"files"}) | {
@@ -174,7 +174,7 @@ class TestCollect:
         (tmp_path / "lite.jsonl").write_text(json.dumps(row) + "\n")
         options = [str(tmp_path / "traces.jsonl"), "--instances", str(tmp_path / "lite.jsonl")]
         with pytest.raises(ConfigError, match=r"django/django, whose repository is not at .*django__django: clone it"):
-            COLLECT.run([*options, "--repositories", str(tmp_path)])
+            call("traces collect", [*options, "--repositories", str(tmp_path)])
 
 
 def test_outcomes_are_remembered_up_to_a_number() -> None:

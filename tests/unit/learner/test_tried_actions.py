@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support.command_line import call
 from tests.support.traces import answered, called, reply
 
 from oven_core.errors import ConfigError
-from oven_llm.trace_replay.pairs_command import PAIRS
 from oven_recipes.environments.small_functions import tasks
 from oven_recipes.environments.tried_actions import tried_actions
 from oven_runs.traces import jsonl
@@ -64,10 +64,10 @@ def test_equivalent_edits_make_no_pair(instances: Path, capsys: pytest.CaptureFi
     jsonl.write(folder / "traces.jsonl", [made])
     jsonl.write(folder / "replies.jsonl", replies)
     files = [str(folder / "traces.jsonl"), str(folder / "replies.jsonl"), "--permutations", "19", "--json"]
-    assert PAIRS.run(files) == 0, "by their form they differ"
+    assert call("traces pairs", files) == 0, "by their form they differ"
     capsys.readouterr()
-    assert PAIRS.run([*files, "--tasks", str(instances)]) == 1
+    assert call("traces pairs", [*files, "--tasks", str(instances)]) == 1
     assert json.loads(capsys.readouterr().out)["abstentions"] == {"not asked": 1, "equivalent": 1}
     jsonl.write(folder / "traces.jsonl", [trace("another")])
     with pytest.raises(ConfigError, match="has the task of none of the 1 traces"):
-        PAIRS.run([*files, "--tasks", str(instances)])
+        call("traces pairs", [*files, "--tasks", str(instances)])

@@ -1,1 +1,1 @@
-"""What runs inside the sandbox's child. It imports the standard library and its siblings alone, to start quickly."""
+"""Modules that run inside the sandbox's child. They import the standard library and each other only, to start fast."""

@@ -1,4 +1,4 @@
-"""Standard output and error of a block: sent to the host as they come, up to a limit that both share."""
+"""Standard output and error of a block: sent to the host as they are written, up to a limit that both share."""
 
 from __future__ import annotations
 
@@ -7,40 +7,42 @@ from collections.abc import Callable
 from typing import Final
 
 EAGER: Final = 64
-"""Writes of a block that are sent at once, so that a block that is killed has said where it was."""
+"""Writes of a block that are sent at once, so that a killed block has shown how far it got."""
 PIECE: Final = 4096
-"""Bytes that are held back after those."""
+"""Bytes that are collected before sending after those."""
 
 
-def cut(text: str, most: int) -> tuple[bytes, int]:
-    """The UTF-8 of as many whole characters as fit into `most` bytes, and the number of those that do not."""
-    if most <= 0:
+def cut(text: str, limit: int) -> tuple[bytes, int]:
+    """Return the UTF-8 of as many whole characters as fit into `limit` bytes, and the number of the other
+    characters."""
+    if limit <= 0:
         return b"", len(text)
-    data = text[:most].encode(errors="backslashreplace")  # a character is a byte or more
-    if len(data) <= most and len(text) <= most:
+    data = text[:limit].encode(errors="backslashreplace")  # a character takes at least one byte
+    if len(data) <= limit and len(text) <= limit:
         return data, 0
-    whole = data[:most].decode(errors="ignore")
+    whole = data[:limit].decode(errors="ignore")
     return whole.encode(), max(0, len(text) - len(whole))
 
 
-class Budget:
-    """Bytes that a block may still print, and how many characters it printed beyond."""
+class OutputBudget:
+    """Bytes that a block may still print, and the number of characters that it printed beyond."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.left, self.dropped, self.eager = most, 0, EAGER
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.renew()
 
     def renew(self) -> None:
-        self.left, self.dropped, self.eager = self._most, 0, EAGER
+        """Start a new block."""
+        self.remaining, self.dropped, self.eager = self._limit, 0, EAGER
 
 
 class CapturedOutput(io.TextIOBase):
-    """A text stream; `send` takes its UTF-8, in pieces of any length."""
+    """A text stream that passes its UTF-8 to `send`, in pieces of any length."""
 
-    def __init__(self, send: Callable[[bytes], None], budget: Budget) -> None:
+    def __init__(self, send: Callable[[bytes], None], budget: OutputBudget) -> None:
         super().__init__()
         self._send, self._budget = send, budget
-        self._held: list[bytes] = []
+        self._pieces: list[bytes] = []
         self._size = 0
 
     @property
@@ -54,20 +56,20 @@ class CapturedOutput(io.TextIOBase):
         budget = self._budget
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        kept, dropped = cut(text, budget.left)
+        data, dropped = cut(text, budget.remaining)
         budget.dropped += dropped
-        if not kept:
+        if not data:
             return len(text)
-        budget.left -= len(kept)
-        self._held.append(kept)
-        self._size += len(kept)
+        budget.remaining -= len(data)
+        self._pieces.append(data)
+        self._size += len(data)
         if self._size >= PIECE or (budget.eager > 0 and "\n" in text):
             budget.eager -= 1
             self.flush()
         return len(text)
 
     def flush(self) -> None:
-        if self._held:
-            data = b"".join(self._held)
-            self._held, self._size = [], 0
+        if self._pieces:
+            data = b"".join(self._pieces)
+            self._pieces, self._size = [], 0
             self._send(data)

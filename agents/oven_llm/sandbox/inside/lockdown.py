@@ -1,6 +1,6 @@
-"""Putting up the walls around this process, by ctypes: limits, capabilities, Landlock, seccomp; and trying them.
+"""Confines this process with ctypes: resource limits, capabilities, Landlock and seccomp. Then it tests them.
 
-None of it can be taken down again. The host makes the rules; here they are handed to the kernel.
+None of it can be undone. The host makes the rules; this module passes them to the kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AT_FDCWD: Final = -100
 
 
 class LockdownError(Exception):
-    """A wall that does not stand."""
+    """A restriction that cannot be set, or that does not work."""
 
 
 class _Program(ctypes.Structure):
@@ -35,7 +35,7 @@ class _Program(ctypes.Structure):
 
 
 class Kernel:
-    """System calls by number, from the host's table."""
+    """System calls by name, with the numbers of the host's table."""
 
     def __init__(self, numbers: dict[str, int]) -> None:
         self._numbers = numbers
@@ -43,8 +43,8 @@ class Kernel:
         self._libc.syscall.restype = ctypes.c_long
 
     def call(self, name: str, *arguments: Any) -> int:
-        """Raises OSError."""
-        words = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+        """Make a system call. Raises OSError."""
+        words = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
         result = int(self._libc.syscall(ctypes.c_long(self._numbers[name]), *words))
         if result < 0:
             number = ctypes.get_errno()
@@ -52,32 +52,32 @@ class Kernel:
         return result
 
     def prctl(self, option: int, value: int) -> None:
-        """Raises OSError."""
+        """Call prctl. Raises OSError."""
         zero = ctypes.c_ulong(0)
         if self._libc.prctl(option, ctypes.c_ulong(value), zero, zero, zero):
             raise OSError(ctypes.get_errno(), f"prctl {option}")
 
 
 def die_with_host(lifeline: int) -> None:
-    """The kernel kills this process when the other end of the pipe `lifeline` is closed, whatever runs here."""
+    """Have the kernel kill this process when the other end of the pipe `lifeline` is closed, whatever runs here."""
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def limit_resources(limits: dict[str, int]) -> None:
-    """By name of RLIMIT_…; soft and hard."""
+    """Set soft and hard limits, by the name after RLIMIT_."""
     for name, value in limits.items():
-        which = getattr(resource, f"RLIMIT_{name}")
-        hard = resource.getrlimit(which)[1]
-        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(which, (most, most))
+        kind = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(kind)[1]
+        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (limit, limit))
 
 
 def lock(kernel: Kernel, landlock: dict[str, Any] | None, program: bytes) -> None:
-    """Raises LockdownError, where a wall cannot be put up."""
+    """Drop capabilities, and apply the Landlock rules and the seccomp program. Raises LockdownError."""
     if (threads := len(os.listdir("/proc/self/task"))) != 1:
-        raise LockdownError(f"{threads} threads run before the walls are up; a module of the profile started them")
+        raise LockdownError(f"{threads} threads already run; a module of the profile started them")
     try:
         kernel.prctl(PR_SET_DUMPABLE, 0)
         kernel.call("capset", struct.pack("<Ii", CAPABILITY_VERSION, 0), bytes(24))
@@ -102,7 +102,7 @@ def _restrict_paths(kernel: Kernel, ruleset: bytes, grants: list[tuple[str, int]
 
 
 def prove(kernel: Kernel) -> None:
-    """Tries what must not work any more. Raises LockdownError where it does: a kernel may ignore a filter."""
+    """Try calls that must fail now. Raises LockdownError if one works: a kernel may ignore a filter."""
     attempts: tuple[tuple[str, tuple[Any, ...]], ...] = (
         ("openat", (AT_FDCWD, b"/etc", os.O_RDONLY, 0)),
         ("openat", (AT_FDCWD, b"/proc/self/mem", os.O_RDWR, 0)),
@@ -117,4 +117,4 @@ def prove(kernel: Kernel) -> None:
         except OSError as error:
             if error.errno in (errno.EPERM, errno.EACCES):
                 continue
-        raise LockdownError(f"{name} still works behind the walls")
+        raise LockdownError(f"{name} still works in the sandbox")

@@ -13,22 +13,21 @@ import typer
 import yaml
 from pydantic import ValidationError
 
+from oven_controller.cli.options import Json
 from oven_core.errors import NO_ROOM, ConfigError, reason
 from oven_core.files import write_atomic
-from oven_core.plugged_command import PluggedCommand
 from oven_core.terminal_text import say
 from oven_recipes.environments.instance import read_instances
 from oven_recipes.repair.settings import RepairSettings
 from oven_runs.home.run_folder import Home
 from oven_runs.traces import jsonl
 from oven_runs.traces.records import Trace
-from oven_runs.traces.source_file import Json
 
 UNSEEN: Final = "collected"
 """The seed of the tasks that are attempted where none are named: neither training's nor those of evaluations."""
 
 
-def _collect(
+def collect(
     out: Annotated[Path, typer.Argument(metavar="FILE", help="File of traces to write.")],
     rollouts: Annotated[int, typer.Option("--rollouts", "-n", min=1, help="Traces to collect.")] = 100,
     instances: Annotated[
@@ -53,6 +52,10 @@ def _collect(
     ] = None,
     as_json: Json = False,
 ) -> int:
+    """Record traces of the recipe repair's policy on tasks that it has not seen.
+
+    Example: oven-controller traces collect traces.jsonl --rollouts 100
+    """
     settings = _settings(set_ or [])
     if out.exists():
         raise ConfigError(f"{out} is there already; name another file, or remove it")
@@ -134,12 +137,3 @@ def lines(out: Path, report: dict[str, Any]) -> list[str]:
         f"  solved: {report['solved']} ({report['solved'] / max(1, report['traces']):.2f}); ended: {ended}",
         f"  {report['seconds']:.1f} s, {report['cpu_seconds']:.1f} s of CPU in this process, the warm-up included",
     ]
-
-
-COLLECT: Final = PluggedCommand(
-    group="traces",
-    name="collect",
-    summary="Have the recipe repair's warm policy attempt tasks it never saw, and record what it saw, did and got.",
-    example="traces.jsonl --rollouts 100",
-    body=_collect,
-)

@@ -10,7 +10,6 @@ from typing import Annotated, Final
 from typer import Argument, Option
 
 from oven_core.errors import ConfigError
-from oven_core.plugged_command import PluggedCommand
 from oven_core.terminal_text import say, wrapped
 from oven_llm.supervisor.caps import Caps
 from oven_llm.supervisor.configured_models import NO_WORKER_URL, configured_model
@@ -82,8 +81,13 @@ def run_question(
     trajectory: Annotated[bool, Option("--trajectory", help="Also print each program and its output.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Return the exit code: 0 for an answer, 1 for none, 3 if the supervisor's model could not be called. Raises
-    ConfigError."""
+    """Answer one question about a long text: a model writes programs over the text, and a cheaper model reads the
+    parts.
+
+    Exit code 1 if there is no answer, 3 if the first model could not be called.
+
+    Example: oven-controller supervise run "Which runs diverged?" log.jsonl --base-url http://127.0.0.1:8000/v1
+    """
     if resume and log_dir is None:
         raise ConfigError("--resume needs --log-dir, the folder of the run that was interrupted")
     if worker_key_env and not worker_base_url:
@@ -146,12 +150,3 @@ def result_lines(result: RunResult) -> list[str]:
     )
     failures = ", ".join(f"{kind} {count}" for kind, count in result.failures.items())
     return [*outcome, "", *wrapped(spent), *wrapped(f"failed calls: {failures}" if failures else "")]
-
-
-RUN = PluggedCommand(
-    "supervise",
-    "run",
-    "Answer one question about a long text: a model writes programs over it, and a cheaper model reads the parts.",
-    '"Which runs diverged, and when?" log.jsonl --base-url http://127.0.0.1:8000/v1 --log-dir logs/diverged',
-    run_question,
-)

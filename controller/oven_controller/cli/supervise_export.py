@@ -11,7 +11,6 @@ import typer
 
 from oven_core.errors import ConfigError
 from oven_core.files import write_atomic
-from oven_core.plugged_command import PluggedCommand
 from oven_llm.supervisor.log import Role, events
 
 
@@ -36,7 +35,10 @@ def export(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> int:
-    """Return the exit code 0. Raises ConfigError if a folder has no run, or if no run has a call to export."""
+    """Write the calls of answered questions as rows for TRL's SFTTrainer.
+
+    Example: oven-controller supervise export logs --role supervisor --out rows.jsonl
+    """
     runs = run_folders(paths)
     rows, answered, skipped = training_rows(runs, role)
     if not rows:
@@ -95,12 +97,3 @@ def _row(call: Mapping[str, Any], run: str) -> dict[str, Any]:
         "run": run,
         "step": call["step"],
     }
-
-
-EXPORT = PluggedCommand(
-    "supervise",
-    "export",
-    "Write the calls of answered questions as rows for TRL's SFTTrainer.",
-    "logs --role supervisor --out rows.jsonl",
-    export,
-)

@@ -11,13 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
-from oven_core import plugins
+from oven_controller.cli.options import Json
+from oven_controller.importing.log_source import opened
 from oven_core.errors import ConfigError
 from oven_core.files import read_file
 from oven_core.mesh.actuator_values import show
-from oven_core.plugged_command import PluggedCommand
 from oven_core.protocol.messages import Observation
 from oven_core.terminal_text import say, wrapped
+from oven_kg.service.endpoints import answers
 from oven_llm.diagnosis.answer import Diagnosis
 from oven_llm.diagnosis.diagnosing import MAX_ITERATIONS, Found, diagnose
 from oven_llm.diagnosis.graph_view import GraphView, by_detectors, view
@@ -31,7 +32,7 @@ SHOWN = 12
 """Alarms that are printed; --json has all."""
 
 
-def main(
+def diagnose_run(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run, its folder or log.jsonl, or what `import` reads.")],
     model: Annotated[
         str, typer.Option("--model", metavar="NAME", help="Have this model write programs over the log.")
@@ -55,12 +56,19 @@ def main(
     usd: Annotated[float | None, typer.Option(help="Stop at so many US dollars.", show_default="no cap")] = None,
     tokens: Annotated[int | None, typer.Option(help="Stop at so many tokens.", show_default="no cap")] = None,
     log_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the conversation there.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> int:
+    """Say what is wrong with a run, since when and why. Statistics and the knowledge graph answer first; with --model,
+    a model also writes programs over the log, and every figure that it states is computed again.
+
+    Exit code 1 if the model gave no valid diagnosis.
+
+    Example: oven-controller supervise diagnose grpo-1121-0231 --model qwen3 --base-url http://127.0.0.1:8000/v1
+    """
     if bool(model) != bool(base_url):
         raise ConfigError("a model needs both --model NAME and --base-url URL, e.g. http://127.0.0.1:8000/v1")
     log, config = _read(run, until)
-    ask = plugins.load("in_process", "part of the controller", "kg")()
+    ask = answers()
     seen = view(log.alarms, log.started, ask)
     plain = by_detectors(log, seen)
     found: Found | None = None
@@ -78,7 +86,7 @@ def main(
 def _read(run: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
     """The log, and the run's settings where its folder has them. Raises ConfigError for a log without observations."""
     log = LogContext()
-    with plugins.load("in_process", "part of the controller", "log_source")(run) as (name, events, folder):
+    with opened(run) as (name, events, folder):
         for event in events():
             if until is not None and isinstance(event.body, Observation) and event.body.tick > until:
                 break
@@ -174,13 +182,3 @@ def _said(found: Diagnosis) -> str:
     change = f"; set {found.knob} to {show(found.value)}" if found.knob else ""
     back = f", and back if {found.revert_if.words()}" if found.revert_if else ""
     return f"{found.cause} since tick {found.onset} ({figures}){change}{back}, confidence {found.confidence:.2f}"
-
-
-DIAGNOSE = PluggedCommand(
-    "supervise",
-    "diagnose",
-    "What is wrong with a run, since when and why: by statistics and the knowledge graph, and by a model's programs "
-    "over its log, whose every figure is computed again.",
-    "grpo-1121-0231 --model qwen3 --base-url http://127.0.0.1:8000/v1",
-    main,
-)

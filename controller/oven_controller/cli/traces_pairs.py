@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from oven_core import plugins
+from oven_controller.cli.options import Json
+from oven_controller.cli.traces_source import From, Source
 from oven_core.errors import NO_ROOM, ConfigError, UnknownNameError, reason
-from oven_core.plugged_command import PluggedCommand
 from oven_core.terminal_text import say
 from oven_llm.trace_replay.pair_divergence import (
     FEATURES,
@@ -27,7 +27,6 @@ from oven_runs.traces import jsonl
 from oven_runs.traces.comparable_actions import Action
 from oven_runs.traces.formats.table import read_traces
 from oven_runs.traces.records import Reply, Trace
-from oven_runs.traces.source_file import From, Json, Source
 
 SEED_DENSITY: Final = 5
 """Pairs a trace that the source system asked for."""
@@ -40,7 +39,7 @@ Teachers = Annotated[
 ]
 
 
-def _pairs(
+def pairs(
     source: Source,
     replies: Replies,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the pairs there.")] = None,
@@ -64,13 +63,18 @@ def _pairs(
     skip_bad: SkipBad = False,
     as_json: Json = False,
 ) -> int:
+    """Build preference pairs where teachers of two families agree, and test whether the pairs carry more information
+    than random ones.
+
+    Example: oven-controller traces pairs traces.jsonl replies.jsonl --out pairs.jsonl
+    """
     asked = read_replies(replies, teacher or ())
     traces = read_traces(source, from_, skip_bad=skip_bad)
     untried: list[str] = []
     if tasks is not None:
-        traces = _tried(
-            traces, asked, plugins.load("commands", "command", "tried-actions")(tasks, repositories), untried
-        )
+        from oven_recipes.environments.tried_actions import tried_actions
+
+        traces = _tried(traces, asked, tried_actions(tasks, repositories), untried)
     found = mined(traces, asked)
     refuse_strangers(found, asked, source)
     if tasks is not None and len(untried) == found.traces:
@@ -168,8 +172,9 @@ def _write(out: Path, found: Mined) -> None:
 
 def _log_ratios(found: Mined, policy: Path, permutations: int) -> tuple[int, Information | None]:
     """How many pairs have scores of all their candidates, and the test over these."""
-    score = plugins.load("commands", "command", "action-scores")
-    scored = score(policy, [(one.pair.state, one.pair.tools, one.messages) for one in found.pairs])
+    from oven_recipes.repair.action_scores import action_scores
+
+    scored = action_scores(policy, [(one.pair.state, one.pair.tools, one.messages) for one in found.pairs])
     known: dict[Key, dict[Action, float | None]] = {
         (one.pair.trace, one.pair.step): dict(zip(one.candidates, scores, strict=True))
         for one, scores in zip(found.pairs, scored, strict=True)
@@ -240,12 +245,3 @@ def _text(plain: Mapping[str, Any], out: Path | None) -> Iterator[str]:
 def _divergence(one: Mapping[str, Any]) -> str:
     null = f"random pairs {one['null_mean']:.3f}, 95 % below {one['null_high']:.3f}"
     return f"{one['value']:.3f} nats ({null}), p {one['p']:.3f}"
-
-
-PAIRS: Final = PluggedCommand(
-    "traces",
-    "pairs",
-    "preference pairs where teachers of two families agree, and whether they say more than random ones",
-    "traces.jsonl replies.jsonl --out pairs.jsonl",
-    _pairs,
-)

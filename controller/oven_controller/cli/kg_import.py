@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
+from oven_controller.cli.options import Json
 from oven_core.errors import ConfigError
-from oven_core.plugged_command import PluggedCommand
 from oven_core.terminal_text import say
-from oven_kg.cli.shared_options import Json
 
 if TYPE_CHECKING:
     from oven_kg.arrays.graph_arrays import GraphArrays
@@ -23,7 +22,7 @@ SHOWN: Final = 12
 """Relations or kinds that are printed; of more, the most frequent."""
 
 
-def _import(
+def import_graph_files(
     files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="the graph's files, or GraphRAG's folder")],
     to: Annotated[Path, typer.Option(metavar="FOLDER", help="where the graph goes; a new folder")],
     format_: Annotated[str, typer.Option("--format", metavar="NAME", help="of all files [default: told]")] = "",
@@ -38,6 +37,10 @@ def _import(
     licence: Annotated[str, typer.Option(metavar="SPDX", help="what the graph may be used under")] = "",
     as_json: Json = False,
 ) -> int:
+    """Convert a graph from other sources to a folder that all `kg` commands read.
+
+    Example: oven-controller kg import conceptnet-assertions-5.7.0.csv.gz --to conceptnet --languages en
+    """
     try:
         from oven_kg.arrays import folder
     except ImportError as error:
@@ -136,12 +139,3 @@ def _counted(what: str, counts: dict[str, int]) -> str:
     shown = ", ".join(f"{count:,} {name or 'unsaid'}" for name, count in most[:SHOWN])
     more = f", and {len(most) - SHOWN} more" if len(most) > SHOWN else ""
     return f"{what:14}{sum(counts.values()):,}  {shown}{more}"
-
-
-IMPORT = PluggedCommand(
-    "kg",
-    "import",
-    "a graph of other people as a folder that every question can be asked of",
-    "conceptnet-assertions-5.7.0.csv.gz --to conceptnet --languages en --least-weight 1",
-    _import,
-)

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Source = Annotated[Path, typer.Argument(metavar="FILE", help="Traces in any known format: a file or a folder.")]
 From = Annotated[
     str | None,

@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from oven_controller.cli.kg_options import GraphFile, checked_request, graph_reply
+from oven_controller.cli.options import Json
 from oven_core.errors import ConfigError
 from oven_core.files import read_file
-from oven_core.plugged_command import PluggedCommand
 from oven_core.protocol.graph_requests import (
     Curriculum,
     CurriculumRequest,
@@ -21,13 +22,11 @@ from oven_core.protocol.graph_requests import (
     TokenPriorRequest,
 )
 from oven_core.terminal_text import say
-from oven_kg.cli.chosen_graph import answered
-from oven_kg.cli.shared_options import GraphFile, Json, validated
 
 VOCABULARY_BYTES = 64 * 2**20
 
 
-def _curriculum(
+def curriculum(
     mastery: Annotated[list[str], typer.Argument(metavar="TOPIC=RIGHT/TRIED")],
     needs: Annotated[list[str] | None, typer.Option(metavar="TOPIC:NEED", help="TOPIC builds on NEED")] = None,
     threshold: Annotated[float, typer.Option(help="lower bound of mastery that a need must reach")] = 0.5,
@@ -35,13 +34,17 @@ def _curriculum(
     graph_file: GraphFile = None,
     as_json: Json = False,
 ) -> int:
+    """Compute shares of training topics from the mastery of each and from which topic builds on which.
+
+    Example: oven-controller kg curriculum add=90/100 multiply=20/100 --needs multiply:add
+    """
     asked = {
         "mastery": [_mastery(text) for text in mastery],
         "prerequisites": [_pair(text) for text in needs or ()],
         "threshold": threshold,
         "floor": floor,
     }
-    found = answered(graph_file, "curriculum", validated(CurriculumRequest, asked), Curriculum)
+    found = graph_reply(graph_file, "curriculum", checked_request(CurriculumRequest, asked), Curriculum)
     if as_json:
         say(*json.dumps(found.model_dump(mode="json"), indent=1).splitlines())
         return 0
@@ -66,7 +69,7 @@ def _pair(text: str) -> tuple[str, str]:
     return topic, need
 
 
-def _token_prior(
+def token_prior(
     vocabulary_file: Annotated[Path, typer.Argument(metavar="FILE", help="the tokens' texts by id: a JSON list")],
     corpus: Annotated[
         Path | None, typer.Option(metavar="FILE", help="token ids, separated by white space (unigram)")
@@ -77,12 +80,16 @@ def _token_prior(
     graph_file: GraphFile = None,
     as_json: Json = False,
 ) -> int:
+    """Score the tokens that matter most, in at most a kilobyte.
+
+    Example: oven-controller kg token-prior vocab.json --corpus ids.txt --to prior.bin
+    """
     vocabulary = _vocabulary(vocabulary_file)
     if method == "unigram" and corpus is None:
         raise ConfigError("a unigram prior counts tokens: give --corpus, or --method kg")
     counts = _counts(corpus, len(vocabulary)) if corpus else ()
     asked = {"method": method, "vocabulary": vocabulary, "counts": counts, "k": k}
-    found = answered(graph_file, "token_prior", validated(TokenPriorRequest, asked), TokenPrior)
+    found = graph_reply(graph_file, "token_prior", checked_request(TokenPriorRequest, asked), TokenPrior)
     if to:
         to.write_bytes(base64.b64decode(found.blob))
     if as_json:
@@ -117,19 +124,3 @@ def _text(path: Path) -> str:
         return read_file(path, "the file", VOCABULARY_BYTES).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
-
-
-CURRICULUM = PluggedCommand(
-    "kg",
-    "curriculum",
-    "shares of topics from how well each is mastered, and what builds on what",
-    "add=90/100 multiply=20/100 divide=0/10 --needs multiply:add --needs divide:multiply",
-    _curriculum,
-)
-TOKEN_PRIOR = PluggedCommand(
-    "kg",
-    "token-prior",
-    "scores of the tokens that matter most, in at most a kilobyte",
-    "vocab.json --corpus ids.txt --to prior.bin",
-    _token_prior,
-)

@@ -8,14 +8,13 @@ from typing import Annotated, Final, Literal
 
 import typer
 
+from oven_controller.cli.kg_import import about_graph, large_graph, lines
+from oven_controller.cli.kg_options import GraphFile, checked_request, graph_reply
+from oven_controller.cli.options import Json
 from oven_core.errors import ConfigError, UnknownNameError
-from oven_core.plugged_command import PluggedCommand
 from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, GraphQuery, Phase, QueryAnswer, Symptom
 from oven_core.terminal_text import say
 from oven_kg.checked_graph import described, is_yaml, load, read_graph
-from oven_kg.cli.chosen_graph import answered
-from oven_kg.cli.import_command import about_graph, large_graph, lines
-from oven_kg.cli.shared_options import GraphFile, Json, validated
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
 from oven_kg.reasoning.diagnosis import diagnose
@@ -28,13 +27,17 @@ File = Annotated[
 ]
 
 
-def _diagnose(
+def diagnose_symptoms(
     symptoms: Annotated[list[str], typer.Argument(metavar="SYMPTOM", help="a symptom's id, or id=severity with 0..1")],
     phase: Annotated[Literal["pretrain", "sft", "grpo"] | None, typer.Option()] = None,
     k: Annotated[int, typer.Option("-k", min=1, max=50, metavar="N", help="remedies wanted")] = 5,
     graph_file: GraphFile = None,
     as_json: Json = False,
 ) -> int:
+    """Rank causes and remedies for symptoms, with the sources behind each remedy.
+
+    Example: oven-controller kg diagnose loss_spike grad_norm_spike --phase pretrain
+    """
     graph = load(graph_file)
     known: Phase = phase or ""
     asked = DiagnoseRequest(phase=known, symptoms=tuple(_symptom(graph, text) for text in symptoms), k=k)
@@ -67,7 +70,11 @@ def _lines(graph: Knowledge, found: Diagnosis) -> list[str]:
     return said
 
 
-def _info(file: File = None, graph_file: GraphFile = None, as_json: Json = False) -> int:
+def info(file: File = None, graph_file: GraphFile = None, as_json: Json = False) -> int:
+    """Show what a graph holds, its hash, and the rules that it adds to a run.
+
+    Example: oven-controller kg info my_triples.csv
+    """
     path = file or graph_file
     if path and not is_yaml(path):
         arrays = large_graph(path)
@@ -94,7 +101,11 @@ def _info(file: File = None, graph_file: GraphFile = None, as_json: Json = False
     return 0
 
 
-def _lint(file: File = None) -> int:
+def lint_graph(file: File = None) -> int:
+    """Check a graph for faults. Exit code 1 if it has any.
+
+    Example: oven-controller kg lint my_graph.yaml
+    """
     if file and not is_yaml(file):
         from oven_kg.arrays.inspection import faults as large_faults
 
@@ -113,7 +124,7 @@ def _faults(faults: list[str], nodes: int, edges: int) -> int:
     return 1 if faults else 0
 
 
-def _query(
+def query(
     op: Annotated[Literal["neighbors", "path", "ppr", "search"], typer.Argument()],
     node: Annotated[str, typer.Argument(help="a node's id; for search: words")],
     to: Annotated[str, typer.Argument(help="for path: where it ends")] = "",
@@ -128,9 +139,14 @@ def _query(
     graph_file: GraphFile = None,
     as_json: Json = False,
 ) -> int:
+    """Search a graph: the neighbors of a node, a path between two nodes, the nodes that matter most to one (ppr), or a
+    text search.
+
+    Example: oven-controller kg query path weights_shrink rollback_and_lower_decay
+    """
     values = {"op": op, "node": node, "to": to, "limit": limit}
     values |= {"relations": relation or (), "direction": direction, "depth": depth}
-    found = answered(graph_file, "query", validated(GraphQuery, values), QueryAnswer)
+    found = graph_reply(graph_file, "query", checked_request(GraphQuery, values), QueryAnswer)
     if as_json:
         say(*json.dumps(found.model_dump(mode="json"), indent=1).splitlines())
         return 0
@@ -141,23 +157,3 @@ def _query(
     if found.more:
         print(f"and more; --limit {2 * limit} shows them")
     return 0
-
-
-DIAGNOSE = PluggedCommand(
-    "kg",
-    "diagnose",
-    "causes and remedies for what was seen, with their sources",
-    "loss_spike grad_norm_spike --phase pretrain",
-    _diagnose,
-)
-INFO = PluggedCommand(
-    "kg", "info", "what the graph holds, its hash, and what it adds to a run's rules", "my_triples.csv", _info
-)
-LINT = PluggedCommand("kg", "lint", "check a graph; exit code 1 if it has faults", "my_graph.yaml", _lint)
-QUERY = PluggedCommand(
-    "kg",
-    "query",
-    "look about in the graph: neighbors, path, ppr (what lies near), search",
-    "path weights_shrink rollback_and_lower_decay",
-    _query,
-)

@@ -15,9 +15,10 @@ from typing import Annotated, Final
 
 from typer import Option
 
+from oven_controller.cli.options import Json
+from oven_controller.cli.traces_source import From, Source
 from oven_core.cancellation import call_at_end
 from oven_core.errors import ConfigError
-from oven_core.plugged_command import PluggedCommand
 from oven_core.terminal_text import say
 from oven_llm import providers
 from oven_llm.providers.budget import Budget
@@ -31,7 +32,6 @@ from oven_runs.settings.judge_providers import ModelEndpoint, key_of
 from oven_runs.traces import jsonl
 from oven_runs.traces.formats.table import read_traces
 from oven_runs.traces.records import Reply, Trace
-from oven_runs.traces.source_file import From, Json, Source
 
 PROGRESS_S: Final = 5.0
 """Seconds between two lines that say how far a replay is."""
@@ -59,7 +59,13 @@ def replay(
     skip_bad: SkipBad = False,
     as_json: Json = False,
 ) -> int:
-    """0: every state has an answer; 1: some have none, or the cap came first."""
+    """Ask teachers for their action at each state of an agent's traces. A replay stops at its budget, and the same
+    command continues it.
+
+    Exit code 1 if some states have no reply.
+
+    Example: oven-controller traces replay traces.jsonl --teachers teachers.yaml --out replies.jsonl
+    """
     found, file = spread_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
     endpoints = file.endpoints()
     _check_prices(file, endpoints)
@@ -98,7 +104,10 @@ def cost(
     skip_bad: SkipBad = False,
     as_json: Json = False,
 ) -> int:
-    """0: known; 1: the price of a teacher is not."""
+    """Forecast the cost of a replay. Exit code 1 if the price of a teacher is unknown.
+
+    Example: oven-controller traces cost traces.jsonl --teachers teachers.yaml --replies replies.jsonl
+    """
     found, file = spread_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
     forecasts = forecast_all(file, file.endpoints(), found, out)
     if as_json:
@@ -253,19 +262,3 @@ def _outcome_lines(outcome: Outcome, replies: RepliesFile, left: int) -> Iterato
         yield f"it stopped early: {outcome.stopped}"
     if left:
         yield f"{left} states are left; the same command continues"
-
-
-REPLAY = PluggedCommand(
-    "traces",
-    "replay",
-    "ask teachers what they would do at each state of an agent's traces; resumable, stops at its cap",
-    "traces.jsonl --teachers teachers.yaml --out replies.jsonl",
-    replay,
-)
-COST = PluggedCommand(
-    "traces",
-    "cost",
-    "what a replay will cost, before it is paid for",
-    "traces.jsonl --teachers teachers.yaml --replies replies.jsonl",
-    cost,
-)

@@ -6,22 +6,22 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
+from oven_controller.cli.options import Json
+from oven_controller.cli.traces_source import From, Source
 from oven_core.errors import NO_ROOM, ConfigError, UnknownNameError, reason
-from oven_core.plugged_command import PluggedCommand
 from oven_core.terminal_text import say
 from oven_runs.traces import completeness, jsonl
 from oven_runs.traces.formats.table import format_named, format_of
 from oven_runs.traces.jsonl import BadLine, line, refusal
 from oven_runs.traces.records import Reply, Trace
-from oven_runs.traces.source_file import From, Json, Source
 from oven_runs.traces.transcript import summary, transcript
 
 
-def _convert(
+def convert(
     source: Source,
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="File or folder to write.")],
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Format of the target.")] = "oven",
@@ -29,6 +29,10 @@ def _convert(
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip lines that hold no trace.")] = False,
     as_json: Json = False,
 ) -> int:
+    """Write traces in another format, and list what that format loses.
+
+    Example: oven-controller traces convert results.jsonl traces.jsonl --to oven
+    """
     target_format, (name, source_format) = format_named(to), format_of(source, from_)
     if target.absolute() == source.absolute():
         raise ConfigError(f"{target} is also the source; name another target")
@@ -62,7 +66,11 @@ def _convert(
     return 0
 
 
-def _check(source: Source, from_: From = None, as_json: Json = False) -> int:
+def check(source: Source, from_: From = None, as_json: Json = False) -> int:
+    """Count, by kind, the steps that lack a state, an action or a reward. Exit code 1 if there are any.
+
+    Example: oven-controller traces check traces.jsonl --json
+    """
     name, source_format = format_of(source, from_)
     counts = completeness.check(source_format.read(source))
     if as_json:
@@ -84,7 +92,7 @@ def _check(source: Source, from_: From = None, as_json: Json = False) -> int:
     return 0 if counts.whole else 1
 
 
-def _show(
+def show(
     source: Source,
     trace: Annotated[
         str | None, typer.Argument(metavar="TRACE", help="Id of the trace.", show_default="list all traces")
@@ -96,6 +104,10 @@ def _show(
     whole: Annotated[bool, typer.Option("--whole", help="Show every line of each message.")] = False,
     as_json: Json = False,
 ) -> int:
+    """List the traces of a file, or show one trace step by step.
+
+    Example: oven-controller traces show traces.jsonl repair-17
+    """
     if replies is not None and (trace is None or as_json):
         raise ConfigError("--replies needs a TRACE and no --json")
     replies_by_step: dict[int, list[Reply]] = {}
@@ -119,22 +131,3 @@ def _show(
     if trace is not None:
         raise UnknownNameError("trace", trace, ids)
     return 0
-
-
-CONVERT: Final = PluggedCommand(
-    "traces",
-    "convert",
-    "convert traces to another format, and report what is lost",
-    "results.jsonl traces.jsonl --to oven",
-    _convert,
-)
-CHECK: Final = PluggedCommand(
-    "traces",
-    "check",
-    "count the steps without a whole state, action and reward by kind; exit code 1 if there are any",
-    "traces.jsonl --json",
-    _check,
-)
-SHOW: Final = PluggedCommand(
-    "traces", "show", "list the traces of a file, or show one step by step", "traces.jsonl repair-17", _show
-)

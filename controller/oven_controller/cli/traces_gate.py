@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
+from oven_controller.cli.options import Json
+from oven_controller.cli.traces_pairs import Replies, SkipBad, read_replies
+from oven_controller.cli.traces_source import From, Source
 from oven_core.errors import ConfigError, UnknownNameError
-from oven_core.plugged_command import PluggedCommand
 from oven_core.terminal_text import say
 from oven_llm.trace_replay.gate import GATES, NOTHING, Curve, Replay, Tiers, cheapest, curve, replayed, tiers
-from oven_llm.trace_replay.pairs_command import Replies, SkipBad, read_replies
 from oven_runs.traces.formats.table import read_traces
-from oven_runs.traces.source_file import From, Json, Source
 
 
-def _gate(
+def gate(
     source: Source,
     replies: Replies,
     cheap: Annotated[
@@ -29,6 +29,11 @@ def _gate(
     skip_bad: SkipBad = False,
     as_json: Json = False,
 ) -> int:
+    """Show, from a recorded replay, which states to ask about and which teachers to ask first: the share of the cost
+    against the share of the pairs.
+
+    Example: oven-controller traces gate traces.jsonl replies.jsonl --cheap small
+    """
     asked = read_replies(replies, ())
     replay = replayed(read_traces(source, from_, skip_bad=skip_bad), asked)
     for name in cheap or ():
@@ -99,12 +104,3 @@ def _text(replay: Replay, found: Mapping[str, Curve | str], first: Tiers | None)
             f"  tiers: {names} first, the others at {first.asked:.0%} of states: "
             f"{first.cost:.0%} of the cost, {first.pairs:.0%} of the pairs ({rules})"
         )
-
-
-GATE: Final = PluggedCommand(
-    "traces",
-    "gate",
-    "which states to ask about, and whom first: shares of cost against shares of pairs, by a recorded replay",
-    "traces.jsonl replies.jsonl --cheap small",
-    _gate,
-)

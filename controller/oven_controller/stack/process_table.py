@@ -1,0 +1,45 @@
+"""The stack's own processes: which function each runs, and which package of an extra it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Final
+
+from oven_core.errors import UnknownNameError
+from oven_core.plugins import imported
+
+
+@dataclass(frozen=True)
+class OwnProcess:
+    function: str
+    """`module:function`. It takes the process's arguments and returns the exit code."""
+    package: str = ""
+    """A package of an extra without which the stack does not start this process."""
+
+
+PROCESSES: Final[Mapping[str, OwnProcess]] = {
+    "mesh": OwnProcess("oven_core.replica.service:main"),
+    "agent": OwnProcess("oven_agents.runtime.host:main"),
+    "member": OwnProcess("oven_llm.judges.member_process:main"),
+    "probes": OwnProcess("oven_llm.judges.probe_set_process:main"),
+    "learner": OwnProcess("oven_recipes.main:main"),
+    "notify": OwnProcess("oven_controller.notify.process:main"),
+    "kg": OwnProcess("oven_kg.service.process:main", package="networkx"),
+    "monitor": OwnProcess("oven_tui.main:main", package="textual"),
+}
+
+
+def is_installed(name: str) -> bool:
+    """Whether the package that the process needs is installed."""
+    package = PROCESSES[name].package
+    return not package or find_spec(package) is not None
+
+
+def process_function(name: str) -> Callable[[list[str]], int]:
+    """Import the function of a process. Raises UnknownNameError, and ConfigError if the import fails."""
+    if name not in PROCESSES:
+        raise UnknownNameError("process", name, PROCESSES)
+    function: Callable[[list[str]], int] = imported("process", name, PROCESSES[name].function)
+    return function

@@ -1,1 +1,0 @@
-"""`oven-controller kg`: the service's questions, asked offline."""

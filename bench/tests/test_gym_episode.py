@@ -131,7 +131,7 @@ def test_doing_nothing_ends_where_the_record_does_and_the_twin_where_a_healthy_r
     assert row.loss == row.nothing > row.twin
     assert row.interventions == 0
     trainee = line("pretraining", SEED)
-    for _ in range(shared_prefix.last_step(ground.case)):
+    for _ in range(shared_prefix.last_step(ground.fault)):
         trainee.train_step()
     assert row.twin == trainee.quality()
 
@@ -147,7 +147,7 @@ def test_the_best_checkpoint_is_gone_back_to_only_where_it_reads_better() -> Non
     row = worse.play(BEST_CHECKPOINT)
     assert (row.interventions, row.steps) == (1, row.onset + shared_prefix.HORIZON)
     trainee = line("pretraining", SEED)
-    readings = [trainee.train_step(worse.case).get("eval/loss", math.inf) for _ in range(row.steps)]
+    readings = [trainee.train_step(worse.fault).get("eval/loss", math.inf) for _ in range(row.steps)]
     assert row.loss == min(readings) < row.nothing
     untouched = better.play(BEST_CHECKPOINT)
     assert (untouched.interventions, untouched.loss) == (0, untouched.nothing)

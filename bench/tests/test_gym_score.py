@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -240,7 +241,7 @@ def some() -> list[Row]:
 
 
 def test_the_contract_of_json() -> None:
-    found = report(some(), "mesh+kg").figures
+    found: dict[str, Any] = dict(report(some(), "mesh+kg").figures)
     assert found["verdict"] == "HELPS"
     assert found["best_baseline"] == "best_rule"
     assert {"mean", "low", "high", "worse_than_nothing", "episodes", "families"} <= set(found["arms"]["mesh+kg"])

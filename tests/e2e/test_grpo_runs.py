@@ -92,7 +92,7 @@ def test_the_drill_is_repaired_announced_as_a_drill_and_hidden_from_the_agents(o
     assert {member["member"] for member in groups[0]["members"]} == {"exact", "format", "length"}
     assert all("SampledGroup" not in line and groups[0]["prompt"]["text"] not in line for line in oven.log("drill"))
     code, said = oven("log", "again", "--completions")
-    assert code == 2 and "run 'again' keeps no completions" in said
+    assert code == 2 and "run 'again' stores no completions" in said
 
 
 def test_a_collapse_is_rolled_back_and_the_rate_cut(oven: Oven) -> None:

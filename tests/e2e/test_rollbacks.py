@@ -78,7 +78,7 @@ def test_a_run_goes_on_rightly_after_it_was_sent_back(oven: Oven, tmp_path: Path
     if restart:
         assert [(one.incarnation, one.tick, one.step) for one in starts] == [(1, 0, 0), (2, ahead, behind)]
         assert ends[0].reason == "stopped" and f"rolled back from step {ahead} to step {behind}" in ends[0].detail
-        assert "the learner is started again" in said
+        assert "the learner is restarted" in said
         clips = [receipt for receipt in of(events, Receipt) if receipt.actuator == "grad.clip"]
         last = [one.after for one in clips if one.incarnation == 1 and one.status == "applied"][-1]
         assert {spec.name: spec.value for spec in starts[1].actuators}["grad.clip"] == last, "knobs stay"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from textual.app import App
 from textual.events import Key
 
-from oven_core.protocol.actions import CHECKPOINT, ROLLBACK, UNDO
+from oven_core.protocol.actuator_names import CHECKPOINT, ROLLBACK, UNDO
 from oven_core.protocol.messages import Value
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_runs.log.command_result import CommandResult

@@ -258,7 +258,7 @@ class MonitorApp(Acting, ThemedApp[None]):
         self.query_one(Decisions).focus()
 
     def action_save(self) -> None:
-        folder = self._access.saves_to if self._access is not None else Path.cwd()
+        folder = self._access.export_folder if self._access is not None else Path.cwd()
         try:
             path = self.save_screenshot(f"monitor-{datetime.now():%m%d-%H%M%S}.svg", str(folder))
         except OSError as error:

@@ -90,7 +90,7 @@ class Feed:
                     await self._past()
             except (OvenError, NatsError, OSError, ValueError) as error:
                 up = self._access.up()
-                if up and self._access.over(self._ended):
+                if up and self._access.is_over(self._ended):
                     self._say("down", "")
                 elif up:
                     self._say("refused" if isinstance(error, RefusedError) else "reconnecting", self._away(error))

@@ -105,7 +105,7 @@ def _accesses(run_folders: list[Path], at: Endpoint, run: str | None, home: Path
     if at.named or (not run_folders and home is None):
         endpoint = at.completed()
         if endpoint.named:
-            return [RemoteRun.at(endpoint, run)]
+            return [RemoteRun.from_endpoint(endpoint, run)]
         raise ConfigError(
             "which run? give its folder, or set OVEN_RUN_DIR; `oven-controller monitor RUN` finds it by name"
         )

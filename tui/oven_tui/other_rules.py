@@ -111,7 +111,7 @@ def _run(arguments: Sequence[str]) -> RunAccess:
     given = dict(zip(arguments[::2], arguments[1::2], strict=True))
     creds, ca = given.get("--creds"), given.get("--tls-ca")
     endpoint = Endpoint(given.get("--nats", ""), Path(creds) if creds else None, Path(ca) if ca else None)
-    return RemoteRun.at(endpoint.completed(), given.get("--run"))
+    return RemoteRun.from_endpoint(endpoint.completed(), given.get("--run"))
 
 
 async def _answered(access: RunAccess, id_: str) -> Answer:

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence, Set
 
 from oven_agents.sdk.window import Knob, Window
-from oven_core.protocol.actions import UNDO
+from oven_core.protocol.actuator_names import UNDO
 from oven_core.protocol.messages import BallotOpened, Observation, Receipt, RunStarted
 
 SPARE = 4096

@@ -19,8 +19,8 @@ from typing import Final, Literal
 
 from oven_agents.review.open_loop_replay import CastVote
 from oven_agents.sdk.alternative_plans import SYMPTOM
-from oven_core.mesh.effect import median, sigma
-from oven_core.protocol.actions import ROLLBACK
+from oven_core.mesh.measurements import median, sigma
+from oven_core.protocol.actuator_names import ROLLBACK
 from oven_core.protocol.messages import MetricSpec
 from oven_core.protocol.rules import Rules
 

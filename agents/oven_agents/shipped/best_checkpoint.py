@@ -16,7 +16,7 @@ from oven_agents.stats.objective import held_out, readings, signed
 from oven_agents.stats.policy_shift import is_off_policy
 from oven_agents.stats.robust_statistics import bending_noise
 from oven_agents.stats.rollback_success import last_rollback_failed
-from oven_core.protocol.actions import EVALUATE
+from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import RunStarted, Value, Vote
 
 ROLLBACK, SCALE, SKIP = "run.rollback", "optimizer.lr_scale", "data.skip"

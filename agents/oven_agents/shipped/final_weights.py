@@ -9,7 +9,7 @@ from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import held_out, signed
 from oven_agents.stats.robust_statistics import bending_noise
-from oven_core.protocol.actions import BEST
+from oven_core.protocol.actuator_names import BEST
 from oven_core.protocol.messages import RunStarted, Vote
 
 WITH_BEST = "best"

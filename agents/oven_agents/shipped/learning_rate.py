@@ -19,7 +19,7 @@ from oven_agents.stats.policy_shift import is_off_policy, policy_shifted
 from oven_agents.stats.robust_statistics import noise, quantile
 from oven_agents.stats.rollback_success import scales_rolled_back
 from oven_agents.stats.update_to_weight_ratio import overlong, room
-from oven_core.protocol.actions import EVALUATE
+from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import RunStarted, Vote
 
 SCALE, ROLLBACK, MIXTURE = "optimizer.lr_scale", "run.rollback", "data.mixture"
@@ -207,7 +207,7 @@ class LearningRate(Agent):
             )
             for actuator, value in ((SCALE, lowered), (ROLLBACK, float(back)))
         ]  # fmt: skip
-        return Plan.of("rollback_and_cut", votes)
+        return Plan.of_votes("rollback_and_cut", votes)
 
     def _declines(self, window: Window, ticks: int) -> bool:
         """Whether the loss got worse over the last ticks, from the first half to the second, beyond its noise."""
@@ -258,7 +258,7 @@ class LearningRate(Agent):
             )
             for actuator, value in changes.items()
         ]  # fmt: skip
-        return Plan.of("rollback_and_cut", votes)
+        return Plan.of_votes("rollback_and_cut", votes)
 
     def _too_low(self, window: Window) -> list[Vote]:
         aligned = self._aligned(window)

@@ -12,7 +12,7 @@ from oven_agents.stats.level_shift import Shift, newest
 from oven_agents.stats.objective import held_out
 from oven_agents.stats.policy_shift import quality_dropped
 from oven_agents.stats.robust_statistics import noise
-from oven_core.protocol.actions import EVALUATE
+from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"

@@ -8,7 +8,7 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import PATIENCE, available, request_evaluation
 from oven_agents.stats.objective import held_out, objective, signed
 from oven_agents.stats.rollback_success import RECOVERED, recovered_share
-from oven_core.protocol.actions import EVALUATE, ROLLBACK, UNDO
+from oven_core.protocol.actuator_names import EVALUATE, ROLLBACK, UNDO
 from oven_core.protocol.messages import Receipt, RunStarted, Value, Vote
 
 SCALE = "optimizer.lr_scale"
@@ -82,7 +82,7 @@ class RollbackUndo(Agent):
         why = f"of what had been lost at tick {back.tick} the rollback regained {share:.0%}: what goes wrong goes on"
         cut = next((receipt for receipt in window.applied(SCALE) if receipt.tick == back.tick), None)
         rate = [] if cut is None or cut.before is None else [self._propose(window, SCALE, cut.before, why)]
-        return Plan.of("undo_rollback", [self._propose(window, UNDO, None, why), *rate])
+        return Plan.of_votes("undo_rollback", [self._propose(window, UNDO, None, why), *rate])
 
     def _propose(self, window: Window, actuator: str, value: Value, why: str) -> Vote:
         target = objective(window.run)

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from oven_agents.sdk.window import Window
-from oven_core.mesh.effect import sigma
+from oven_core.mesh.measurements import sigma
 from oven_core.protocol.messages import RunStarted
 
 NEEDS_SECOND: Final = 0.55
@@ -40,7 +40,7 @@ def confidence(
     `horizon` after it; that of a rollback to tick `back` holds the last `horizon` of the steps that it throws away
     against the same steps the second time. The change beat doing nothing for certain from two standard errors on, at
     even odds where nothing shows. So of a gain of `gain`, in the target's unit, a share of `gain` / (2 · noise) is seen
-    (oven_core.mesh.effect; docs/deciding.md). Where the target is measured too rarely to know its noise:
+    (oven_core.mesh.measurements; docs/deciding.md). Where the target is measured too rarely to know its noise:
     `hit_rate`.
     """
     seen = [value for value in window.series(target, after=window.tick - horizon) if math.isfinite(value)]

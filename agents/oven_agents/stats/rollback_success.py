@@ -8,7 +8,7 @@ from typing import Final
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import held_out, objective, readings, signed
 from oven_agents.stats.optimizer_gauges import SCALE
-from oven_core.protocol.actions import ROLLBACK, UNDO
+from oven_core.protocol.actuator_names import ROLLBACK, UNDO
 from oven_core.protocol.messages import Receipt
 
 LIMIT: Final = 3

@@ -1,1 +1,1 @@
-"""Trace replay: what teachers would have done at a policy's own steps, and the preference pairs that follow."""
+"""Trace replay: asks teachers what they would do at a policy's own steps, and makes preference pairs of the replies."""

@@ -110,7 +110,7 @@ def revoke(
     """
     from oven_controller.cli.person_creds import RELOAD
     from oven_controller.stack import agent_keys, person_keys
-    from oven_runs.access.warning import warn
+    from oven_runs.access.run_access import warn
     from oven_runs.home.run_folder import Home
 
     todo = ""

@@ -65,7 +65,7 @@ def explain(
 
 async def _read(access: RunAccess, name: str, rules: dict[str, Any]) -> tuple[Explanation, OtherRuling | None]:
     from oven_core.errors import UnknownNameError
-    from oven_runs.access.rule_question import other_ruling
+    from oven_runs.access.other_ruling import other_ruling
     from oven_runs.log.explanation import Explanations
 
     seen = Explanations()

@@ -84,7 +84,7 @@ def swap(
     from oven_core.terminal_text import say
     from oven_runs.access.local_run import LocalRun
     from oven_runs.home.run_folder import Home
-    from oven_runs.operator.judge_swap import swapped
+    from oven_runs.operator.judge_swap import swap_judge
     from oven_runs.settings.judges import check_judge, first_problem
 
     folder = Home().find(run, running=True)
@@ -102,7 +102,7 @@ def swap(
     except ValidationError as error:
         raise ConfigError(f"the judge cannot be asked: {first_problem(error)}") from None
     check_judge(settings, name, judge)  # what cannot be asked is not sent
-    found = asyncio.run(swapped(LocalRun(folder), name, judge, settings.deadline_s, reason))
+    found = asyncio.run(swap_judge(LocalRun(folder), name, judge, settings.deadline_s, reason))
     say(json.dumps(found.fields()) if as_json else found.line())
     if found.code:
         raise typer.Exit(found.code)
@@ -149,7 +149,7 @@ def add(
     from oven_core.errors import ConfigError
     from oven_core.protocol import names
     from oven_runs.home.run_folder import Home
-    from oven_runs.operator.judge_swap import BESIDE_S, JOIN_S
+    from oven_runs.operator.judge_swap import JOIN_S, MARGIN_S
     from oven_runs.settings.judges import judge_of, new_member
 
     folder = Home().find(run, running=True)
@@ -178,7 +178,7 @@ def add(
     said = {"action": "add", "actuator": f"committee.{name}", "judge": judge_of(member), "value": share}
     code = 1
     try:
-        code = _said(folder, as_json, JOIN_S + settings.deadline_s + BESIDE_S, **said, reason=reason)
+        code = _said(folder, as_json, JOIN_S + settings.deadline_s + MARGIN_S, **said, reason=reason)
     finally:
         if code == 1:  # its process ends by the learner's answer, and nothing of it stays
             _taken_out(folder, name)

@@ -1,7 +1,7 @@
 """Operator commands to a running run: hold, resume, stop, approve, veto, set, mute, trust, autonomy.
 
 Each waits for what the log says came of it, prints that in a line, and ends with 0 (done), 1 (the answer is no) or 3
-(no answer in time: `oven_runs.operator.receipt_wait`).
+(no answer in time: `oven_runs.operator.operator_client`).
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def _say(run: str | None, wait: float | None, as_json: bool, at: Endpoint, **fie
     from oven_core.protocol.operator_messages import OperatorCommand
     from oven_core.terminal_text import say
     from oven_runs.access.run_finder import find_run
-    from oven_runs.operator.command_report import CommandReport
+    from oven_runs.log.command_result import CommandReport
     from oven_runs.operator.operator_client import carried_out
 
     access = find_run(run, at, running=True)

@@ -108,7 +108,7 @@ def several_runs(arguments: list[str] | None, options: list[str] | None, *, leas
 def exit_if_incomplete(access: RunAccess) -> None:
     """Warn on stderr, and end the command with exit code 3, if the run is down and its log lacks messages of its
     learner."""
-    from oven_runs.access.warning import warn
+    from oven_runs.access.run_access import warn
 
     if missing := access.missing():
         warn(missing)

@@ -28,7 +28,7 @@ def hand_out(
     from oven_core.errors import ConfigError, reason
     from oven_core.security import tls
     from oven_core.terminal_text import say
-    from oven_runs.access.warning import warn
+    from oven_runs.access.run_access import warn
     from oven_runs.home.run_folder import Home
 
     place = Place.of_server(server) if server is not None else Place.of_run(Home().find(run))

@@ -153,7 +153,7 @@ async def _again(folder: RunFolder, until: int | None, verify: bool) -> tuple[Re
     from oven_runs.log.replay import Replay
 
     again, signatures = Replay(folder.run), Signatures(folder, verify)
-    async for event in log_reader.events(folder, exact=True, until=until, judge=signatures.judge):
+    async for event in log_reader.events(folder, exact=True, until=until, verify=signatures.judge):
         again.take(event)
         signatures.count(event)
     _started(folder.run, again.mesh.state.started)
@@ -209,7 +209,7 @@ async def _asked(folder: RunFolder, rules: dict[str, Any], until: int | None, ve
 
     run = folder.run
     loop, count = OpenLoop(run, lambda logged: with_rules(logged, rules)), 0
-    async for event in log_reader.events(folder, exact=True, until=until, judge=Signatures(folder, verify).judge):
+    async for event in log_reader.events(folder, exact=True, until=until, verify=Signatures(folder, verify).judge):
         refuse_another_version(event)
         loop.take(event)
         count += 1

@@ -64,10 +64,10 @@ def rm(
 
     Example: oven-controller runs rm grpo-1121-0231
     """
-    from oven_runs.home.removal import named
+    from oven_runs.home.removal import named_runs
     from oven_runs.home.run_folder import Home
 
-    _remove(named(Home(), several_runs(runs, runs_)), yes, as_json)
+    _remove(named_runs(Home(), several_runs(runs, runs_)), yes, as_json)
 
 
 @runs_command.command()
@@ -90,7 +90,7 @@ def prune(
     from datetime import UTC, datetime
 
     from oven_core.errors import ConfigError
-    from oven_runs.home.removal import old
+    from oven_runs.home.removal import old_runs
     from oven_runs.home.run_folder import Home
 
     if keep is None and older_than is None:
@@ -99,7 +99,7 @@ def prune(
         raise ConfigError(f"--keep {keep} is below 0, the least: write e.g. --keep 10")
     if older_than is not None and not 0 <= older_than < math.inf:
         raise ConfigError(f"--older-than {older_than:g} is not a number of days from 0 on: write e.g. --older-than 30")
-    _remove(old(Home(), keep or 0, older_than or 0.0, datetime.now(UTC)), yes, as_json)
+    _remove(old_runs(Home(), keep or 0, older_than or 0.0, datetime.now(UTC)), yes, as_json)
 
 
 def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
@@ -107,32 +107,32 @@ def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
     from oven_runs.home import removal
 
     removal.refuse_live(folders)
-    sizes = {folder.run: removal.occupied(folder) for folder in folders}
+    sizes = {folder.run: removal.disk_usage(folder) for folder in folders}
     if folders and not yes:
         _ask(sizes)
     for folder in folders:
         removal.remove(folder)
         if not as_json:
-            print(f"removed {folder.run} ({removal.in_words(sizes[folder.run])})", flush=True)
+            print(f"removed {folder.run} ({removal.readable_size(sizes[folder.run])})", flush=True)
     freed = sum(sizes.values())
     if as_json:
         removed = [{"run": run, "bytes": size} for run, size in sizes.items()]
         print(json.dumps({"removed": removed, "freed_bytes": freed}))
     elif len(folders) != 1:
-        print(f"{removal.in_words(freed)} freed" if folders else "there is nothing to remove")
+        print(f"{removal.readable_size(freed)} freed" if folders else "there is nothing to remove")
 
 
 def _ask(sizes: dict[str, int]) -> None:
     """On stderr, since stdout may be JSON. Raises ConfigError where no one can answer; ends the command with exit code
     1 where the answer is no."""
     from oven_core.errors import ConfigError
-    from oven_runs.home.removal import in_words
+    from oven_runs.home.removal import readable_size
 
     if not sys.stdin.isatty():
         raise ConfigError(f"no one can be asked here whether to remove {', '.join(sizes)}: add --yes")
     for run, size in sizes.items():
-        print(f"  {run}  {in_words(size)}", file=sys.stderr)
+        print(f"  {run}  {readable_size(size)}", file=sys.stderr)
     count = f"{len(sizes)} runs" if len(sizes) > 1 else "this run"
-    if not typer.confirm(f"Remove {count} ({in_words(sum(sizes.values()))})?", err=True):
+    if not typer.confirm(f"Remove {count} ({readable_size(sum(sizes.values()))})?", err=True):
         print("nothing was removed", file=sys.stderr)
         raise typer.Exit(1)

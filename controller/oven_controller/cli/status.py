@@ -69,7 +69,7 @@ def _show_voices(found: dict[str, Any]) -> None:
     from oven_runs.home.judge_states import JudgeState
 
     for name, judge in found["judges"].items():
-        say(f"  judge {name}, when it started: {JudgeState.model_validate(judge).words()}")
+        say(f"  judge {name}, when it started: {JudgeState.model_validate(judge).line()}")
     for name, agent in found["agents"].items():
         life = "live" if agent["live"] else "not live"
         why = f"; shadow: {agent['shadow']}" if agent["shadow"] else ""

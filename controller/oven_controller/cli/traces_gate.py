@@ -14,7 +14,7 @@ from oven_controller.cli.traces_pairs import Replies, SkipBad, read_replies
 from oven_controller.cli.traces_source import From, Source
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.terminal_text import say
-from oven_llm.trace_replay.gate import GATES, NOTHING, Curve, Replay, Tiers, cheapest, curve, replayed, tiers
+from oven_llm.trace_replay.gate import GATES, NOTHING, Curve, RecordedReplay, Tiers, cheapest, curve, replayed, tiers
 from oven_runs.traces.formats.table import read_traces
 
 
@@ -55,7 +55,7 @@ def gate(
     return 0 if any(isinstance(one, Curve) for one in found.values()) else 1
 
 
-def report(replay: Replay, found: Mapping[str, Curve | str], first: Tiers | None) -> dict[str, Any]:
+def report(replay: RecordedReplay, found: Mapping[str, Curve | str], first: Tiers | None) -> dict[str, Any]:
     """All that is to be said, for JSON. A gate that cannot be judged is null, with the reason under `not_judged`."""
     return {
         "states": len(replay.states),
@@ -71,7 +71,7 @@ def report(replay: Replay, found: Mapping[str, Curve | str], first: Tiers | None
     }
 
 
-def _text(replay: Replay, found: Mapping[str, Curve | str], first: Tiers | None) -> Iterator[str]:
+def _text(replay: RecordedReplay, found: Mapping[str, Curve | str], first: Tiers | None) -> Iterator[str]:
     cost = sum(one.cost for one in replay.states)
     price = (
         f"${cost:.4f}"

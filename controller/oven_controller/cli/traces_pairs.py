@@ -22,7 +22,7 @@ from oven_llm.trace_replay.pair_divergence import (
     information,
     log_ratio_feature,
 )
-from oven_llm.trace_replay.pairs import LEAST_FAMILIES, OTHER_STATE, Key, Mined, grouped, mined
+from oven_llm.trace_replay.pairs import MIN_FAMILIES, OTHER_STATE, Key, Mined, grouped, mined
 from oven_runs.traces import jsonl
 from oven_runs.traces.comparable_actions import Action
 from oven_runs.traces.formats.table import read_traces
@@ -106,7 +106,7 @@ def read_replies(path: Path, teachers: Sequence[str]) -> dict[Key, list[Reply]]:
     asked = grouped(everything, teachers)
     counted = [reply for given in asked.values() for reply in given]
     families = {reply.family for reply in counted if reply.action is not None}
-    if len(families) >= LEAST_FAMILIES:
+    if len(families) >= MIN_FAMILIES:
         return asked
     if not families:
         kinds = Counter(reply.failure for reply in counted).most_common(1)

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from oven_core.errors import ConfigError
-from oven_core.protocol.actions import ROLLBACK
-from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.actuator_names import ACTUATORS, ROLLBACK
 from oven_core.protocol.messages import ActuatorSpec
 
 LOW, HIGH = 0.1, 3.0

@@ -22,7 +22,7 @@ from oven_core.errors import ConfigError
 from oven_core.errors import reason as wrong
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_runs.access.run_access import RunAccess
-from oven_runs.operator.command_report import CommandReport
+from oven_runs.log.command_result import CommandReport
 from oven_runs.operator.operator_client import carried_out
 
 Why: TypeAlias = Annotated[str, Field(max_length=2000, description="the reason, recorded in the run's log")]

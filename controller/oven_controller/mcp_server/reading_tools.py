@@ -22,7 +22,7 @@ from oven_controller.mcp_server.tool_thread import Progress, on_thread
 from oven_controller.stack.run_status import RunStatus, run_status
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.graph_requests import Diagnosis
-from oven_runs.access.rule_question import other_ruling
+from oven_runs.access.other_ruling import other_ruling
 from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import Home
 from oven_runs.home.run_listing import ListedRun, listed_runs

@@ -122,7 +122,7 @@ class Notifier:
                 raise
             except BusError as error:
                 self._handle_live_end()
-                if self._access.over(self._triggers.view.ended is not None):
+                if self._access.is_over(self._triggers.view.ended is not None):
                     break
                 log.debug("the log cannot be read: %s", error)
                 await asyncio.sleep(RETRY_S)

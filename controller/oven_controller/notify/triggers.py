@@ -12,7 +12,7 @@ from typing import Final
 from oven_controller.notify.message import Notice
 from oven_controller.notify.wording import because, change_of, cut, harmless, origin, proposers, short
 from oven_core.mesh.guardrails import SPENT
-from oven_core.protocol.actions import ROLLBACK, UNDO
+from oven_core.protocol.actuator_names import ROLLBACK, UNDO
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (

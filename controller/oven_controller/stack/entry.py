@@ -9,7 +9,6 @@ import gc
 import sys
 
 from oven_controller.stack.process_table import process_function
-from oven_core.bus.nats_import import import_nats
 from oven_core.cpu_affinity import lower_priority
 from oven_core.errors import OvenError
 from oven_runs.process.child import follow_parent
@@ -22,7 +21,6 @@ def main(argv: list[str]) -> int:
     follow_parent()
     if argv[:1] and argv[0] not in OWNED:
         lower_priority()
-    import_nats()
     try:
         process = process_function(argv[0])
         gc.freeze()  # what was imported stays: a full collection delayed a decision by 40 ms

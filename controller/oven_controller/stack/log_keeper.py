@@ -74,11 +74,11 @@ class LogKeeper:
         try:
             if not await streams.exists(bus.jetstream, self._folder.run):
                 return True  # the store is gone
-            await append(bus, self._folder.run, spool.left.messages)
+            await append(bus, self._folder.run, spool.content.messages)
         except (BusError, NatsError, OSError):
             return False
         log_recovery.report_spool(spool, self._out)
-        self._restored = self._restored or bool(spool.left.messages)
+        self._restored = self._restored or bool(spool.content.messages)
         try:
             spool.done()
         except OSError as error:

@@ -213,7 +213,7 @@ def _beside_the_log(access: RunAccess, view: RunSummary, unread: str, told: list
         ended = view.ended.reason if view.ended else "running"
         return _BesideTheLog("unreachable" if unread else ended, lambda _: "on its own machine")
     folder = access.folder
-    found = _BesideTheLog(folder.status(), folder.last_words, judges=judge_states.read(folder.path))
+    found = _BesideTheLog(folder.status(), folder.last_log_line, judges=judge_states.read(folder.path))
     if found.status == "running":
         found.processes = _processes(folder)
     try:

@@ -22,8 +22,7 @@ from nats.micro.request import ERROR_HEADER
 
 from oven_core.bus import watchdog
 from oven_core.bus.log import LogClient
-from oven_core.bus.nats_client import BusClient, InlineMessage, final
-from oven_core.bus.nats_import import allow_websockets
+from oven_core.bus.nats_client import BusClient, InlineMessage, allow_websockets, final
 from oven_core.cancellation import end
 from oven_core.errors import BusError, reason
 from oven_core.protocol.permissions import inbox_prefix

@@ -21,10 +21,23 @@ from nats.errors import AuthorizationError, ConnectionClosedError, NoRespondersE
 from nats.errors import Error as NatsError
 
 from oven_core.cancellation import preserve_cancellation
-from oven_core.errors import BusError, RefusedError
+from oven_core.errors import BusError, ConfigError, RefusedError
 
 if TYPE_CHECKING:
     from nats.micro.request import Request
+
+
+def allow_websockets() -> None:
+    """Give nats-py the aiohttp that `oven_core.bus` kept from it. Raises ConfigError where it is not installed."""
+    import nats.aio.transport
+
+    transport: Any = nats.aio.transport
+    try:
+        import aiohttp
+    except ImportError as error:
+        raise ConfigError("an address with ws:// or wss:// needs the package aiohttp: pip install aiohttp") from error
+    transport.aiohttp = aiohttp
+
 
 _REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
 """What nats-server 2.15 says of credentials that it does not take (server/errors.go)."""

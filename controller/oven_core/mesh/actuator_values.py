@@ -9,51 +9,53 @@ from typing import Literal
 from oven_core.protocol.messages import ActuatorSpec, Value
 
 SUM_TOLERANCE = 1e-3
-"""How far the shares of a simplex may miss 1 before they are normalised."""
+"""How far the sum of a simplex's shares may be from 1 before they are normalised."""
 
 Direction = Literal["up", "down", "keep", "set"]
-"""`set` where the effective value is unknown or the kind has no order."""
+"""`set` if the effective value is unknown or the kind has no order."""
 
 _CONTROL = {code: " " for code in (*range(32), 127)}
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a value cannot be proposed. `why` completes "agent x proposed V for A, " and ends with the remedy."""
+    """The reason why a value cannot be proposed. `why` completes "agent x proposed V for A, " and ends with the
+    remedy."""
 
     kind: Literal["type", "bounds"]
     why: str
 
 
 def rounded(value: float) -> float:
-    """To the nine significant digits that the wire carries, so that what is compared is what was written."""
+    """Round to the nine significant digits that messages carry, so that comparisons use what was written."""
     return float(f"{value:.9g}")
 
 
 def number(value: Value) -> float | None:
-    """`value` as a finite float, if it is one."""
+    """Return `value` as a float; None if it is not a finite number."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     return None
 
 
 def shares(value: Value) -> dict[str, float]:
-    """A simplex's shares; empty for anything else."""
+    """Return a simplex's shares; empty for any other value."""
     return value if isinstance(value, dict) else {}
 
 
 def shaped(spec: ActuatorSpec, value: Value) -> Value | Fault:
-    """`value` in the actuator's own form (a simplex normalised, its components in the announced order), or the fault.
+    """Return `value` in the actuator's own form (a simplex normalised, its components in the announced order), or the
+    fault.
 
-    Bounds are not looked at: what the learner reads back is the truth even where a proposal of it would be refused.
+    Bounds are not checked: a value that the learner reads back is true even if a proposal of it would be refused.
     """
     if spec.kind == "scalar":
-        found = number(value)
-        if found is None:
+        scalar = number(value)
+        if scalar is None:
             return Fault("type", f"where a finite number is needed: propose one{_range(spec)}")
-        if spec.scale == "log" and found <= 0:
+        if spec.scale == "log" and scalar <= 0:
             return Fault("type", f"whose scale is logarithmic: propose a number above 0{_range(spec)}")
-        return rounded(found)
+        return rounded(scalar)
     if spec.kind == "choice":
         if not isinstance(value, str) or value not in spec.choices:
             return Fault("type", f"whose choices are {_listed(spec.choices)}: propose one of them")
@@ -62,28 +64,28 @@ def shaped(spec: ActuatorSpec, value: Value) -> Value | Fault:
         return _simplex(spec, shares(value))
     if value is None:
         return None
-    found = number(value)
-    if found is None:
+    argument = number(value)
+    if argument is None:
         return Fault("type", "an action that takes a finite number or nothing: propose one of these")
-    return rounded(found)
+    return rounded(argument)
 
 
-def _simplex(spec: ActuatorSpec, given: dict[str, float]) -> Value | Fault:
+def _simplex(spec: ActuatorSpec, proposed: dict[str, float]) -> Value | Fault:
     remedy = f"propose a share for each of {_listed(spec.choices)}, none below 0, that sum to 1"
-    if not spec.choices or set(given) != set(spec.choices):
+    if not spec.choices or set(proposed) != set(spec.choices):
         return Fault("type", f"whose components are {_listed(spec.choices)}: {remedy}")
-    if not all(math.isfinite(share) and share >= 0 for share in given.values()):
+    if not all(math.isfinite(share) and share >= 0 for share in proposed.values()):
         return Fault("type", f"with a share that is negative or not finite: {remedy}")
-    total = math.fsum(min(share, 2.0) for share in given.values())
+    total = math.fsum(min(share, 2.0) for share in proposed.values())
     if abs(total - 1) > SUM_TOLERANCE:
         return Fault("type", f"with a sum of {total:.6g} where 1 ± {SUM_TOLERANCE} is needed: {remedy}")
-    return {name: rounded(given[name] / total) for name in spec.choices}
+    return {name: rounded(proposed[name] / total) for name in spec.choices}
 
 
 def outside(spec: ActuatorSpec, value: Value) -> Fault | None:
-    """The fault of a well-shaped value that lies outside the announced bounds."""
-    found = number(value)
-    parts = {"": found} if found is not None else shares(value)
+    """Return the fault of a well-shaped value outside the announced bounds; None if it is inside."""
+    scalar = number(value)
+    parts = {"": scalar} if scalar is not None else shares(value)
     for name, part in parts.items():
         if (spec.low is not None and part < spec.low) or (spec.high is not None and part > spec.high):
             which = f" (the share of {clip(name, 60)} is {part:.6g})" if name else ""
@@ -92,6 +94,7 @@ def outside(spec: ActuatorSpec, value: Value) -> Fault | None:
 
 
 def bounds(spec: ActuatorSpec) -> str:
+    """Return the announced bounds in words, of which there is at least one."""
     if spec.low is None:
         return f"of at most {show(spec.high)}"
     if spec.high is None:
@@ -100,20 +103,20 @@ def bounds(spec: ActuatorSpec) -> str:
 
 
 def direction(before: Value, value: Value) -> Direction:
-    """Which way a scalar moves. Both scales are monotone, so the raw numbers tell."""
+    """Return the direction in which a scalar moves. Both scales are monotone, so the numbers can be compared."""
     old, new = number(before), number(value)
     if old is None or new is None:
         return "set"
     return "up" if new > old else "down" if new < old else "keep"
 
 
-def variation(one: dict[str, float], other: dict[str, float]) -> float:
-    """Total variation distance of two points of one simplex: the share that has to move."""
-    return 0.5 * math.fsum(abs(one[name] - other[name]) for name in one)
+def variation(first: dict[str, float], second: dict[str, float]) -> float:
+    """Return the total variation distance of two points of a simplex: the share that has to move."""
+    return 0.5 * math.fsum(abs(first[name] - second[name]) for name in first)
 
 
 def show(value: Value) -> str:
-    """As a reason shows it: short, and the same on every machine."""
+    """Return a value as reasons show it: short, and the same on every machine."""
     if value is None:
         return "nothing"
     if isinstance(value, dict):
@@ -125,7 +128,8 @@ def show(value: Value) -> str:
 
 
 def clip(text: str, size: int) -> str:
-    """One line of at most `size` bytes in UTF-8: agents write the text, and a decision has to fit into the log."""
+    """Return one line of at most `size` bytes in UTF-8. Agents write the text, and a decision has to fit into the
+    log."""
     text = text.translate(_CONTROL).strip()
     data = text.encode()
     if len(data) <= size:

@@ -1,4 +1,4 @@
-"""An open ballot: who may vote on it, what they said, and when it closes."""
+"""An open ballot: which agents may vote on it, their votes, and when it closes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from oven_core.mesh.state import Agent, State
 from oven_core.protocol.messages import ActuatorSpec, BallotOpened, Value, Vote
 
 _FREE = {"value": None, "choices": (), "low": None, "high": None, "unit": ""}
-"""What an actuator may announce anew without its open ballot meaning something else."""
+"""Fields that an actuator may announce anew without changing the meaning of its open ballot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """An agent's last word on a ballot. `value` is what it wants: its own proposal, or for `for` the opening one."""
+    """An agent's newest vote on a ballot. `value` is what it wants: its own proposal, or the opening one for `for`."""
 
     vote: Vote
     value: Value
@@ -23,13 +23,14 @@ class Cast:
 
 @dataclass(slots=True)
 class Ballot:
-    """`casts` has shadow agents' votes too: who counts is decided when it closes."""
+    """An open ballot. `casts` includes votes of shadow agents: the tally decides at the closing whose votes count."""
 
     opened: BallotOpened
     casts: dict[str, Cast] = field(default_factory=dict)
 
     def take(self, name: str, vote: Vote, value: Value, shadowed: bool = False) -> bool:
-        """False if the agent was not live when the ballot opened, and is not a shadow. Its last vote counts."""
+        """Store an agent's vote, which replaces an earlier one. Return False if the agent was not live when the ballot
+        opened and is not a shadow."""
         if name not in self.opened.eligible and not shadowed:
             return False
         if vote.stance == "for":
@@ -38,14 +39,14 @@ class Ballot:
         return True
 
     def misfit(self, old: ActuatorSpec, spec: ActuatorSpec) -> str:
-        """Why the ballot cannot stay open now that the learner has announced its actuator as `spec`: something other
-        than choices and bounds has changed, or a value that was proposed does not fit any more. Empty if it can."""
+        """Return why the ballot cannot stay open after the learner announced its actuator as `spec`: something other
+        than choices and bounds has changed, or a proposed value no longer fits. Empty if it can."""
         if spec.model_copy(update=_FREE) != old.model_copy(update=_FREE):
             return f"what a change of {spec.name} means is not what it was"
-        wanted = [cast.value for cast in self.casts.values() if cast.vote.stance in ("propose", "for")]
-        for value in (self.opened.proposal, *wanted):
-            found = shaped(spec, value)
-            fault = found if isinstance(found, Fault) else outside(spec, found)
+        votes_for = [cast.value for cast in self.casts.values() if cast.vote.stance in ("propose", "for")]
+        for value in (self.opened.proposal, *votes_for):
+            fitted = shaped(spec, value)
+            fault = fitted if isinstance(fitted, Fault) else outside(spec, fitted)
             if fault is not None:
                 return f"{show(value)} was proposed, {fault.why}"
         return ""
@@ -54,8 +55,8 @@ class Ballot:
         return tick >= self.opened.closes_at_tick
 
     def complete(self, state: State, newcomers: bool = True) -> bool:
-        """Every eligible agent that still lives and counts has voted, or is done with the tick having seen this
-        ballot; without `newcomers`, every one of them that is trusted here."""
+        """Return whether every eligible agent that is live and counts has voted, or is done with the tick and has seen
+        this ballot. Without `newcomers` only agents that are trusted here are awaited."""
         return all(
             name in self.casts or self.passed(state, name)
             for name in self.opened.eligible
@@ -63,16 +64,16 @@ class Ballot:
         )
 
     def trusts(self, state: State, name: str) -> bool:
-        """Whether the agent's word has weight here."""
+        """Return whether the agent's vote has weight on this ballot."""
         return state.trust.holds(name, self.opened.actuator)
 
     def binds(self, state: State, name: str) -> bool:
-        """Whether the plan that the agent's proposal belongs to may tie this ballot to others: a newcomer's ties no
-        ballot that somebody else opened."""
+        """Return whether the plan of the agent's proposal may tie this ballot to others. A newcomer's plan ties no
+        ballot that another agent opened."""
         return self.opened.opened_by == name or self.trusts(state, name)
 
     def passed(self, state: State, name: str) -> bool:
-        """Whether nothing more of this agent is to be waited for."""
+        """Return whether no vote of this agent is awaited any more."""
         agent = state.agents.get(name)
         if agent is None or not agent.live or state.shadowed(name):
             return True
@@ -81,62 +82,65 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """`key` is what the first refusal is told apart by; `reason` names the value, the limit and the remedy."""
+    """A refused proposal. Only the first refusal with a `key` is logged; `reason` has the value, the limit and the
+    remedy."""
 
     key: tuple[str, str, str]
     reason: str
 
 
 def proposed_value(name: str, vote: Vote, agent: Agent | None, specs: Mapping[str, ActuatorSpec]) -> Value | Refusal:
-    """The proposal's value in the actuator's own form, or why it cannot stand.
+    """Return the proposal's value in the actuator's own form, or the refusal.
 
-    The name of an actuator that no one announced is not part of the key, or an agent could fill the log with refusals.
+    The key of the refusal leaves out the name of an unknown actuator. Otherwise an agent could fill the log with
+    refusals.
     """
-    asked = f"agent {name} {request_text(vote.actuator, vote.value)}"
+    request = f"agent {name} {request_text(vote.actuator, vote.value)}"
     if agent is None:
         return Refusal(
-            (name, "", "not_joined"), f"{asked} without having joined: publish an AgentStatus of state joined first"
+            (name, "", "not_joined"), f"{request} without having joined: publish an AgentStatus of state joined first"
         )
     spec = specs.get(vote.actuator)
     if spec is None:
-        known = clip(", ".join(sorted(specs)), 400) or "none"
-        return Refusal((name, "", "unknown"), f"{asked}, which this run does not have: its actuators are {known}")
+        names = clip(", ".join(sorted(specs)), 400) or "none"
+        return Refusal((name, "", "unknown"), f"{request}, which this run does not have: its actuators are {names}")
     if vote.actuator not in agent.moves:
         remedy = "announce it in the `moves` of its AgentStatus"
-        return Refusal((name, spec.name, "moves"), f"{asked}, which it does not move: {remedy}")
+        return Refusal((name, spec.name, "moves"), f"{request}, which it does not move: {remedy}")
     value = shaped(spec, vote.value)
     fault = value if isinstance(value, Fault) else outside(spec, value)
     if fault is not None:
-        return Refusal((name, spec.name, fault.kind), f"{asked}, {fault.why}")
+        return Refusal((name, spec.name, fault.kind), f"{request}, {fault.why}")
     assert not isinstance(value, Fault)
     return value
 
 
 def closed_to(state: State, ballots: Mapping[str, Ballot], author: str, vote: Vote) -> Refusal | None:
-    """Why this proposal opens no ballot, although it could stand on one."""
+    """Return the refusal of a valid proposal that may not open a ballot; None if it may."""
     rules = state.rules
-    asked = f"agent {author} {request_text(vote.actuator, vote.value)}"
+    request = f"agent {author} {request_text(vote.actuator, vote.value)}"
     if vote.confidence < rules.least_confidence:
         limit = f"rules.least_confidence is {rules.least_confidence:.3g}"
         why = f"at confidence {vote.confidence:.3g}, too little to open a ballot: {limit}"
-        return Refusal((author, vote.actuator, "confidence"), f"{asked} {why}")
+        return Refusal((author, vote.actuator, "confidence"), f"{request} {why}")
     opened = sum(ballot.opened.opened_by == author for ballot in ballots.values())
     if opened >= rules.open_ballots:
         why = f"and has {opened} ballots open, rules.open_ballots is {rules.open_ballots}: it may when one has closed"
-        return Refusal((author, "", "open_ballots"), f"{asked} {why}")
+        return Refusal((author, "", "open_ballots"), f"{request} {why}")
     newcomer = not state.trust.holds(author, vote.actuator)
-    if wait := state.rate_limits.waits(author, newcomer, vote, state.tick, rules):
-        return Refusal((author, vote.actuator, "waits"), f"{asked} and may not open a ballot on it: {wait}")
+    if wait := state.vote_limits.wait_reason(author, newcomer, vote, state.tick, rules):
+        return Refusal((author, vote.actuator, "waits"), f"{request} and may not open a ballot on it: {wait}")
     return None
 
 
 def request_text(actuator: str, value: Value) -> str:
+    """Return a proposal in words, as in "proposed 0.5 for optimizer.lr_scale"."""
     name = clip(actuator, 120) or "an actuator without a name"
     return f"proposed {name}" if value is None else f"proposed {show(value)} for {name}"
 
 
 def bounded_value(value: Value) -> Value:
-    """A refused value as a decision may carry it: whatever an agent sent, cut to a size that fits."""
+    """Return a refused value, cut to a size that fits into a decision."""
     if isinstance(value, str):
         return clip(value, 400)
     if isinstance(value, dict) and (len(value) > 32 or any(len(name) > 100 for name in value)):

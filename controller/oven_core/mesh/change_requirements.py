@@ -1,4 +1,4 @@
-"""A change's requirements of the run, and the spelling of changes: one reading for mesh and agents."""
+"""Requirements that a change has of a run, and the notation for changes, shared by the mesh and the agents."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ FORMS = '"actuator:NAME", "metric:PATTERN" or "held_out"'
 
 
 def met(need: str, actuators: Iterable[str], metrics: Iterable[str], held_out: bool) -> bool:
-    """Whether a run that announces these has what is needed. A need of no known form is met by nothing: what cannot
-    be checked cannot be promised.
-    """
+    """Return whether a run that announces these has what is needed. A need in an unknown form is never met, because
+    nobody can check it."""
     kind, _, name = need.partition(":")
     if kind == "actuator":
         return name in actuators
@@ -27,15 +26,16 @@ def met(need: str, actuators: Iterable[str], metrics: Iterable[str], held_out: b
 
 
 def change(actuator: str, before: Value, value: Value) -> str:
-    """ "optimizer.lr_scale:down", or the bare name where the kind has no direction or the value now is unknown."""
+    """Return a change in short, as in "optimizer.lr_scale:down"; the bare name if it has no direction, or if the value
+    before is unknown."""
     return spelt(actuator, direction(before, value))
 
 
 def spelt(actuator: str, way: str) -> str:
-    """The same from its parts."""
+    """Return the same from an actuator and a direction."""
     return f"{actuator}:{way}" if way in ("up", "down") else actuator
 
 
 def covers(pattern: str, change: str) -> bool:
-    """Whether `pattern`, "name" or "name:up", names this change."""
+    """Return whether `pattern`, "name" or "name:up", includes this change."""
     return pattern in (change, change.partition(":")[0])

@@ -1,4 +1,4 @@
-"""Hash of the sources that decide: two replicas may publish for one run only if theirs are equal."""
+"""Hash of the sources that decide. Two replicas may publish for one run only if their hashes are equal."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from functools import cache
 from pathlib import Path
 
 FOLDERS = ("mesh", "protocol")
-"""Folders of the package that hold all that makes decisions of events."""
+"""Folders of the package with everything that turns events into decisions."""
 FILES = ("security/signing.py",)
-"""Files besides: they say which events count."""
+"""Files that decide which events count."""
 
 
 @cache
 def mesh_code_hash() -> str:
-    """SHA-256, in hex, of the sources that decide, as they are installed here. Modules that only move bytes are not in
-    it, so replicas may differ in them."""
+    """Return the SHA-256, in hex, of the installed sources that decide. Modules that only move bytes are not part of
+    it, so replicas may differ in those."""
     return hash_of(Path(__file__).parent.parent)
 
 
 def hash_of(package: Path) -> str:
-    """The same of the sources in the folder `package`."""
+    """Return the hash of the deciding sources in the folder `package`."""
     digest = hashlib.sha256()
     for path in deciding(package):
         digest.update(path.relative_to(package).as_posix().encode() + b"\0")
@@ -29,8 +29,8 @@ def hash_of(package: Path) -> str:
 
 
 def deciding(package: Path) -> list[Path]:
-    """The files that `hash_of` is over, in its order. They are found by place and not by import, so that a new module
-    cannot be forgotten."""
-    found = [path for folder in FOLDERS for path in (package / folder).rglob("*.py")]
-    found += [package / name for name in FILES]
-    return sorted(found, key=lambda path: path.relative_to(package).as_posix())
+    """Return the files that `hash_of` covers, in its order. They are listed by folder, not by import, so that no new
+    module can be forgotten."""
+    paths = [path for folder in FOLDERS for path in (package / folder).rglob("*.py")]
+    paths += [package / name for name in FILES]
+    return sorted(paths, key=lambda path: path.relative_to(package).as_posix())

@@ -1,4 +1,10 @@
-"""Stakes of the voters in a decision: side, confidence, and the promised change of a metric."""
+"""Forecast of a decision: the metric that judges it, the promised change, and each voter's stake.
+
+Agents choose the judging metric among those with a direction. A gauge without one judges nothing: the agent would
+choose the direction too, and could name a gauge that its own knob moves (`learning_rate`), so that it could never be
+wrong. An actuator that moves its own metric (`moves_own_metric`: the reward's weights move the reward) is judged by
+held-out data, or not moved by agents at all.
+"""
 
 from __future__ import annotations
 
@@ -7,45 +13,88 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from oven_core.mesh.ballots import Ballot
-from oven_core.mesh.judging_metric import judging_metric
+from oven_core.mesh.ballots import Ballot, Refusal, request_text
+from oven_core.mesh.measurements import MAX_METRICS
 from oven_core.mesh.state import State
 from oven_core.mesh.value_merge import WeightedVote, heaviest, sides_of
-from oven_core.protocol.messages import ActuatorSpec, TallyLine
+from oven_core.protocol.messages import ActuatorSpec, MetricSpec, TallyLine, Vote
 
-LONGEST = 10
-"""× rules.outcome_ticks: no one may put off being judged beyond it."""
+MAX_HORIZON = 10
+"""× rules.outcome_ticks: no agent can put off its judgement beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stake:
-    """`expected` is the size of the change that the agent itself promised of the judging metric; 0 if it named none."""
+    """One voter's part in a decision."""
 
     agent: str
     stance: Literal["propose", "for", "against"]
     confidence: float
     expected: float
+    """The size of the change that the agent itself promised of the judging metric; 0 if it promised none."""
     shadow: bool
     carried: bool
     """Whether its vote had weight in the decision."""
     opened: bool
-    """Whether it opened the ballot: no one else had seen the matter."""
+    """Whether it opened the ballot, before any other agent had seen the problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
+    """What a decision is judged by."""
+
     target: str
-    sign: int  # +1 where up is better
-    expected: float  # the leading proposal's, as it gave it; 0 where it named another metric or none
-    horizon: int  # ticks
+    sign: int
+    """1 where up is better, −1 where down is."""
+    expected: float
+    """The change that the leading proposal promised; 0 if it named another metric or none."""
+    horizon: int
+    """Ticks."""
     stakes: tuple[Stake, ...]
 
 
+def directed(metrics: tuple[MetricSpec, ...]) -> dict[str, MetricSpec]:
+    """Return the metrics that can judge, by name, in the order of the announcement."""
+    by_name = {metric.name: metric for metric in metrics if metric.better != "neither"}
+    return dict(list(by_name.items())[:MAX_METRICS])
+
+
+def judging_metric(state: State, actuator: str, target: str) -> MetricSpec | None:
+    """Return the metric that judges a change of `actuator` proposed for `target`.
+
+    It is the target if that can judge the change. Otherwise it is the held-out metric that stands for the whole (the
+    fewest parts in its name, then the first announced), so that naming no target does not avoid a judgement. None: no
+    metric can judge it, or the actuator moves none.
+    """
+    spec = state.spec(actuator)
+    if not spec.has_outcome:
+        return None
+    candidates = directed(state.metrics)
+    targeted = candidates.get(target)
+    if targeted is not None and (targeted.held_out or not spec.moves_own_metric):
+        return targeted
+    held_out = (metric for metric in candidates.values() if metric.held_out)
+    return min(held_out, key=lambda metric: metric.name.count("/"), default=None)
+
+
+def refuse_unjudged(author: str, vote: Vote, state: State) -> Refusal | None:
+    """Return the refusal of a proposal that moves its own metric in a run without a held-out metric to judge it."""
+    if not state.spec(vote.actuator).moves_own_metric or judging_metric(state, vote.actuator, vote.target) is not None:
+        return None
+    return Refusal(
+        (author, vote.actuator, "yardstick"),
+        f"agent {author} {request_text(vote.actuator, vote.value)}, which moves what it is measured by, and this run "
+        "announces no held-out metric that is better up or down: have it evaluate on held-out data, or announce the "
+        "actuator without moves_own_metric",
+    )
+
+
 def forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Sequence[TallyLine]) -> Forecast | None:
-    """Of a ballot that passed. None where nothing can judge the change.
+    """Return the forecast of a ballot that passed; None if no metric can judge the change.
 
     The leading proposal is the heaviest on the winning side, then the last by name. Proposals on another side have no
-    stake: theirs was not tried. A horizon below `rules.outcome_ticks` is taken as that, so that harm has time to show.
+    stake, because their change was not made. The horizon is at least `rules.outcome_ticks`, so that harm has time to
+    show.
     """
     before = state.effective.get(spec.name)
     votes = [
@@ -60,14 +109,14 @@ def forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Sequence[T
     metric = judging_metric(state, spec.name, vote.target if vote else "")
     if metric is None:
         return None
-    own = vote is not None and vote.target == metric.name and math.isfinite(vote.expected_change)
+    promised = vote is not None and vote.target == metric.name and math.isfinite(vote.expected_change)
     least = state.rules.outcome_ticks
     staked = {cast.agent for cast in side} | {line.agent for line in lines if line.stance == "against"}
     return Forecast(
         target=metric.name,
         sign=1 if metric.better == "up" else -1,
-        expected=vote.expected_change if vote is not None and own else 0.0,
-        horizon=min(max(vote.horizon if vote else 0, least), LONGEST * least),
+        expected=vote.expected_change if vote is not None and promised else 0.0,
+        horizon=min(max(vote.horizon if vote else 0, least), MAX_HORIZON * least),
         stakes=tuple(_stake(ballot, line, metric.name) for line in lines if line.agent in staked),
     )
 

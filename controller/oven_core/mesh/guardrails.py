@@ -1,4 +1,5 @@
-"""Guardrails: limits on a tally that passed. Each answers with a sentence that has its figures."""
+"""Guardrails: limits on a tally that passed. Each one returns a sentence with its figures, empty if it does not
+object."""
 
 from __future__ import annotations
 
@@ -11,30 +12,33 @@ from oven_core.mesh.actuator_values import clip, direction, number, outside, rou
 from oven_core.mesh.change_requirements import FORMS, HELD_OUT, NEED, covers, met, spelt
 from oven_core.mesh.state import State
 from oven_core.mesh.tally import Tally
-from oven_core.protocol.actions import ROLLBACK
+from oven_core.protocol.actuator_names import ROLLBACK
 from oven_core.protocol.messages import ActuatorSpec, Value
 from oven_core.protocol.rules import Rules
 
 SPENT: Final = "budget spent"
-"""How the reason begins of what the budget of interventions keeps from being done."""
+"""Beginning of the reason if the budget of interventions prevents a change."""
 TURNED_DOWN = 2
-"""Changes of one actuator that the learner may reject in a row before no more is adopted: what it cannot set (a rate
-that the loop sets itself) it cannot set the next time either. A person's `set` that is applied ends it."""
+"""Changes of one actuator that the learner may reject in a row before no more are adopted. What it cannot set (a rate
+that the loop sets itself) it cannot set the next time either. A person's `set` that is applied ends this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """`note` is empty where no guardrail had anything to say."""
+    """The guardrails' verdict on a change."""
 
     verdict: Literal["adopted", "rejected", "advised"]
     value: Value
     note: str
+    """What a guardrail rejected or limited; empty if none did."""
 
 
 def rule(state: State, spec: ActuatorSpec, tally: Tally, beside: Sequence[str] = ()) -> Ruling:
-    """In this order: needs, autonomy, no change, what the learner rejected, cool-down, rollbacks that led nowhere,
-    budget, contradictions. The size is limited first, so that each of them judges the value that would be set.
-    What passes them all is advised where autonomy says so. `beside` has the changes that are about to be adopted
+    """Return the verdict on a change that passed the vote.
+
+    The size is limited first, so that every other guardrail judges the value that would be set. Then, in this order:
+    needs, autonomy, no change, waiting advice, rejections by the learner, cool-down, repeated rollbacks, budget,
+    contradictions. A change that passes all of them is advised if autonomy says so. `beside` has the changes adopted
     together with this one.
     """
     before = state.effective.get(spec.name)
@@ -52,24 +56,25 @@ def rule(state: State, spec: ActuatorSpec, tally: Tally, beside: Sequence[str] =
     )
     if note:
         return Ruling("rejected", value, note)
-    asked = _for_a_person(state, spec, tally)
-    if asked or state.autonomy_for(spec.name) == "advise":
-        return Ruling("advised", value, "; ".join(note for note in (limited, asked) if note))
+    question = _for_a_person(state, spec, tally)
+    if question or state.autonomy_for(spec.name) == "advise":
+        return Ruling("advised", value, "; ".join(note for note in (limited, question) if note))
     return Ruling("adopted", value, limited)
 
 
 def _for_a_person(state: State, spec: ActuatorSpec, tally: Tally) -> str:
-    """Why a person is asked although autonomy does not say so; empty if none is."""
+    """Why a person has to approve although autonomy does not require it; empty if nobody has to."""
     if tally.newcomers:
         backing = (line for line in tally.lines if line.newcomer and line.stance in ("propose", "for"))
-        who = clip(", ".join(line.agent for line in backing), 200)
-        return f"newcomers alone are for it ({who}): `oven-controller trust {who.split(', ')[0]} {spec.name}` lets it"
-    return state.rate_limits.frozen(spec.name, state.rules)
+        names = clip(", ".join(line.agent for line in backing), 200)
+        first = names.split(", ")[0]
+        return f"newcomers alone are for it ({names}): `oven-controller trust {first} {spec.name}` lets it"
+    return state.vote_limits.frozen_reason(spec.name, state.rules)
 
 
 def barred(state: State, spec: ActuatorSpec, value: Value) -> str:
-    """What stands against an advised value at the time when it is approved; empty if nothing does. Neither autonomy,
-    which the operator's word replaces, nor the cool-down, which the advice itself began, nor the largest change."""
+    """Return what prevents an advised value from being approved now; empty if nothing does. Autonomy does not count,
+    because the operator decides; nor the cool-down, which the advice itself began; nor the largest change."""
     before = state.effective.get(spec.name)
     way = direction(before, value)
     return (
@@ -81,17 +86,16 @@ def barred(state: State, spec: ActuatorSpec, value: Value) -> str:
 
 
 def repeated(state: State, spec: ActuatorSpec, value: Value) -> str:
-    """Whether going back there has been tried often enough, or did harm (oven_core.mesh.rollback_limits)."""
-    asked = number(value)
-    if spec.name != ROLLBACK or asked is None:
+    """Return why a rollback there may not be repeated (oven_core.mesh.limits); empty if it may."""
+    tick = number(value)
+    if spec.name != ROLLBACK or tick is None:
         return ""
-    return state.rollback_limits.barred(int(asked))
+    return state.rollback_limits.barred(int(tick))
 
 
 def limit(spec: ActuatorSpec, before: Value, value: Value, rules: Rules) -> tuple[Value, str]:
-    """`value` brought within the largest change, and a note if that moved it. Bounds outrank the largest change: where
-    the effective value itself lies outside them, the way back in may be longer than one step.
-    """
+    """Return `value` limited to the largest change, and a note if that moved it. Bounds outrank the largest change: if
+    the effective value lies outside them, the step back inside may be larger."""
     if spec.kind == "simplex":
         return _limit_shares(spec, shares(before), shares(value), rules.max_shift)
     old, new = number(before), number(value)
@@ -130,7 +134,7 @@ def _limit_shares(
 
 
 def unmet(state: State, spec: ActuatorSpec, direction: str) -> str:
-    """Held against what the learner announced, so that the log alone decides it."""
+    """Return the need of a change that the run does not meet, by what the learner announced; empty if it meets all."""
     for change, need in state.rules.requires:
         if not covers(change, spelt(spec.name, direction)):
             continue
@@ -141,7 +145,7 @@ def unmet(state: State, spec: ActuatorSpec, direction: str) -> str:
 
 
 def _lack(need: str) -> str:
-    """A need that is not met, in words."""
+    """An unmet need in words."""
     if not NEED.fullmatch(need):
         return f"{clip(need, 120)!r}, which nobody can check: write {FORMS} in rules.requires"
     kind, _, name = need.partition(":")
@@ -176,12 +180,12 @@ def _unchanged(state: State, spec: ActuatorSpec, before: Value, value: Value) ->
 
 
 def _waiting(state: State, spec: ActuatorSpec, value: Value, newcomers: bool) -> str:
-    """The same advice again would only take the older one's id away from anyone who is about to approve it; and what
-    newcomers advise takes no one's."""
+    """Whether older advice still waits. Repeating it would only replace its id while a person is about to approve it.
+    Advice of newcomers replaces no other."""
     older = state.advised.get(spec.name)
     if older is None or state.tick > older.expires_at_tick or (older.value != value and not newcomers):
         return ""
-    frozen = state.rate_limits.frozen(spec.name, state.rules)
+    frozen = state.vote_limits.frozen_reason(spec.name, state.rules)
     if state.autonomy_for(spec.name) != "advise" and not newcomers and not frozen:
         return ""
     return f"already advised: decision {older.id} waits for approval until tick {older.expires_at_tick}"
@@ -204,17 +208,18 @@ def _cooling(state: State, spec: ActuatorSpec) -> str:
 
 
 def _spent(state: State, spec: ActuatorSpec, more: int = 0) -> str:
-    """`more`: adopted together with this one, and not counted yet."""
+    """`more`: changes adopted together with this one that are not counted yet."""
     if state.adopted + more < state.rules.max_interventions or not spec.intervenes:
         return ""
     return f"{SPENT}: {state.adopted} of {state.rules.max_interventions} interventions are used up"
 
 
 def contradicted(state: State, spec: ActuatorSpec, direction: str, beside: Sequence[str] = ()) -> str:
+    """Return the change in flight, or adopted together with this one, that contradicts it; empty if none does."""
     change = spelt(spec.name, direction)
     for pair in state.rules.contradictions:
         for mine, theirs in (pair, pair[::-1]):
-            if covers(mine, change) and any(covers(theirs, other) for other in beside):
+            if covers(mine, change) and any(covers(theirs, adopted) for adopted in beside):
                 return f"contradiction: {theirs} is part of the same plan"
     for flight in state.flying():
         for pair in state.rules.contradictions:

@@ -1,48 +1,104 @@
-"""Recent measurements of every metric that could judge a decision; bounded, however long the run."""
+"""Recent measurements of the metrics that can judge a decision, and the effect of a change on one of them."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-KEPT = 512
-"""Measurements of one metric."""
-METRICS = 128
-"""Metrics that are kept at all: the first that the learner announced with a better direction."""
-_SOUND = 1e100  # beyond it a metric has diverged, and sums of it may overflow
+MAX_MEASUREMENTS = 512
+"""Measurements that are stored of one metric."""
+MAX_METRICS = 128
+"""Metrics that are stored: the first that the learner announced with a better direction."""
+SOUND_LIMIT = 1e100
+"""Beyond it a metric has diverged, and sums of it may overflow."""
+MAD_TO_SIGMA = 1.4826
+"""Factor from a median absolute deviation to the standard deviation of a normal distribution."""
 
 
 def sound(value: float) -> bool:
-    """Whether it is a measurement: neither NaN nor infinite, nor on its way there."""
-    return abs(value) <= _SOUND
+    """Whether a measurement is usable: neither NaN nor infinite, nor beyond `SOUND_LIMIT`."""
+    return abs(value) <= SOUND_LIMIT
 
 
 class Measurements:
-    """(tick, step, value) of each watched metric, oldest first; what is not sound is kept, since it tells of a
-    failure."""
+    """(tick, step, value) of each watched metric, oldest first. Values that are not sound are stored too, because they
+    show a failure."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self._of: dict[str, deque[tuple[int, int, float]]] = {
-            name: deque(maxlen=KEPT) for name in list(names)[:METRICS]
+        self._by_metric: dict[str, deque[tuple[int, int, float]]] = {
+            name: deque(maxlen=MAX_MEASUREMENTS) for name in list(names)[:MAX_METRICS]
         }
 
     def __contains__(self, name: str) -> bool:
-        return name in self._of
+        return name in self._by_metric
 
     def add(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
-        for name, kept in self._of.items():
+        """Store an observation. The last value of a tick replaces earlier ones."""
+        for name, stored in self._by_metric.items():
             value = metrics.get(name)
             if value is None:
                 continue
-            if kept and kept[-1][0] == tick:
-                kept.pop()  # the last word on a tick counts
-            kept.append((tick, step, value))
+            if stored and stored[-1][0] == tick:
+                stored.pop()
+            stored.append((tick, step, value))
 
     def between(self, name: str, after: int, until: int) -> list[float]:
-        """The values of the ticks `after` < tick ≤ `until`."""
-        return [value for tick, _, value in self._of.get(name, ()) if after < tick <= until]
+        """Return the values of the ticks `after` < tick ≤ `until`."""
+        return [value for tick, _, value in self._by_metric.get(name, ()) if after < tick <= until]
 
     def of_steps(self, name: str, after: float, until: float, *, since: int, upto: int) -> list[float]:
-        """The values of the steps `after` < step ≤ `until`, of the ticks `since` < tick ≤ `upto`; where the run came by
-        a step twice in that time, both."""
-        return [value for tick, step, value in self._of.get(name, ()) if after < step <= until and since < tick <= upto]
+        """Return the values of the steps `after` < step ≤ `until` within the ticks `since` < tick ≤ `upto`. A step that
+        the run passed twice in that time counts twice."""
+        return [
+            value
+            for tick, step, value in self._by_metric.get(name, ())
+            if after < step <= until and since < tick <= upto
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A metric's means before and after a change. `gain` is after − before in the metric's better direction, and
+    `noise` its standard error."""
+
+    before: float
+    after: float
+    gain: float
+    noise: float
+
+
+def effect(before: Sequence[float], after: Sequence[float], sign: int, usual: Sequence[float]) -> Effect:
+    """Compare the measurements before and after a change. `sign` is 1 where up is better, else −1.
+
+    The spread of one measurement comes from the `usual` ones, all from before the change. Otherwise a change that makes
+    the metric noisy could hide behind that noise.
+    """
+    mean_before, mean_after = mean(before), mean(after)
+    noise = sigma(usual) * math.sqrt(1 / len(before) + 1 / len(after))
+    return Effect(mean_before, mean_after, (mean_after - mean_before) * sign, noise)
+
+
+def mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def median(values: Sequence[float]) -> float:
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(ordered) % 2 else ordered[half - 1] / 2 + ordered[half] / 2
+
+
+def sigma(values: Sequence[float]) -> float:
+    """Return the spread of one measurement, by the median absolute deviation, which a single outlier cannot change
+    (Hampel 1974).
+
+    If more than half of the values are equal, that deviation is 0 although the values vary, and any change would look
+    certain. The standard deviation is used then. A constant sample has a spread of 0.
+    """
+    middle = median(values)
+    robust = MAD_TO_SIGMA * median([abs(value - middle) for value in values])
+    if robust > 0 or len(values) < 2:
+        return robust
+    centre = mean(values)
+    return math.sqrt(math.fsum((value - centre) * (value - centre) for value in values) / (len(values) - 1))

@@ -1,7 +1,7 @@
-"""Effects of operators' commands: approve, veto, set, mute, trust, autonomy. Each is answered once.
+"""Effects of operators' commands: approve, veto, set, mute, trust, autonomy. Each one is answered once.
 
-An operator overrides what agents have to respect (autonomy, quorum, cool-down, budget, largest change), never the
-announced bounds. `hold`, `resume` and `stop` are the learner's: they need no mesh, and its receipt answers them.
+An operator overrides what agents have to respect (autonomy, quorum, cool-down, budget, largest change), but never the
+announced bounds. `hold`, `resume` and `stop` go to the learner and need no mesh; its receipt answers them.
 """
 
 from __future__ import annotations
@@ -20,43 +20,45 @@ from oven_core.protocol.rules import ALL
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """A decision to be made on an operator's word. `advised` is the one that it approves."""
+    """A decision that an operator's command asks for."""
 
     spec: ActuatorSpec
     value: Value
     reason: str
     advised: Decision | None = None
+    """The advice that it approves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What becomes of a command. `closes`: the actuator whose open ballot is rejected, `why` with which reason."""
+    """The answer to a command, and what it causes."""
 
     done: bool
     reason: str
     adopts: Adoption | None = None
     closes: str = ""
-    why: str = ""
+    """The actuator whose open ballot is rejected; empty for none."""
+    close_reason: str = ""
 
 
 def respond(state: State, ballots: Mapping[str, Ballot], name: str, command: OperatorCommand) -> Reply | None:
-    """The word of operator `name`, taken into `state` as far as it stands there; None where the learner answers it.
+    """Return the reply to a command of operator `name`, and apply it to `state`; None if the learner answers it.
 
-    `ballots` holds the open one of each actuator. Never raises, whatever the command holds.
+    `ballots` has the open ballot of each actuator. Never raises, whatever the command contains.
     """
     if command.action in TO_LEARNER:
         return None
     if not state.started or state.ended:
         when = "has ended" if state.ended else "has not started"
         return Reply(False, f"the run {when}: there is nothing to {command.action}; give the command while it runs")
-    who = f"operator {name}"
+    operator = f"operator {name}"
     match command.action:
         case "approve":
-            return _approve(state, who, command)
+            return _approve(state, operator, command)
         case "veto":
-            return _veto(state, ballots, who, command)
+            return _veto(state, ballots, operator, command)
         case "set":
-            return _set(state, ballots, who, command)
+            return _set(state, ballots, operator, command)
         case "autonomy":
             return _autonomy(state, command)
         case "trust" | "distrust":
@@ -65,51 +67,52 @@ def respond(state: State, ballots: Mapping[str, Ballot], name: str, command: Ope
 
 
 def advice(decision_id: str, ticks: int) -> str:
-    """How an advised decision's reason says what a person can do."""
+    """Return the part of an advised decision's reason that says what a person can do."""
     return f"advised: approve with `oven-controller approve {decision_id}`, within {ticks} ticks"
 
 
-def _approve(state: State, who: str, command: OperatorCommand) -> Reply:
-    """The guardrails are asked again: much may have happened since the votes."""
+def _approve(state: State, operator: str, command: OperatorCommand) -> Reply:
+    """Apply the guardrails again, because much may have happened since the votes."""
     advised = _advised(state, command)
     if advised is None:
         return Reply(False, _nothing_open(state, command, "approve"))
-    called = f"decision {advised.id} ({_change(advised.actuator, advised.value)})"
+    decision = f"decision {advised.id} ({_change(advised.actuator, advised.value)})"
     if state.tick > advised.expires_at_tick:
         ago, limit = state.tick - advised.tick, advised.expires_at_tick - advised.tick
         remedy = "`oven-controller set` does it all the same"
-        return Reply(False, f"{called} has lapsed: it was advised {ago} ticks ago, {limit} are the limit; {remedy}")
+        return Reply(False, f"{decision} has lapsed: it was advised {ago} ticks ago, {limit} are the limit; {remedy}")
     spec = state.specs.get(advised.actuator)
     if spec is None:
-        return Reply(False, f"{called} cannot be carried out: {_unknown_actuator(state, advised.actuator)}")
+        return Reply(False, f"{decision} cannot be carried out: {_unknown_actuator(state, advised.actuator)}")
     value = _fitting(spec, advised.value)
     if isinstance(value, Fault):
-        return Reply(False, f"{called} does not fit any more: {show(advised.value)} for {spec.name}, {value.why}")
+        return Reply(False, f"{decision} does not fit any more: {show(advised.value)} for {spec.name}, {value.why}")
     if note := barred(state, spec, value):
-        return Reply(False, f"{called} is not approved: {note}")
-    reason = _because(f"approved by {who}", command.reason) + f"; {advised.reason}"
+        return Reply(False, f"{decision} is not approved: {note}")
+    reason = _because(f"approved by {operator}", command.reason) + f"; {advised.reason}"
     adoption = Adoption(spec, value, reason, advised)
-    return Reply(True, f"{called} is approved", adoption)
+    return Reply(True, f"{decision} is approved", adoption)
 
 
-def _veto(state: State, ballots: Mapping[str, Ballot], who: str, command: OperatorCommand) -> Reply:
-    wanted = command.of or command.actuator
-    why = _because(f"vetoed by {who}", command.reason)
+def _veto(state: State, ballots: Mapping[str, Ballot], operator: str, command: OperatorCommand) -> Reply:
+    target = command.of or command.actuator
+    vetoed = _because(f"vetoed by {operator}", command.reason)
     for actuator, ballot in ballots.items():
-        if wanted in (ballot.opened.id, actuator):
-            return Reply(True, f"ballot {ballot.opened.id} on {actuator} is rejected", closes=actuator, why=why)
+        if target in (ballot.opened.id, actuator):
+            answer = f"ballot {ballot.opened.id} on {actuator} is rejected"
+            return Reply(True, answer, closes=actuator, close_reason=vetoed)
     advised = _advised(state, command)
     if advised is None:
-        remedy = "; `oven-controller set` sets the value back, or another" if wanted in state.closed_because else ""
+        remedy = "; `oven-controller set` sets the value back, or another" if target in state.closed_because else ""
         return Reply(False, _nothing_open(state, command, "veto") + remedy)
     del state.advised[advised.actuator]
-    state.closed_because[advised.id] = f"was {why}"
+    state.closed_because[advised.id] = f"was {vetoed}"
     return Reply(
         True, f"decision {advised.id} ({_change(advised.actuator, advised.value)}) cannot be approved any more"
     )
 
 
-def _set(state: State, ballots: Mapping[str, Ballot], who: str, command: OperatorCommand) -> Reply:
+def _set(state: State, ballots: Mapping[str, Ballot], operator: str, command: OperatorCommand) -> Reply:
     spec = state.specs.get(command.actuator)
     if spec is None:
         return Reply(False, _unknown_actuator(state, command.actuator))
@@ -118,15 +121,15 @@ def _set(state: State, ballots: Mapping[str, Ballot], who: str, command: Operato
         return Reply(False, f"{show(command.value)} cannot be set for {spec.name}, {value.why}")
     before = state.effective.get(spec.name)
     way = direction(before, value)
-    beside = "; ".join(note for note in (unmet(state, spec, way), contradicted(state, spec, way)) if note)
+    overridden = "; ".join(note for note in (unmet(state, spec, way), contradicted(state, spec, way)) if note)
     done = f"set {_change(spec.name, value)}" if spec.kind != "action" else f"did {_change(spec.name, value)}"
     now = f", now {show(before)}" if before is not None else ""
-    told = f"{who} {done}{now}" + (f" (overrides {beside})" if beside else "")
-    answer = done + (f", although {beside}" if beside else "")
-    adoption = Adoption(spec, value, _because(told, command.reason))
-    state.rate_limits.thaw(spec.name)
+    reason = f"{operator} {done}{now}" + (f" (overrides {overridden})" if overridden else "")
+    answer = done + (f", although {overridden}" if overridden else "")
+    adoption = Adoption(spec, value, _because(reason, command.reason))
+    state.vote_limits.thaw(spec.name)
     closes = spec.name if spec.name in ballots else ""
-    return Reply(True, answer, adoption, closes, f"{who} set it")
+    return Reply(True, answer, adoption, closes, f"{operator} set it")
 
 
 def _autonomy(state: State, command: OperatorCommand) -> Reply:
@@ -139,21 +142,21 @@ def _autonomy(state: State, command: OperatorCommand) -> Reply:
         state.autonomy.clear()
     state.autonomy[actuator] = level
     if level == "auto":
-        state.rate_limits.thaw(actuator)
+        state.vote_limits.thaw(actuator)
     return Reply(True, f"autonomy of {actuator or 'every actuator'} is {level} from now on")
 
 
 def _trust(state: State, command: OperatorCommand) -> Reply:
-    """Trust outlives the agent's restarts: who comes back under its name holds its key."""
-    agent, wanted = command.agent, command.actuators
+    """Grant or withdraw trust. It outlives the agent's restarts, because only the holder of its key has its name."""
+    agent, actuators = command.agent, command.actuators
     if agent not in state.agents:
         remedy = "start it, then trust it"
         return Reply(False, f"no agent {show(agent)} has joined this run; there are {_listed(state.agents)}; {remedy}")
-    unknown = next((name for name in wanted if name not in state.specs and name != ALL), None)
+    unknown = next((name for name in actuators if name not in state.specs and name != ALL), None)
     if unknown is not None:
         return Reply(False, _unknown_actuator(state, unknown))
-    state.trust.say(agent, wanted, command.action == "trust")
-    where = _listed(wanted) if wanted and ALL not in wanted else "every actuator"
+    state.trust.set(agent, actuators, command.action == "trust")
+    where = _listed(actuators) if actuators and ALL not in actuators else "every actuator"
     if command.action == "trust":
         return Reply(True, f"agent {agent} is trusted with {where}: its votes carry and veto from the next tally on")
     return Reply(True, f"agent {agent} is on probation with {where}: its votes carry nothing and veto nothing")
@@ -175,32 +178,32 @@ def _mute(state: State, agent: str, mute: bool) -> Reply:
 
 
 def _advised(state: State, command: OperatorCommand) -> Decision | None:
-    wanted = command.of or command.actuator
-    return next((advised for advised in state.advised.values() if wanted in (advised.id, advised.actuator)), None)
+    target = command.of or command.actuator
+    return next((advised for advised in state.advised.values() if target in (advised.id, advised.actuator)), None)
 
 
 def _nothing_open(state: State, command: OperatorCommand, action: str) -> str:
-    wanted = clip(command.of or command.actuator, 128)
-    if fate := state.closed_because.get(wanted):
-        return f"decision {wanted} {fate}: there is nothing left to {action}"
+    target = clip(command.of or command.actuator, 128)
+    if fate := state.closed_because.get(target):
+        return f"decision {target} {fate}: there is nothing left to {action}"
     waiting = [f"{advised.id} on {advised.actuator}" for advised in state.advised.values()]
     what = "advised decision" if action == "approve" else "open ballot and no advised decision"
-    return f"there is no {what} {show(wanted)}; advised are {_listed(waiting)}"
+    return f"there is no {what} {show(target)}; advised are {_listed(waiting)}"
 
 
 def _fitting(spec: ActuatorSpec, value: Value) -> Value | Fault:
-    """`value` as the actuator takes it, within its bounds, or why not."""
-    found = shaped(spec, value)
-    return found if isinstance(found, Fault) else outside(spec, found) or found
+    """`value` in the actuator's form and within its bounds, or the fault."""
+    fitted = shaped(spec, value)
+    return fitted if isinstance(fitted, Fault) else outside(spec, fitted) or fitted
 
 
 def _change(actuator: str, value: Value) -> str:
     return actuator if value is None else f"{actuator} to {show(value)}"
 
 
-def _because(said: str, reason: str) -> str:
+def _because(sentence: str, reason: str) -> str:
     reason = clip(reason, 400)
-    return f"{said}: {reason}" if reason else said
+    return f"{sentence}: {reason}" if reason else sentence
 
 
 def _unknown_actuator(state: State, actuator: str) -> str:

@@ -1,34 +1,38 @@
-"""Scores of outcomes: what a window showed of a decision, and what that does to reputations and trust."""
+"""Scores of outcomes: what a window showed of a decision, and how that moves reputations and trust."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from oven_core.mesh.actuator_values import rounded
-from oven_core.mesh.effect import Effect, mean
 from oven_core.mesh.forecast import Forecast
+from oven_core.mesh.measurements import Effect, mean
 from oven_core.mesh.reputation import beaten, earned, failed, merit, moved, success
 from oven_core.mesh.state import State
-from oven_core.protocol.actions import ROLLBACK
+from oven_core.protocol.actuator_names import ROLLBACK
 from oven_core.protocol.messages import Decision, Outcome, OutcomeLine
 
 PATIENCE = 5
+"""Horizons for which a rarely measured target is awaited after a change, and searched before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`before` are the sound measurements; `spoiled`: the newest of all before the change was none. `usual`: those that
-    the spread of one is taken from. `scant`: what was thrown away is too little to tell a gain by. `again`: the steps
-    of a rollback that are compared with themselves, (after, until]."""
+    """The time after a decision in which its target is watched."""
 
     decision: Decision
     forecast: Forecast
     from_tick: int
     before: tuple[float, ...] = ()
+    """The sound measurements before the change."""
     usual: tuple[float, ...] = ()
+    """The measurements that give the spread of a single one."""
     spoiled: bool = False
+    """The newest measurement before the change was not sound."""
     scant: bool = False
-    again: tuple[float, float] | None = None
+    """A rollback threw away too few measurements to show a gain."""
+    repeated_steps: tuple[float, float] | None = None
+    """The steps (after, until] that a rollback trains again and that are compared with themselves."""
 
     @property
     def target(self) -> str:
@@ -36,64 +40,40 @@ class Window:
 
     @property
     def patience(self) -> int:
+        """Ticks until the window closes even if too little was measured."""
         return PATIENCE * self.forecast.horizon
 
 
 class Scoring:
-    """Scores outcomes. Moves `state.reputations`, and what was earned of `state.trust`."""
+    """Turns closed windows into outcomes. Moves `state.reputations`, and earned trust in `state.trust`."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
     def scored(
-        self, window: Window, after: tuple[float, ...], seen: Effect | None, reason: str, y: float = 0.0
+        self, window: Window, after: tuple[float, ...], change: Effect | None, reason: str, y: float = 0.0
     ) -> Outcome:
-        """`seen` is None where the target was not finite before or after: no figures then, and a success of `y`."""
-        lines = self._judged(window, seen, y)
-        beat = beaten(seen.gain, seen.noise) if seen else y
-        if window.decision.actuator == ROLLBACK and (failed(seen.gain, seen.noise) if seen else y == 0):
+        """Return the outcome of a window that shows something. `change` is None if the target was not finite before or
+        after: the outcome then has no figures, and a success of `y`."""
+        lines = self._judge(window, change, y)
+        beat = beaten(change.gain, change.noise) if change else y
+        if window.decision.actuator == ROLLBACK and (failed(change.gain, change.noise) if change else y == 0):
             self._state.rollback_limits.harmed(window.decision.id)
         forecast = window.forecast.expected * window.forecast.sign
-        return self._outcome(window, after, reason).model_copy(
+        return self.unscored(window, after, reason).model_copy(
             update={
                 "scored": True,
-                "after": rounded(seen.after) if seen else None,
-                "gain": rounded(seen.gain) if seen else None,
-                "noise": rounded(seen.noise) if seen else None,
+                "after": rounded(change.after) if change else None,
+                "gain": rounded(change.gain) if change else None,
+                "noise": rounded(change.noise) if change else None,
                 "forecast": rounded(forecast) if forecast else None,
                 "beat": rounded(beat),
                 "lines": lines,
             }
         )
 
-    def _judged(self, window: Window, seen: Effect | None, without: float) -> tuple[OutcomeLine, ...]:
-        """One line a voter; the reputations of all move."""
-        state, stakes = self._state, window.forecast.stakes
-        y = {s.agent: success(seen.gain, seen.noise, s.expected) if seen else without for s in stakes}
-        merits = {s.agent: merit(s.stance, s.confidence, y[s.agent]) for s in stakes}
-        before = state.reputations
-        state.reputations = moved(before, state.agents, merits, state.rules)
-        for s in stakes:
-            if s.opened and not s.shadow and s.stance == "propose" and merits[s.agent] > 0:
-                state.trust.earn(s.agent, window.decision.actuator)
-        return tuple(
-            OutcomeLine(
-                agent=s.agent,
-                stance=s.stance,
-                shadow=s.shadow,
-                confidence=s.confidence,
-                success=rounded(y[s.agent]),
-                merit=rounded(merits[s.agent]),
-                before=rounded(earned(before.get(s.agent, 1.0))),
-                after=state.reputations[s.agent],
-            )
-            for s in sorted(stakes, key=lambda s: s.agent)
-        )
-
     def unscored(self, window: Window, after: tuple[float, ...], reason: str) -> Outcome:
-        return self._outcome(window, after, reason)
-
-    def _outcome(self, window: Window, after: tuple[float, ...], reason: str) -> Outcome:
+        """Return the outcome of a window that shows nothing, for this reason."""
         return Outcome(
             decision_id=window.decision.id,
             actuator=window.decision.actuator,
@@ -104,4 +84,31 @@ class Scoring:
             tick=self._state.tick,
             before=rounded(mean(window.before)) if window.before else None,
             samples=(len(window.before), len(after)),
+        )
+
+    def _judge(self, window: Window, change: Effect | None, y_without_figures: float) -> tuple[OutcomeLine, ...]:
+        """Move the reputations of all agents; return one line per voter."""
+        state, stakes = self._state, window.forecast.stakes
+        y = {
+            stake.agent: success(change.gain, change.noise, stake.expected) if change else y_without_figures
+            for stake in stakes
+        }
+        merits = {stake.agent: merit(stake.stance, stake.confidence, y[stake.agent]) for stake in stakes}
+        before = state.reputations
+        state.reputations = moved(before, state.agents, merits, state.rules)
+        for stake in stakes:
+            if stake.opened and not stake.shadow and stake.stance == "propose" and merits[stake.agent] > 0:
+                state.trust.earn(stake.agent, window.decision.actuator)
+        return tuple(
+            OutcomeLine(
+                agent=stake.agent,
+                stance=stake.stance,
+                shadow=stake.shadow,
+                confidence=stake.confidence,
+                success=rounded(y[stake.agent]),
+                merit=rounded(merits[stake.agent]),
+                before=rounded(earned(before.get(stake.agent, 1.0))),
+                after=state.reputations[stake.agent],
+            )
+            for stake in sorted(stakes, key=lambda stake: stake.agent)
         )

@@ -1,4 +1,4 @@
-"""Outputs of the mesh: what a replica has computed, and whether the log says the same."""
+"""Outputs of the mesh: the messages that a replica has computed, and whether the log has the same ones."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ OUTPUTS = kinds_by("mesh")
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What to publish, and where."""
+    """A message to publish, and its subject."""
 
     subject: str
     message: Message
     data: bytes = field(init=False, compare=False, repr=False)
-    """The message on the wire, made once: it is published, and compared with what is read back."""
+    """The message on the wire, encoded once: it is published, and compared with what the log returns."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data", self.message.wire())
 
 
 class ReadBack:
-    """The log's entries on the mesh's own subjects, held against what this replica computed."""
+    """Compares the log's entries on the mesh's own subjects with what this replica computed."""
 
     def __init__(self, pending: MutableMapping[str, Output]) -> None:
-        """`pending`: computed and not read back yet, by subject; what is read back leaves it."""
+        """`pending` has the outputs that are computed and not yet in the log, by subject. Entries remove them."""
         self.divergence: str | None = None
         """The first output in the log that this replica would not have written."""
         self._pending = pending
-        self._entered: dict[str, int] = {}  # subject → hash of what was read back there; steps need none
+        self._entered: dict[str, int] = {}  # subject → hash of its entry; StepClosed needs none
 
     def repeats(self, event: Event, closed_tick: int) -> bool:
-        """Whether it says once more, byte for byte, what the mesh has said there before: who can make a server write
-        on its subjects can copy what it signed, and that must stop no one."""
+        """Return whether the event repeats an earlier output byte for byte. An attacker that makes a server write on
+        the mesh's subjects can copy signed messages, and that must not stop a replica."""
         if isinstance(event.body, StepClosed):
             return event.body.tick <= closed_tick and event.subject not in self._pending
         return self._entered.get(event.subject) == hash(event.data)
 
     def take(self, event: Event) -> None:
-        """A new entry."""
+        """Compare a new entry with the pending output of its subject."""
         output = self._pending.pop(event.subject, None)
         if not isinstance(event.body, StepClosed):
             self._entered[event.subject] = hash(event.data)

@@ -1,27 +1,27 @@
 """Reputations: how an outcome moves those of the agents that voted on the decision.
 
-1. **Success** y in 0..1, each voter's own. The gain has to reach half of what the voter itself promised, or two
-   standard errors if that is more. From there a straight line, 0 at two standard errors below and 1 at two above.
-2. **Merit** in −1..1: half for the side that was taken, half for the probability that was given, by its quadratic score
-   (Brier 1950, "Verification of forecasts expressed in terms of probability"), scaled so that even odds earn 0:
+1. **Success** y in 0..1, for each voter. The gain has to reach half of what the voter itself promised, or two standard
+   errors if that is more. From there a straight line, 0 at two standard errors below and 1 at two above.
+2. **Merit** in −1..1: half for the side that the voter took, half for its probability, by the quadratic score (Brier
+   1950, "Verification of forecasts expressed in terms of probability"), scaled so that even odds earn 0:
 
        merit = clip(½ · s · (2y − 1) + ½ · (1 − 4 · (y · (1 − p)² + (1 − y) · p²)), −1, 1)
 
-   s is 1 for `propose` and `for`, −1 for `against`; p is the probability that the change beats doing nothing, and y
-   that it did: the score is the expected one, so that of a y of ½ no one has anything to gain. Taking a side claims at
-   least even odds: a confidence below ½ counts as ½, or one could back harm for ever at a confidence so low that it is
-   "right" about it. And credit needs a stake: below ½ nothing is earned. What a `for` earns counts half (what it
-   loses, in full): agreeing with the good is cheap, and should not pay for one's own harm.
+s is 1 for `propose` and `for`, −1 for `against`. p is the probability that the change beats doing nothing, and y that
+it did. The score is the expected one, so that nobody gains at y = ½. Taking a side claims at least even odds: a
+confidence below ½ counts as ½. Otherwise an agent could back harm for ever at a confidence so low that it is "right"
+about it. And credit needs a stake: a confidence below ½ earns nothing. A `for` earns half (and loses in full): agreeing
+with good agents is cheap, and should not pay for one's own harm.
 3. **Multiplicative weights** in the linear form, r ← r · (1 + rate · merit) (Cesa-Bianchi, Mansour & Stoltz 2007,
    "Improved second-order bounds for prediction with expert advice"; after Freund & Schapire 1997), for those who voted.
-4. **Fixed share** (Herbster & Warmuth 1998, "Tracking the best expert") as forgetting: for every known agent
-   r ← r + share · (1 − r), so that one that was wrong in another phase of training is heard again. Then clipped to
+4. **Fixed share** (Herbster & Warmuth 1998, "Tracking the best expert") as forgetting: for every known agent r ← r +
+   share · (1 − r), so that an agent that was wrong in another phase of training is heard again. Then r is clipped to
    0..most.
 
-So a bound follows that rests on arithmetic alone. The merit of backing a decision without success (y = 0) is
-−min(1, 2p²): −½ at even odds, −1 from 0.71 on. Each such outcome multiplies the reputation by 1 − rate · min(1, 2p²)
-before the share, so it falls below `least_reputation` within N(p) of them (`outcomes_until_silent`;
-docs/deciding.md has the table). From then on the agent makes no quorum and no veto.
+A bound follows that rests on arithmetic alone. The merit of backing a decision without success (y = 0) is −min(1, 2p²):
+−½ at even odds, −1 from 0.71 on. Each such outcome multiplies the reputation by 1 − rate · min(1, 2p²) before the
+share, so it falls below `least_reputation` within N(p) of them (`outcomes_until_silent`; docs/deciding.md has the
+table). From then on the agent makes no quorum and no veto.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ Stance = Literal["propose", "for", "against"]
 
 
 def success(gain: float, noise: float, promised: float) -> float:
-    """0..1. `promised` is the size of the change that the voter forecast itself, 0 if it forecast none."""
+    """Return a voter's success, 0..1. `promised` is the size of the change that it forecast itself, 0 if it forecast
+    none."""
     bar = max(promised / 2, 2 * noise)
     if noise <= 0:
         return 1.0 if gain > bar else 0.0
@@ -45,54 +46,55 @@ def success(gain: float, noise: float, promised: float) -> float:
 
 
 def beaten(gain: float, noise: float) -> float:
-    """0..1, the probability that the gain is above 0: ½ where it is 0, 0 at two standard errors below and 1 at two
-    above. Confidences are held against it, and not against `success`, which asks for more: that the change did so
-    beyond noise, and half of what was promised."""
+    """Return the probability that the change beat doing nothing: ½ at a gain of 0, 0 at two standard errors below and 1
+    at two above. Confidences are compared with it. `success` asks for more: a gain beyond noise and half of the
+    promise."""
     if noise <= 0:
         return 0.5 if gain == 0 else float(gain > 0)
     return min(max(0.5 + gain / (4 * noise), 0.0), 1.0)
 
 
 def failed(gain: float, noise: float) -> bool:
-    """Whether it is worse than doing nothing by two standard errors: what shows even in a window that was cut short."""
+    """Return whether a change is worse than doing nothing by two standard errors, which shows even in a short
+    window."""
     return gain < 0 and gain <= -2 * noise
 
 
 def claimed(stance: Stance, confidence: float) -> float:
-    """The probability that a vote gave to the event that the change beats doing nothing: at least even odds for a side
-    that is taken."""
+    """Return the probability that a vote gave to the change beating doing nothing: at least even odds for its own
+    side."""
     sure = max(confidence, 0.5)
     return 1 - sure if stance == "against" else sure
 
 
 def brier(p: float, y: float) -> float:
-    """The expected quadratic score, 0 best and 1 worst, of the probability `p` of an event that happened with
+    """Return the expected quadratic score, 0 best and 1 worst, of the probability `p` of an event that happened with
     probability `y` (Brier 1950)."""
     return y * (1 - p) * (1 - p) + (1 - y) * p * p
 
 
 def merit(stance: Stance, confidence: float, y: float) -> float:
-    """−1..1, of a vote whose decision had the success `y`."""
+    """Return the merit, −1..1, of a vote whose decision had the success `y`."""
     side = -1 if stance == "against" else 1
     quadratic = brier(claimed(stance, confidence), y)
-    found = min(max(0.5 * side * (2 * y - 1) + 0.5 * (1 - 4 * quadratic), -1.0), 1.0)
-    if found > 0 and confidence < 0.5:
+    full = min(max(0.5 * side * (2 * y - 1) + 0.5 * (1 - 4 * quadratic), -1.0), 1.0)
+    if full > 0 and confidence < 0.5:
         return 0.0
-    return found / 2 if stance == "for" and found > 0 else found
+    return full / 2 if stance == "for" and full > 0 else full
 
 
 def earned(reputation: float) -> float:
-    """As it counts: what `RunStarted` gave may be anything."""
+    """Return a reputation as it counts. One from `RunStarted` may be any number."""
     return reputation if math.isfinite(reputation) and reputation > 0 else 0.0
 
 
 def moved(
-    reputations: Mapping[str, float], known: Iterable[str], merits: Mapping[str, float], rules: Rules
+    reputations: Mapping[str, float], agents: Iterable[str], merits: Mapping[str, float], rules: Rules
 ) -> dict[str, float]:
-    """All reputations after one outcome, by name: of those who voted by their merit, of every known agent by the share
-    that is forgotten. Each depends on its own only, so no order of agents matters."""
+    """Return all reputations after one outcome, by name. The merit moves those of voters, and forgetting those of all
+    `agents`. Each depends on its own value only, so the order of agents does not matter."""
     after = {}
-    for agent in sorted({*reputations, *known, *merits}):
+    for agent in sorted({*reputations, *agents, *merits}):
         r = min(earned(reputations.get(agent, 1.0)), rules.reputation_most)
         r *= 1 + rules.reputation_rate * merits.get(agent, 0.0)
         r += rules.reputation_share * (1 - r)
@@ -103,8 +105,8 @@ def moved(
 def outcomes_until_silent(
     confidence: float, rules: Rules, reputation: float = 1.0, between: int = 0, most: int = 1000
 ) -> int | None:
-    """N(p): after at most so many outcomes without success an agent that backs them at this confidence is below
-    `rules.least_reputation`, with `between` outcomes of others before each. None if forgetting keeps it above."""
+    """Return N(p): after how many outcomes without success an agent that backs them at this confidence is below
+    `rules.least_reputation`, with `between` outcomes of other agents before each. None if forgetting keeps it above."""
     for count in range(1, most + 1):
         for merits in (*[{}] * between, {"": merit("propose", confidence, 0.0)}):
             reputation = moved({"": reputation}, (), merits, rules)[""]

@@ -1,14 +1,15 @@
 """The mesh's core: a deterministic state machine over one ordered log. No clock, no randomness, no I/O.
 
-State changes on inputs only (what learner, agents and operators say). Its own outputs, read back from the log, only
-leave `pending`; so a replica that replays to the head knows exactly what is still to be published.
+The state changes only on inputs: messages of the learner, the agents and the operators. The mesh's own outputs, read
+back from the log, are only removed from `pending`. So a replica that replays to the head knows exactly what is still to
+be published.
 
-One observation, in this order: the tick moves on; the ballots that are due close at the new tick (so that
-`apply_at_tick` lies ahead of it); agents that were silent too long are lost; ballots for which only those were awaited
-close; lockstep may close the tick.
+An observation is handled in this order. The tick advances. Due ballots close at the new tick (so that `apply_at_tick`
+lies ahead of it). Agents that were silent for too long are marked as not live. Ballots that only awaited those agents
+close. Lockstep may close the tick.
 
-Lockstep waits for the live agents whose votes count and for no shadow: what a shadow says moves no value, so the run
-can be repeated all the same, and one that hangs holds up nothing.
+Lockstep waits for the live agents whose votes count, and for no shadow. A shadow's votes move no value, so the run
+stays repeatable, and a shadow that hangs delays nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
-from oven_core.mesh import guardrails, joint_proposals, operator_commands, tally
+from oven_core.mesh import guardrails, operator_commands, plans, tally
 from oven_core.mesh.actuator_values import clip, direction
 from oven_core.mesh.ballots import Ballot, Refusal, bounded_value, closed_to, proposed_value
-from oven_core.mesh.forecast import Forecast, forecast
-from oven_core.mesh.judging_metric import refuse_unjudged
+from oven_core.mesh.forecast import Forecast, forecast, refuse_unjudged
 from oven_core.mesh.outcomes import Outcomes
 from oven_core.mesh.outputs import OUTPUTS, Output, ReadBack
 from oven_core.mesh.state import State
@@ -48,31 +48,35 @@ from oven_core.protocol.messages import (
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
 
 Verdict = Literal["adopted", "rejected", "advised"]
-_LAST_TICK = 2**53  # a tick beyond what JSON readers hold exactly is a fault of the sender
+_LAST_TICK = 2**53
+"""JSON readers may not represent a larger tick exactly, so one is the sender's fault."""
 
 
 class Mesh:
-    """One replica's mind for one run. Feed it the log in order; publish what `pending` holds."""
+    """The mesh of one run, as one replica computes it. Give it the log's events in order and publish what `pending`
+    has."""
 
     def __init__(self, run: str) -> None:
         self.run = run
         self.subjects = names.Subjects(run)
         self.state = State()
         self.outcomes = Outcomes(self.state)
-        self.ballots: dict[str, Ballot] = {}  # the open one of each actuator, in order of opening
-        self.pending: dict[str, Output] = {}  # by subject, in order of emission; not yet read back
+        self.ballots: dict[str, Ballot] = {}
+        """The open ballot of each actuator, in order of opening."""
+        self.pending: dict[str, Output] = {}
+        """Outputs that are not yet in the log, by subject, in order of emission."""
         self._read_back = ReadBack(self.pending)
         self._seq = 0
         self._index = 0
-        self._stored = 0.0  # seconds since 1970, of the event that is being taken
+        self._stored = 0.0  # when the current event was stored: seconds since 1970
         self._emitted: list[Output] = []
 
     def step(self, event: Event) -> list[Output]:
-        """Take the next event of the log; the outputs that it causes, which `pending` holds from now on too.
+        """Handle the next event of the log; return the outputs that it causes, which are now also in `pending`.
 
-        Never raises: whatever an agent writes, all replicas judge it alike. Signatures were judged before
-        (`signing.Keyring`), so what was forged comes as Malformed. An event that was taken before (a redelivery, known
-        by its sequence) is skipped.
+        Never raises, whatever an agent writes: all replicas judge it alike. Signatures are verified before
+        (`signing.Keyring`), so a forged event comes as Malformed. An event that was delivered before, by its sequence,
+        is skipped.
         """
         if event.seq <= self._seq or not event.subject.startswith(f"{self.subjects.base}."):
             return []
@@ -80,7 +84,7 @@ class Mesh:
         self._stored = event.time.timestamp()
         kind = names.kind(event.subject)
         if isinstance(event.body, Malformed):
-            # On the mesh's own subjects too: a server can be made to write an acknowledgement there.
+            # This includes the mesh's own subjects: a server can be made to write an acknowledgement there.
             for fault in {"malformed", event.body.fault}:
                 self.state.counters[f"{fault}.{clip(kind, 40)}"] += 1
         elif kind in OUTPUTS:
@@ -103,7 +107,7 @@ class Mesh:
         elif not names.NAME.fullmatch(author):
             state.counters["malformed.author"] += 1
         elif isinstance(body, AgentStatus):
-            state.note(author, body)
+            state.apply_status(author, body)
         elif isinstance(body, Vote):
             self._on_vote(author, body)
         elif isinstance(body, OperatorCommand):
@@ -121,18 +125,18 @@ class Mesh:
             elif body.tick > state.tick:
                 state.pace.add(self._stored)
             state.tick, state.observed = max(state.tick, body.tick), True
-            state.read(body)
+            state.apply_observation(body)
             self._publish(self.outcomes.observe(body))
-            self._publish(self.outcomes.charged(self._next_id))
+            self._publish(self.outcomes.charges(self._next_id))
             self._close_ready()
-            state.lose_silent()
+            state.drop_silent()
         elif isinstance(body, Receipt):
-            state.take(body)
-            self._publish(self.outcomes.take(body))
+            state.apply_receipt(body)
+            self._publish(self.outcomes.apply_receipt(body))
         elif isinstance(body, RunStarted):
             self._start(body)
         elif isinstance(body, ActuatorAnnounced):
-            self._announced(body.actuator)
+            self._announce(body.actuator)
         elif isinstance(body, RunEnded):
             state.ended = True
             for ballot in list(self.ballots.values()):
@@ -150,16 +154,16 @@ class Mesh:
             elif spec is None or spec.model_copy(update={"value": old[actuator].value}) != old[actuator]:
                 self._abandon(ballot, f"the learner restarted and no longer announces {actuator} as it was")
 
-    def _announced(self, spec: ActuatorSpec) -> None:
-        """Other choices or bounds close an open ballot only where what was proposed on it does not fit them."""
+    def _announce(self, spec: ActuatorSpec) -> None:
+        """Other choices or bounds close an open ballot only if a value proposed on it does not fit them."""
         old, ballot = self.state.specs.get(spec.name), self.ballots.get(spec.name)
         if not self.state.announce(spec) or old is None or ballot is None:
             return
-        if why := ballot.misfit(old, spec):
-            self._abandon(ballot, f"the learner announced {spec.name} anew: {why}")
+        if misfit := ballot.misfit(old, spec):
+            self._abandon(ballot, f"the learner announced {spec.name} anew: {misfit}")
 
     def _on_vote(self, author: str, vote: Vote) -> None:
-        state, agent = self.state, self.state.hear(author)
+        state, agent = self.state, self.state.mark_live(author)
         ballot = self.ballots.get(vote.actuator)
         if not state.started or state.ended:
             state.counters["vote.no_run"] += 1
@@ -169,13 +173,13 @@ class Mesh:
             return
         value: Value = None
         if vote.stance == "propose":
-            found = proposed_value(author, vote, agent, state.specs)
-            refusal = found if isinstance(found, Refusal) else refuse_unjudged(author, vote, state)
+            proposed = proposed_value(author, vote, agent, state.specs)
+            refusal = proposed if isinstance(proposed, Refusal) else refuse_unjudged(author, vote, state)
             if refusal is not None:
                 self._refuse(vote, refusal)
                 return
-            assert not isinstance(found, Refusal)
-            value = found
+            assert not isinstance(proposed, Refusal)
+            value = proposed
         if agent is None:
             state.counters["refused.not_joined"] += 1
         elif ballot is None and vote.stance != "propose":
@@ -184,7 +188,7 @@ class Mesh:
             state.counters["shadow.proposed"] += 1
         elif ballot is None and (refusal := closed_to(state, self.ballots, author, vote)):
             self._refuse(vote, refusal)
-        elif state.rate_limits.crowds(author, state.tick, state.rules):
+        elif state.vote_limits.exceeded(author, state.tick, state.rules):
             state.counters["vote.too_many"] += 1
         else:
             ballot = ballot or self._open(author, vote, value)
@@ -192,37 +196,37 @@ class Mesh:
                 state.counters["vote.not_eligible"] += 1
 
     def _on_command(self, author: str, command: OperatorCommand) -> None:
-        state, led_to = self.state, ""
+        state, decision_id = self.state, ""
         reply = operator_commands.respond(state, self.ballots, author, command)
         if reply is None:
             return
         if reply.closes:
-            led_to = self._abandon(self.ballots[reply.closes], reply.why).id
+            decision_id = self._abandon(self.ballots[reply.closes], reply.close_reason).id
         if reply.adopts is not None:
-            led_to = self._adopt(reply.adopts, command.id).id
+            decision_id = self._adopt(reply.adopts, command.id).id
         answer = CommandAnswer(
             command=command.id,
             operator=author,
             action=command.action,
             done=reply.done,
             reason=reply.reason,
-            decision=led_to,
+            decision=decision_id,
             tick=state.tick,
         )
         self._emit(self.subjects.answer(self._next_id()), answer)
 
     def _adopt(self, adoption: operator_commands.Adoption, command: str) -> Decision:
-        """What an operator set or approved. An approval has the votes and the forecast that the advice rests on."""
-        advised, more = adoption.advised, dict[str, Any]()
+        """Adopt what an operator set or approved. An approval carries the votes and the forecast of the advice."""
+        advised, fields = adoption.advised, dict[str, Any]()
         if advised is not None:
-            more = {"of": advised.id, "target": advised.target, "horizon": advised.horizon}
-            more["expected_change"] = advised.expected_change
+            fields = {"of": advised.id, "target": advised.target, "horizon": advised.horizon}
+            fields["expected_change"] = advised.expected_change
             for line in advised.tally:
                 if line.stance == "propose":
-                    self.state.rate_limits.passed(line.agent, advised.actuator)
+                    self.state.vote_limits.add_passed(line.agent, advised.actuator)
         lines = advised.tally if advised is not None else ()
         return self._decide(
-            "", adoption.spec.name, "adopted", adoption.value, adoption.reason, lines, command=command, **more
+            "", adoption.spec.name, "adopted", adoption.value, adoption.reason, lines, command=command, **fields
         )
 
     def _open(self, author: str, vote: Vote, value: Value) -> Ballot:
@@ -241,7 +245,7 @@ class Mesh:
         return ballot
 
     def _settle(self) -> None:
-        """Whatever the input was, it may have been the last word that a ballot or the tick waited for."""
+        """Close what waited for this input: ballots and, in lockstep, the tick."""
         state = self.state
         self._close_ready()
         if not state.lockstep or not state.observed or state.ended or self.ballots or state.closed_tick >= state.tick:
@@ -251,48 +255,50 @@ class Mesh:
             self._emit(self.subjects.step(state.tick), StepClosed(tick=state.tick))
 
     def _close_ready(self) -> None:
-        """Close the ballots that are due or have every vote, those that a plan ties together at once: but no later
-        than a window after the first of them was due, or plan upon plan could hold it open."""
+        """Close the ballots that are due or have every vote. Ballots that a plan ties together close at once, but no
+        later than a window after the first of them was due. Otherwise one plan after another could keep it open."""
         tick, window = self.state.tick, self.state.rules.window_ticks
         for actuator in list(self.ballots):
             ballot = self.ballots.get(actuator)
             if ballot is None or not self._ready(actuator):
                 continue
-            group = joint_proposals.linked(self.ballots, actuator, self.state)
+            group = plans.linked(self.ballots, actuator, self.state)
             if all(map(self._ready, group)):
                 self._close([self.ballots[name] for name in group])
             elif ballot.due(tick - window):
                 self._close([ballot])
 
     def _ready(self, actuator: str) -> bool:
-        """Whether it is due, or nothing is to be waited for: a newcomer no longer than until the next tick, except in
-        lockstep, and where its word may be what a quorum lacks."""
+        """Whether the ballot is due, or no vote is awaited. A newcomer's vote is awaited until the next tick only,
+        except in lockstep or if a quorum may need it."""
         state, ballot = self.state, self.ballots[actuator]
-        if ballot.due(state.tick) or joint_proposals.complete(self.ballots, actuator, state):
+        if ballot.due(state.tick) or plans.complete(self.ballots, actuator, state):
             return True
         if state.lockstep or state.tick <= ballot.opened.tick:
             return False
-        return joint_proposals.complete(self.ballots, actuator, state, newcomers=False) and self._count(ballot).passed
+        return plans.complete(self.ballots, actuator, state, newcomers=False) and self._count(ballot).passed
 
     def _close(self, ballots: list[Ballot]) -> None:
         state = self.state
-        closing = joint_proposals.settled(ballots, self._ruled)
-        adopted = tuple(ballot.opened.actuator for ballot, ruled in closing if ruled.verdict == "adopted")
-        for ballot, ruled in closing:
-            actuator, verdict = ballot.opened.actuator, cast(Verdict, ruled.verdict)
+        closing = plans.settled(ballots, self._result)
+        adopted = tuple(ballot.opened.actuator for ballot, result in closing if result.verdict == "adopted")
+        for ballot, result in closing:
+            actuator, verdict = ballot.opened.actuator, cast(Verdict, result.verdict)
             spec = state.specs[actuator]
-            self._answer_openers(ballot, ruled)
-            staked = forecast(state, ballot, spec, ruled.lines) if verdict != "rejected" else None
+            self._record_result(ballot, result)
+            promised = forecast(state, ballot, spec, result.lines) if verdict != "rejected" else None
             plan = adopted if len(adopted) > 1 and verdict == "adopted" else ()
-            self._decide(ballot.opened.id, actuator, verdict, ruled.value, ruled.reason, ruled.lines, staked, plan=plan)
+            self._decide(
+                ballot.opened.id, actuator, verdict, result.value, result.reason, result.lines, promised, plan=plan
+            )
 
     def _count(self, ballot: Ballot, without: frozenset[str] = frozenset()) -> tally.Tally:
         state, actuator = self.state, ballot.opened.actuator
         spec, before = state.specs[actuator], state.effective.get(actuator)
         return tally.count(ballot, spec, before, state.rules, lambda agent: state.standing(agent, actuator), without)
 
-    def _ruled(self, ballot: Ballot, without: frozenset[str], beside: Sequence[str]) -> joint_proposals.Ruled:
-        """What tally and guardrails make of one ballot."""
+    def _result(self, ballot: Ballot, without: frozenset[str], beside: Sequence[str]) -> plans.BallotResult:
+        """The verdict of tally and guardrails on one ballot."""
         state, actuator = self.state, ballot.opened.actuator
         spec, before = state.specs[actuator], state.effective.get(actuator)
         count = self._count(ballot, without)
@@ -302,7 +308,7 @@ class Mesh:
             ruling = guardrails.rule(state, spec, count, beside)
             verdict, value, note = ruling.verdict, ruling.value, ruling.note
             reason = f"{reason}; {note}" if note else reason
-        return joint_proposals.Ruled(
+        return plans.BallotResult(
             verdict,
             before,
             value,
@@ -315,19 +321,20 @@ class Mesh:
             count.passed,
         )
 
-    def _answer_openers(self, ballot: Ballot, ruled: joint_proposals.Ruled) -> None:
-        """Who opened a ballot that failed at the vote waits before the next; who vetoed it answers for what follows."""
+    def _record_result(self, ballot: Ballot, result: plans.BallotResult) -> None:
+        """Make the agent that opened a failed ballot wait before its next one, and agents that vetoed it answer for the
+        consequences."""
         state, opener = self.state, ballot.opened.opened_by
         actuator = ballot.opened.actuator
-        if ruled.passed and ruled.newcomers:
-            state.rate_limits.advised(opener, state.tick)
-        elif ruled.passed:
-            state.rate_limits.passed(opener, actuator)
+        if result.passed and result.newcomers:
+            state.vote_limits.add_advised(opener, state.tick)
+        elif result.passed:
+            state.vote_limits.add_passed(opener, actuator)
         elif opener in ballot.casts:
             newcomer = not state.trust.holds(opener, actuator)
-            state.rate_limits.failed(opener, newcomer, ballot.casts[opener].vote, state.tick)
-        if ruled.veto:
-            self.outcomes.vetoed(ballot, ruled.lines)
+            state.vote_limits.add_failed(opener, newcomer, ballot.casts[opener].vote, state.tick)
+        if result.veto:
+            self.outcomes.add_veto(ballot, result.lines)
 
     def _abandon(self, ballot: Ballot, reason: str) -> Decision:
         actuator = ballot.opened.actuator
@@ -335,7 +342,7 @@ class Mesh:
         return self._decide(ballot.opened.id, actuator, "rejected", ballot.opened.proposal, reason, lines)
 
     def _refuse(self, vote: Vote, refusal: Refusal) -> None:
-        """The first of its kind is told to everyone; the log is not the place for the ten thousandth."""
+        """Log the first refusal of its kind, and count the others."""
         self.state.counters[f"refused.{refusal.key[2]}"] += 1
         if refusal.key not in self.state.refused:
             self.state.refused.add(refusal.key)
@@ -349,10 +356,10 @@ class Mesh:
         value: Value,
         reason: str,
         lines: tuple[TallyLine, ...],
-        staked: Forecast | None = None,
-        **more: Any,
+        promised: Forecast | None = None,
+        **fields: Any,
     ) -> Decision:
-        """Every decision is made here. `more`: fields of it that only some have."""
+        """Make a decision; all of them are made here. `fields`: those that only some decisions have."""
         state, decision_id = self.state, self._next_id()
         spec = state.specs.get(actuator)
         apply_at = state.tick + state.rules.apply_delay_ticks
@@ -374,12 +381,12 @@ class Mesh:
             apply_at_tick=apply_at,
             expires_at_tick=expires_at,
             snapshot_first=verdict == "adopted" and spec is not None and spec.risky,
-            **more,
+            **fields,
         )
-        decision = self.outcomes.expect(decision, staked)
+        decision = self.outcomes.expect(decision, promised)
         if ballot:
             del self.ballots[actuator]
-        state.take_decision(decision)
+        state.apply_decision(decision)
         self._emit(self.subjects.decision(decision.id), decision)
         return decision
 
@@ -388,7 +395,7 @@ class Mesh:
             self._emit(self.subjects.outcome(outcome.decision_id), outcome)
 
     def _next_id(self) -> str:
-        """Unique without a counter in the state: the sequence of the event that caused it, and a place within that."""
+        """A unique id, without a counter in the state: the sequence of the current event, and an index within it."""
         self._index += 1
         return f"{self._seq:012d}-{self._index - 1:02d}"
 
@@ -402,5 +409,5 @@ class Mesh:
         return self._read_back.divergence
 
     def repeats(self, event: Event) -> bool:
-        """Whether it says once more, byte for byte, what the mesh has said there before."""
+        """Return whether the event repeats, byte for byte, an earlier output of the mesh on its subject."""
         return self._read_back.repeats(event, self.state.closed_tick)

@@ -1,7 +1,7 @@
-"""The tally of a ballot: weights, sides, veto, majority, quorum, and the sentence that says so.
+"""The tally of a ballot: weights, sides, veto, majority, quorum, and the sentence that explains it.
 
-Sums are exact (`math.fsum`) and values are sorted before they merge, so neither the order of the votes nor the names of
-the agents can change a result.
+Sums are exact (`math.fsum`) and values are sorted before they are merged, so neither the order of the votes nor the
+names of the agents can change a result.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from oven_core.mesh.value_merge import TIE, WeightedVote, heaviest, merged, side
 from oven_core.protocol.messages import ActuatorSpec, TallyLine, Value
 from oven_core.protocol.rules import Rules
 
-SHADOWS = 64
-"""Lines of shadow agents in one tally: however many there are, the decision fits into the log."""
+MAX_SHADOW_LINES = 64
+"""Lines of shadow agents in one tally, so that the decision fits into the log however many there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What the votes say, before any guardrail. `value` is the merged one, or the opening proposal without one."""
+    """The result of the votes, before any guardrail."""
 
     passed: bool
     value: Value
+    """The merged value; without one, the opening proposal."""
     direction: str
     lines: tuple[TallyLine, ...]
     reason: str
     newcomers: bool = False
-    """It is carried by newcomers alone, so a person has to approve it."""
+    """Only newcomers carry it, so a person has to approve it."""
     veto: str = ""
     """The agent whose veto rejected it."""
 
@@ -44,20 +45,22 @@ def count(
     standing: Callable[[str], Standing],
     without: Collection[str] = (),
 ) -> Tally:
-    """The verdict on `ballot`. `before` is the effective value, None where it is unknown; `standing` says what each
-    agent's vote counts for; `without` names those whose proposal is part of a plan that was refused
-    elsewhere (oven_core.mesh.joint_proposals), which count no more than an abstention.
+    """Return the result of `ballot`.
 
-    A vote without weight (a reputation or a confidence of 0) decides nothing either. One whose reputation lies below
-    `rules.least_reputation` has its weight, and makes no veto and no quorum. Where no one but newcomers is for it, they
-    are counted as if they were trusted, and what passes then is for a person to approve.
+    `before` is the effective value, None if it is unknown. `standing` returns what an agent's vote counts for.
+    `without` names agents whose proposal belongs to a plan that was refused (oven_core.mesh.plans); they count as
+    abstentions.
+
+    A vote without weight (a reputation or a confidence of 0) decides nothing. A vote with a reputation below
+    `rules.least_reputation` has its weight, but makes no veto and no quorum. If only newcomers are for the change, they
+    count as if they were trusted, and a person has to approve what passes.
     """
     lines = tuple(
         line.model_copy(update={"weight": 0.0}) if line.agent in without else line
         for line in lines_of(ballot, standing)
     )
-    alone = not any(line.weight > 0 and line.stance in ("propose", "for") for line in lines)
-    newcomers = alone and any(line.newcomer and line.stance in ("propose", "for") for line in lines)
+    carried = any(line.weight > 0 and line.stance in ("propose", "for") for line in lines)
+    newcomers = not carried and any(line.newcomer and line.stance in ("propose", "for") for line in lines)
     if newcomers:
         lines = tuple(_as_trusted(line) if line.agent not in without else line for line in lines)
     counted = [line for line in lines if not line.shadow and line.agent not in without]
@@ -75,8 +78,8 @@ def count(
     against = [line for line in counted if line.stance == "against"]
     opening = ballot.opened.proposal
 
-    def rejected(told: str, value: Value = opening) -> Tally:
-        return Tally(False, value, direction(before, value), lines, told)
+    def rejected(reason: str, value: Value = opening, veto: str = "") -> Tally:
+        return Tally(False, value, direction(before, value), lines, reason, veto=veto)
 
     sure_against = [line for line in against if line.confidence >= rules.veto_confidence and line.weight > 0]
     vetoes = [line for line in sure_against if _reputable(line, rules)]
@@ -87,10 +90,9 @@ def count(
     name, side = heaviest(sides)
     summary = _summary(ballot, before, [vote.line for vote in side], against, [v.line for v in votes if v not in side])
     if veto is not None:
-        why = f" because {clip(veto.rationale, 300)}" if veto.rationale else ""
+        because = f" because {clip(veto.rationale, 300)}" if veto.rationale else ""
         limit = f"{veto.confidence:.3g}, a veto from {rules.veto_confidence:.3g} on"
-        told = f"{summary}; vetoed by {veto.agent} at confidence {limit}{why}"
-        return Tally(False, opening, direction(before, opening), lines, told, veto=veto.agent)
+        return rejected(f"{summary}; vetoed by {veto.agent} at confidence {limit}{because}", veto=veto.agent)
     doubted = [line for line in (*(vote.line for vote in side), *sure_against) if not _reputable(line, rules)]
     summary += _doubts(doubted, rules)
     total = math.fsum([vote.weight for vote in votes] + [line.weight for line in against])
@@ -102,47 +104,49 @@ def count(
         return rejected(f"{summary}; split: {part}")
     value = merged(spec, side)
     agreeing = [vote for vote in side if _agrees(vote.line, rules)]
-    sure = max((vote.line.confidence for vote in agreeing if vote.specialist), default=None)
-    alone = sure is not None and sure >= rules.specialist_confidence
-    if not alone and len(agreeing) < rules.agreeing:
-        have = "no specialist" if sure is None else f"its specialist at confidence {sure:.3g}"
+    highest = max((vote.line.confidence for vote in agreeing if vote.specialist), default=None)
+    by_specialist = highest is not None and highest >= rules.specialist_confidence
+    if not by_specialist and len(agreeing) < rules.agreeing:
+        have = "no specialist" if highest is None else f"its specialist at confidence {highest:.3g}"
         need = f"a specialist at {rules.specialist_confidence:.3g} or {rules.agreeing} agreeing agents are needed"
         return rejected(f"{summary}; no quorum: {len(agreeing)} for it, {have}; {need}", value)
     quorum = (
         f"specialist quorum {rules.specialist_confidence:.3g}"
-        if alone
+        if by_specialist
         else f"{len(agreeing)} of {rules.agreeing} needed agree"
     )
     return Tally(True, value, direction(before, value), lines, f"{summary}; {quorum}", newcomers)
 
 
 def lines_of(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[TallyLine, ...]:
-    """One line for each eligible agent, by name, those that stayed silent too; after them the shadow agents that
-    voted, of those at most `SHADOWS`."""
+    """Return one line per eligible agent, by name, silent ones included; after them the shadow agents that voted, at
+    most `MAX_SHADOW_LINES`."""
     eligible = [agent for agent in ballot.opened.eligible if not standing(agent).shadow]
-    shadows = sorted(agent for agent in ballot.casts if agent not in eligible)[:SHADOWS]
-    room = max(60, 6000 // max(1, len(eligible) + len(shadows)))
+    shadows = sorted(agent for agent in ballot.casts if agent not in eligible)[:MAX_SHADOW_LINES]
+    rationale_bytes = max(60, 6000 // max(1, len(eligible) + len(shadows)))
     lines = []
     for agent in (*eligible, *shadows):
-        held = standing(agent)
-        reputation = held.reputation
+        agent_standing = standing(agent)
+        reputation = agent_standing.reputation
         reputation = rounded(reputation) if math.isfinite(reputation) and reputation > 0 else 0.0
         cast = ballot.casts.get(agent)
         if cast is None:
-            lines.append(TallyLine(agent=agent, stance="silent", reputation=reputation, newcomer=held.newcomer))
+            lines.append(
+                TallyLine(agent=agent, stance="silent", reputation=reputation, newcomer=agent_standing.newcomer)
+            )
             continue
-        mute = cast.vote.stance == "abstain" or agent in shadows or held.newcomer
+        weightless = cast.vote.stance == "abstain" or agent in shadows or agent_standing.newcomer
         lines.append(
             TallyLine(
                 agent=agent,
                 stance=cast.vote.stance,
                 value=cast.value,
                 shadow=agent in shadows,
-                newcomer=held.newcomer,
+                newcomer=agent_standing.newcomer,
                 confidence=cast.vote.confidence,
                 reputation=reputation,
-                weight=0.0 if mute else _weight(reputation, cast.vote.confidence),
-                rationale=clip(cast.vote.rationale, min(room, 400)),
+                weight=0.0 if weightless else _weight(reputation, cast.vote.confidence),
+                rationale=clip(cast.vote.rationale, min(rationale_bytes, 400)),
             )
         )
     return tuple(lines)
@@ -153,12 +157,13 @@ def _reputable(line: TallyLine, rules: Rules) -> bool:
 
 
 def _agrees(line: TallyLine, rules: Rules) -> bool:
-    """Whether the line counts for a quorum of several: a newcomer's does beside a trusted one, at even odds or more."""
+    """Whether the line counts for a quorum of several agents. A newcomer's line does, next to a trusted one, from even
+    odds on."""
     return _reputable(line, rules) and (line.weight > 0 or (line.newcomer and line.confidence >= 0.5))
 
 
 def _as_trusted(line: TallyLine) -> TallyLine:
-    """A newcomer's line with the weight that it would have."""
+    """A newcomer's line with the weight that it would have if the newcomer were trusted."""
     if not line.newcomer or line.stance not in ("propose", "for", "against"):
         return line
     return line.model_copy(update={"weight": _weight(line.reputation, line.confidence)})
@@ -169,7 +174,7 @@ def _weight(reputation: float, confidence: float) -> float:
 
 
 def _doubts(lines: Sequence[TallyLine], rules: Rules) -> str:
-    """Whose vote makes no quorum and no veto, and why."""
+    """The sentence about agents whose votes make no quorum and no veto."""
     if not lines:
         return ""
     shown = ", ".join(f"{line.agent} {line.reputation:.3g}" for line in lines[:6])
@@ -184,13 +189,13 @@ def _summary(
     against: Sequence[TallyLine],
     others: Sequence[TallyLine] = (),
 ) -> str:
-    """Who asked for what and why, and the weights on either side."""
+    """The sentence about the leading proposal, its rationale, and the weights on each side."""
     proposers = [line for line in side if line.stance == "propose"]
     lead = max(proposers, key=lambda line: (line.weight, line.agent), default=None)
-    who = lead.agent if lead else ballot.opened.opened_by
+    proposer = lead.agent if lead else ballot.opened.opened_by
     value = lead.value if lead else ballot.opened.proposal
     now = f", now {show(before)}" if before is not None else ""
-    text = f"{who} {request_text(ballot.opened.actuator, value)}{now}"
+    text = f"{proposer} {request_text(ballot.opened.actuator, value)}{now}"
     if lead and lead.rationale:
         text += f", because {clip(lead.rationale, 300)}"
     backing = _weights([line for line in side if line.stance in ("propose", "for")])

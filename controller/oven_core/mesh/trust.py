@@ -1,10 +1,10 @@
 """Trust in agents: whose vote counts on which actuator, by settings, by operators or by outcomes.
 
-An agent that no one granted anything is a newcomer. Its votes are in the tally without weight: they carry no ballot,
-veto none and split none; one that agrees with a trusted agent completes a quorum. What newcomers alone are for is
-advised, so that a person can try it. After `rules.trusted_after` good outcomes of ballots that it opened itself on an
-actuator, an agent is trusted there as if it had been granted; agreeing with others earns reputation and no trust. Clear
-harm takes back what was earned (oven_core.mesh.harm).
+An agent without a grant is a newcomer. Its votes are in the tally without weight: they carry, veto and split no ballot,
+but one that agrees with a trusted agent completes a quorum. A change that only newcomers support is advised, so that a
+person can try it. After `rules.trusted_after` good outcomes of ballots that it opened itself on an actuator, an agent
+is trusted there as if it had a grant. Agreeing with others earns reputation but no trust. Clear harm takes earned trust
+away (oven_core.mesh.harm).
 """
 
 from __future__ import annotations
@@ -28,59 +28,60 @@ class Standing:
 
 @dataclass
 class Trust:
-    """What operators said, over what the rules grant and outcomes earned. Part of the mesh's state."""
+    """Grants by operators, which outrank those of the rules and those earned by outcomes. Part of the mesh's state."""
 
     rules: Rules = field(default_factory=Rules)
-    _words: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """(agent, actuator or ALL) → an operator's last word on it."""
+    _by_operators: dict[tuple[str, str], bool] = field(default_factory=dict)
+    """(agent, actuator or ALL) → the newest decision of an operator."""
     _earned: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def say(self, agent: str, actuators: Iterable[str], trusted: bool) -> None:
-        """An operator's word; none named is every actuator. One on all replaces those on single ones."""
-        named = set(actuators) or {ALL}
-        for key in [key for key in self._words if key[0] == agent and ALL in named]:
-            del self._words[key]
-        for actuator in named:
-            self._words[agent, actuator] = trusted
+    def set(self, agent: str, actuators: Iterable[str], trusted: bool) -> None:
+        """Record an operator's decision. Without actuators it is about all of them, and replaces decisions on single
+        ones."""
+        names = set(actuators) or {ALL}
+        for key in [key for key in self._by_operators if key[0] == agent and ALL in names]:
+            del self._by_operators[key]
+        for actuator in names:
+            self._by_operators[agent, actuator] = trusted
         if not trusted:
-            self.forget(agent, named)
+            self.forget(agent, names)
 
     def earn(self, agent: str, actuator: str) -> None:
-        """One good outcome of a ballot that it opened."""
+        """Count a good outcome of a ballot that the agent opened."""
         self._earned[agent, actuator] += 1
 
     def forget(self, agent: str, actuators: Iterable[str] = (ALL,)) -> None:
-        """What outcomes earned it there counts no more."""
-        named = set(actuators)
-        for key in [key for key in self._earned if key[0] == agent and (ALL in named or key[1] in named)]:
+        """Remove the agent's good outcomes on these actuators."""
+        names = set(actuators)
+        for key in [key for key in self._earned if key[0] == agent and (ALL in names or key[1] in names)]:
             del self._earned[key]
 
     def holds(self, agent: str, actuator: str) -> bool:
-        """Whether the agent's votes on this actuator carry and veto."""
+        """Return whether the agent's votes on this actuator carry and veto."""
         for key in ((agent, actuator), (agent, ALL)):
-            if key in self._words:
-                return self._words[key]
+            if key in self._by_operators:
+                return self._by_operators[key]
         granted = self.rules.trusted.get(agent, ())
         if self.rules.newcomers == "full" or actuator in granted or ALL in granted:
             return True
         return self._earned[agent, actuator] >= self.rules.trusted_after
 
     def specialist(self, agent: str, actuator: str, declared: Iterable[str]) -> bool:
-        """Whether it alone, sure enough, is a quorum there. A grant that names the actuator makes it one; where trust
-        comes from elsewhere, the agent's own declaration does."""
+        """Return whether the agent alone, if it is confident enough, is a quorum there. A grant that names the actuator
+        makes it a specialist. Other trust requires that the agent declared the actuator as its speciality."""
         if not self.holds(agent, actuator):
             return False
-        named = self._words.get((agent, actuator), False) or actuator in self.rules.trusted.get(agent, ())
-        return named or actuator in declared
+        by_name = self._by_operators.get((agent, actuator), False) or actuator in self.rules.trusted.get(agent, ())
+        return by_name or actuator in declared
 
     def grants(self, agent: str) -> tuple[str, ...]:
-        """The actuators that its grants name, sorted; `ALL` alone where they name every one."""
-        words = {actuator: word for (name, actuator), word in self._words.items() if name == agent}
-        granted = () if words.get(ALL) is False else self.rules.trusted.get(agent, ())
-        found = {actuator for actuator in granted if words.get(actuator, True)}
-        found |= {actuator for actuator, word in words.items() if word}
-        return (ALL,) if ALL in found else tuple(sorted(found))
+        """Return the actuators that the agent's grants name, sorted; `ALL` alone if they name every one."""
+        decisions = {actuator: trusted for (name, actuator), trusted in self._by_operators.items() if name == agent}
+        by_rules = () if decisions.get(ALL) is False else self.rules.trusted.get(agent, ())
+        granted = {actuator for actuator in by_rules if decisions.get(actuator, True)}
+        granted |= {actuator for actuator, trusted in decisions.items() if trusted}
+        return (ALL,) if ALL in granted else tuple(sorted(granted))
 
     def earned(self, agent: str) -> dict[str, int]:
-        """Actuator → good outcomes of ballots that it opened."""
+        """Return actuator → good outcomes of ballots that the agent opened."""
         return {actuator: count for (name, actuator), count in sorted(self._earned.items()) if name == agent and count}

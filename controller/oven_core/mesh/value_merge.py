@@ -1,4 +1,4 @@
-"""Sides of a ballot and their merged value: the weighted median on the actuator's own scale."""
+"""Sides of a ballot and the merged value of a side: the weighted median on the actuator's own scale."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from oven_core.mesh.actuator_values import direction, number, outside, rounded, 
 from oven_core.protocol.messages import ActuatorSpec, TallyLine, Value
 
 TIE = 1e-9
-"""Relative; weights carry nine digits."""
+"""Relative difference of weights that count as equal. Weights carry nine digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedVote:
+    """A vote for a change, with its weight. `specialist`: a proposal of the actuator's own specialist."""
+
     agent: str
     value: Value
     weight: float
     line: TallyLine
-    specialist: bool = False  # a proposal of the actuator's own specialist
+    specialist: bool = False
 
 
 def sides_of(spec: ActuatorSpec, before: Value, votes: list[WeightedVote]) -> dict[str, list[WeightedVote]]:
-    """Who pulls the same way: up or down for a scalar, each value of a choice, one side for an action."""
+    """Group votes that want the same: up or down for a scalar, each value of a choice, one side for an action."""
     sides: dict[str, list[WeightedVote]] = {}
     centre = _centre(spec, votes) if spec.kind == "simplex" else {}
     for vote in votes:
@@ -33,7 +35,7 @@ def sides_of(spec: ActuatorSpec, before: Value, votes: list[WeightedVote]) -> di
         elif spec.kind == "choice":
             side = f"={vote.value}"
         elif spec.kind == "simplex":
-            side = _pull(shares(before), shares(vote.value), centre)
+            side = _simplex_side(shares(before), shares(vote.value), centre)
         else:
             side = "set"
         sides.setdefault(side, []).append(vote)
@@ -41,12 +43,12 @@ def sides_of(spec: ActuatorSpec, before: Value, votes: list[WeightedVote]) -> di
 
 
 def heaviest(sides: dict[str, list[WeightedVote]]) -> tuple[str, list[WeightedVote]]:
-    """The side with the most weight, and of equals the last by name."""
+    """Return the name and the votes of the side with the most weight; of equal ones the last by name."""
     return max(sides.items(), key=lambda item: (math.fsum(vote.weight for vote in item[1]), item[0]))
 
 
-def _pull(before: dict[str, float], value: dict[str, float], centre: dict[str, float]) -> str:
-    """`towards` where everybody together wants to go, `away` from it (which can never win), or `keep`."""
+def _simplex_side(before: dict[str, float], value: dict[str, float], centre: dict[str, float]) -> str:
+    """`towards` the votes' common centre, `away` from it (which never wins), `keep`, or `set` where one is unknown."""
     if not before or not centre:
         return "set"
     if value == before:
@@ -56,21 +58,22 @@ def _pull(before: dict[str, float], value: dict[str, float], centre: dict[str, f
 
 
 def merged(spec: ActuatorSpec, side: list[WeightedVote]) -> Value:
+    """Return the value that a side of a ballot comes to; None for an action whose supporters gave no argument."""
     if spec.kind == "choice":
         return side[0].value
     if spec.kind == "simplex":
         mean: dict[str, float] = {name: rounded(share) for name, share in _centre(spec, side).items()}
         if outside(spec, mean) is None:
             return mean
-        # Component medians, renormalised, may leave the bounds; the nearest proposal never does.
-        given = [shares(vote.value) for vote in side if vote.weight > 0]
-        return min(given, key=lambda value: (variation(value, mean), tuple(value.values())))
-    pairs = [(found, vote.weight) for vote in side if (found := number(vote.value)) is not None]
+        # Medians of components, renormalised, may lie outside the bounds. The nearest proposal never does.
+        proposals = [shares(vote.value) for vote in side if vote.weight > 0]
+        return min(proposals, key=lambda value: (variation(value, mean), tuple(value.values())))
+    pairs = [(value, vote.weight) for vote in side if (value := number(vote.value)) is not None]
     if not any(weight > 0 for _, weight in pairs):
-        return None  # an action whose supporters gave no argument
-    value = rounded(weighted_median(pairs, spec.scale, lower=spec.kind == "action"))
+        return None
+    median = rounded(weighted_median(pairs, spec.scale, lower=spec.kind == "action"))
     lowest, highest = min(pairs)[0], max(pairs)[0]
-    return min(max(value, lowest), highest)
+    return min(max(median, lowest), highest)
 
 
 def _centre(spec: ActuatorSpec, votes: list[WeightedVote]) -> dict[str, float]:
@@ -80,25 +83,24 @@ def _centre(spec: ActuatorSpec, votes: list[WeightedVote]) -> dict[str, float]:
         name: weighted_median([(shares(vote.value)[name], vote.weight) for vote in votes]) for name in spec.choices
     }
     total = math.fsum(medians.values())
-    if total <= 0:  # each wants another component: no middle that means anything
-        heaviest = max(votes, key=lambda vote: (vote.weight, tuple(shares(vote.value).values())))
-        return shares(heaviest.value)
+    if total <= 0:  # each vote wants another component, so that no middle means anything
+        heaviest_vote = max(votes, key=lambda vote: (vote.weight, tuple(shares(vote.value).values())))
+        return shares(heaviest_vote.value)
     return {name: share / total for name, share in medians.items()}
 
 
 def weighted_median(pairs: Sequence[tuple[float, float]], scale: str = "linear", lower: bool = False) -> float:
-    """Of (value, weight) pairs with a positive total weight. Where the weight splits evenly between two values: their
-    middle on the scale (arithmetic or geometric), or with `lower` the lesser one.
-    """
+    """Return the median of (value, weight) pairs whose total weight is positive. If the weight splits evenly between
+    two values, return their middle on the scale (arithmetic or geometric), or with `lower` the smaller one."""
     ordered = sorted(pair for pair in pairs if pair[1] > 0)
     total = math.fsum(weight for _, weight in ordered)
-    reached: list[float] = []
-    for at, (value, weight) in enumerate(ordered):
-        reached.append(weight)
-        half = 2 * math.fsum(reached)
-        if abs(half - total) <= TIE * total and not lower and at + 1 < len(ordered):
-            other = ordered[at + 1][0]
-            return math.sqrt(value) * math.sqrt(other) if scale == "log" else value / 2 + other / 2
-        if half >= total * (1 - TIE):
+    weights_so_far: list[float] = []
+    for index, (value, weight) in enumerate(ordered):
+        weights_so_far.append(weight)
+        twice = 2 * math.fsum(weights_so_far)
+        if abs(twice - total) <= TIE * total and not lower and index + 1 < len(ordered):
+            next_value = ordered[index + 1][0]
+            return math.sqrt(value) * math.sqrt(next_value) if scale == "log" else value / 2 + next_value / 2
+        if twice >= total * (1 - TIE):
             return value
     raise ValueError("a weighted median needs at least one value with a weight above 0")

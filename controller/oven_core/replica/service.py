@@ -23,8 +23,7 @@ from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import BallotOpened, Decision, Message, RunStarted
 from oven_core.protocol.names import kind
-from oven_core.replica.completions_service import serve_completions
-from oven_core.replica.history_service import serve_history
+from oven_core.replica.history_service import serve_completions, serve_history
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import MESH, Keyring
 from oven_core.telemetry import tracing

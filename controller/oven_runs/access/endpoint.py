@@ -1,4 +1,4 @@
-"""Where a run is reached from another machine: options of the command line, or the environment."""
+"""How to reach a run on another machine: an address and a key from options or the environment."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An address, a key and an authority, as far as they were given; none of them: the run is on this machine."""
+    """An address, a key and a certificate authority. If none is set, the run is on this machine."""
 
     url: str = ""
-    """One server, or a cluster's separated by commas."""
+    """One server, or the servers of a cluster, separated by commas."""
     creds: Path | None = None
     """A person's credential file, or an nkey seed."""
     tls_ca: Path | None = None
-    """The authority of the server's certificate, PEM."""
+    """PEM file of the authority that signed the server's certificate."""
     run: str = ""
     """The run's name, from the environment."""
     pin: str = ""
     """The learner's public key, from the environment."""
     source: str = "--nats and --creds"
-    """Where it is from, for messages."""
+    """Where the values are from, for error messages."""
 
     @property
     def named(self) -> bool:
-        """Whether a run elsewhere is meant."""
+        """Whether the run is on another machine."""
         return bool(self.url or self.creds is not None)
 
     def arguments(self) -> list[str]:
-        """As options of a command."""
-        given = {"--nats": self.url, "--creds": self.creds, "--tls-ca": self.tls_ca}
-        return [part for option, value in given.items() if value for part in (option, str(value))]
+        """Return the endpoint as command-line options."""
+        options = {"--nats": self.url, "--creds": self.creds, "--tls-ca": self.tls_ca}
+        return [part for option, value in options.items() if value for part in (option, str(value))]
 
     def completed(self, environment: Mapping[str, str] = os.environ) -> Endpoint:
-        """With what the environment says of the rest. What the stack starts has its run's folder (OVEN_RUN_DIR), and
-        reads that."""
+        """Fill in missing values from the environment.
+
+        A process of the stack has OVEN_RUN_DIR and reads the run's folder instead.
+        """
         if not self.named and environment.get("OVEN_RUN_DIR"):
             return self
         creds, ca = environment.get("OVEN_CREDS"), environment.get("OVEN_TLS_CA")

@@ -10,23 +10,22 @@ from typing import TYPE_CHECKING
 from oven_core.protocol.events import Event
 from oven_core.protocol.permissions import Role
 from oven_core.security.signing import Keyring, load_keys
-from oven_runs.access.run_access import RunAccess
-from oven_runs.access.warning import warn
+from oven_runs.access.run_access import RunAccess, warn
 from oven_runs.home.run_folder import RunFolder, RunInfo
 
-if TYPE_CHECKING:  # imported where it is used: see run_access
+if TYPE_CHECKING:  # imported in the methods that need it: see run_access
     from oven_core.bus.connection import Bus
 
 
 class LocalRun(RunAccess):
-    """A run by its folder, up or down. Who has the folder has the stack's own keys."""
+    """A run by its folder, whether it is up or down. The folder has the stack's own keys."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self.run, self.by = folder.run, "operator"
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return str(self.folder.path)
 
     @property
@@ -34,7 +33,7 @@ class LocalRun(RunAccess):
         return [str(self.folder.path)]
 
     @property
-    def saves_to(self) -> Path:
+    def export_folder(self) -> Path:
         return self.folder.path
 
     def info(self) -> RunInfo:
@@ -43,7 +42,7 @@ class LocalRun(RunAccess):
     def up(self) -> bool:
         return self.folder.locked()
 
-    def over(self, ended: bool) -> bool:
+    def is_over(self, ended: bool) -> bool:
         return not self.folder.locked()
 
     def connected(self, role: Role) -> AbstractAsyncContextManager[Bus]:
@@ -54,25 +53,25 @@ class LocalRun(RunAccess):
     def keyring(self, *, check: bool = True) -> Keyring:
         return Keyring(self.folder.pin(), check=check)
 
-    async def keyring_now(self, bus: Bus) -> Keyring:
+    async def live_keyring(self, bus: Bus) -> Keyring:
         path = self.folder.keys()
         return Keyring.knowing(load_keys(path) if path else {})
 
-    def entries(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
-        from oven_runs.access.log_reader import entries
+    def raw_events(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
+        from oven_runs.access.log_reader import raw_events
 
-        return entries(self.folder, exact=exact, tell=tell)
+        return raw_events(self.folder, exact=exact, tell=tell)
 
     async def past(self, after: int) -> AsyncGenerator[Event]:
         if after and not self.folder.exported():
-            return  # its stack was killed: the store is left to who asks for all of it
+            return  # the stack was killed, and its store is only opened to read the whole log
         if after:
             from oven_runs.access.log_sources import LogFile, offset_behind
 
             for event in LogFile(self.folder, offset=offset_behind(self.folder, after), seq=after):
                 yield event
             return
-        async for event in self.entries(tell=_untold):
+        async for event in self.raw_events(tell=lambda _line: None):  # `status` reports damage; a monitor has no room
             yield event
 
     def stored(self, after: int = 0) -> AsyncGenerator[Event]:
@@ -82,7 +81,3 @@ class LocalRun(RunAccess):
 
     def missing(self) -> str:
         return "" if self.folder.locked() else self.folder.missing()
-
-
-def _untold(_line: str) -> None:
-    """Who watches has the terminal; `status` says what is wrong with a log."""

@@ -1,4 +1,4 @@
-"""Reader of a run's log: from `history` of a stack that is up, else log.jsonl, else the store."""
+"""Reader of a local run's log: from `history` while the stack is up, else from log.jsonl or the store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oven_core.protocol.messages import Observation
 from oven_core.security.signing import Keyring
 from oven_runs.access import log_recovery
 from oven_runs.access.log_sources import batches, connected, exported, stored
-from oven_runs.access.warning import warn
+from oven_runs.access.run_access import warn
 from oven_runs.home.run_folder import RunFolder
 
 
@@ -20,39 +20,42 @@ async def events(
     *,
     exact: bool = False,
     until: int | None = None,
-    judge: Callable[[Event], Event] | None = None,
+    verify: Callable[[Event], Event] | None = None,
     tell: Callable[[str], object] = warn,
 ) -> AsyncGenerator[Event]:
-    """Every event so far, judged by the run's keys or as the caller says. `exact` asks the log itself even while the
-    stack is up. `until` ends it at the first observation beyond that tick. `tell` hears what is wrong with the log."""
-    judge = judge or Keyring(folder.pin()).verify
-    async with contextlib.aclosing(entries(folder, exact=exact, tell=tell)) as log:
-        async for entry in log:
-            event = judge(entry)
+    """Yield every event so far, verified by the run's keys or by `verify`.
+
+    `exact` reads the log itself even while the stack is up. `until` stops before the first observation after that tick.
+    `tell` receives warnings about the log.
+    """
+    verify = verify or Keyring(folder.pin()).verify
+    async with contextlib.aclosing(raw_events(folder, exact=exact, tell=tell)) as log:
+        async for raw in log:
+            event = verify(raw)
             if until is not None and isinstance(event.body, Observation) and event.body.tick > until:
                 return
             yield event
 
 
-async def entries(
+async def raw_events(
     folder: RunFolder, *, exact: bool = False, tell: Callable[[str], object] = warn
 ) -> AsyncGenerator[Event]:
-    """The same unjudged."""
+    """Yield the same events without verifying them."""
     if not folder.locked():
         await log_recovery.recover(folder, tell)
         for event in exported(folder):
             yield event
         return
-    last = 0
+    last_seq = 0
     if not exact:
-        with contextlib.suppress(BusError):  # no mesh answers; the log is there all the same
+        with contextlib.suppress(BusError):  # no mesh answers, but the log is still there
             async with connected(folder, "monitor") as bus, contextlib.aclosing(batches(bus, folder.run)) as answers:
                 async for batch in answers:
                     for event in batch:
                         yield event
-                        last = event.seq
+                        last_seq = event.seq
             return
-    async with contextlib.aclosing(stored(folder, last)) as log:
+    async with contextlib.aclosing(stored(folder, last_seq)) as log:
         async for event in log:
             yield event
 
@@ -60,6 +63,6 @@ async def entries(
 async def whole_log(
     folder: RunFolder, *, exact: bool = False, check: bool = True, tell: Callable[[str], object] = warn
 ) -> list[Event]:
-    """All of `events` in one list. Without `check` a signature need only be there."""
-    judge = Keyring(folder.pin(), check=check).verify
-    return [event async for event in events(folder, exact=exact, judge=judge, tell=tell)]
+    """Return all of `events` as a list. Without `check` a signature only has to be present."""
+    verify = Keyring(folder.pin(), check=check).verify
+    return [event async for event in events(folder, exact=exact, verify=verify, tell=tell)]

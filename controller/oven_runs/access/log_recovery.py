@@ -1,7 +1,7 @@
-"""Recovery of a run's whole log: from its store, from log.jsonl, and from what its learner kept.
+"""Recovery of a stopped run's complete log from its store, log.jsonl and the learner's spool.
 
-Appending a learner's last messages to a log that no mesh reads any more would leave decisions due that no one made, and
-a replay would miss them. So what the mesh would have said is computed and appended too, under the mesh's own key.
+If a learner's last messages are appended after the mesh has stopped, decisions may be due that nobody made, and a
+replay would miss them. So this also computes what the mesh would have published and appends it under the mesh's key.
 """
 
 from __future__ import annotations
@@ -36,36 +36,41 @@ Tell = Callable[[str], object]
 
 
 async def recover(folder: RunFolder, tell: Tell) -> None:
-    """Make log.jsonl the whole log of a run that is down. `tell` hears what is wrong and what was done about it, a
-    sentence each. Raises ConfigError where there is no log, ProcessError where the disk takes none."""
+    """Make log.jsonl the complete log of a run that is down.
+
+    `tell` receives a sentence about each problem and its solution. Raises ConfigError if there is no log, ProcessError
+    if the disk is full.
+    """
     if folder.exported():
         return
     try:
         if not folder.info().embedded:
-            await _from_remote_server(folder, tell)
+            await _recover_from_server(folder, tell)
             return
         with folder.hold(reading=True):
-            if not (folder.exported() or await _from_store(folder, tell)):  # another reader may have been quicker
+            if not (folder.exported() or await _recover_from_store(folder, tell)):  # another reader may have done it
                 recover_without_store(folder, tell)
     except OSError as error:
-        why = f"{error.strerror or error} in {folder.path}"
+        problem = f"{error.strerror or error} in {folder.path}"
         if not folder.export.exists():
-            raise ProcessError(f"the log of run {folder.run!r} cannot be exported ({why}): make room there") from error
-        tell(f"log.jsonl cannot be finished ({why}): it is read as far as it goes; make room there and read it again")
+            raise ProcessError(
+                f"the log of run {folder.run!r} cannot be exported ({problem}): free some disk space"
+            ) from error
+        tell(f"log.jsonl is incomplete ({problem}): only what it has is read; free some disk space and read it again")
 
 
-async def _from_remote_server(folder: RunFolder, tell: Tell) -> None:
+async def _recover_from_server(folder: RunFolder, tell: Tell) -> None:
     try:
         async with connected(folder, "admin") as bus:
             await finish(bus, folder, tell)
     except BusError as error:
         if not folder.export.exists():
             raise
-        tell(f"log.jsonl is read as far as it goes, for the run's server does not answer ({error})")
+        tell(f"only what log.jsonl has is read, because the run's server does not answer ({error})")
 
 
-async def _from_store(folder: RunFolder, tell: Tell) -> bool:
-    """Whether there is a store that holds the log."""
+async def _recover_from_store(folder: RunFolder, tell: Tell) -> bool:
+    """Returns False if no store holds the log."""
     if not folder.stored():
         if not folder.export.exists():
             raise ConfigError(f"run {folder.run!r} has no log: it ended before its server started")
@@ -87,13 +92,15 @@ async def _from_store(folder: RunFolder, tell: Tell) -> bool:
 
 
 async def finish(bus: Bus, folder: RunFolder, tell: Tell, *, late: bool = False) -> None:
-    """Log what the run's spool holds, if there is one, and write log.jsonl to the log's end. `late`: a spool's messages
-    came so late already that the mesh may owe something. Raises BusError and OSError; what was done by then is not done
-    again."""
-    mark_mirrored(folder, mirrored=True)  # until all of it is there
+    """Append the messages in the run's spool, if it has one, and complete log.jsonl.
+
+    `late`: spooled messages were appended before, so the mesh's answers may be missing. Raises BusError and OSError. It
+    can be repeated after an error.
+    """
+    mark_mirrored(folder, mirrored=True)  # until everything is there
     with contextlib.closing(Mirror(folder.export)) as mirror, taken(folder.path, folder.run) as spool:
-        if spool is not None and spool.left.messages:
-            await append(bus, folder.run, spool.left.messages)
+        if spool is not None and spool.content.messages:
+            await append(bus, folder.run, spool.content.messages)
             late = True
         await fill(bus, folder.run, mirror)
         if late:
@@ -109,45 +116,41 @@ async def finish(bus: Bus, folder: RunFolder, tell: Tell, *, late: bool = False)
 
 
 def mark_mirrored(folder: RunFolder, *, mirrored: bool) -> None:
-    """Raises OSError."""
+    """Set the mark in run.json that log.jsonl may be incomplete. Raises OSError."""
     if (info := folder.info()).mirrored != mirrored:
         folder.write_info(info.model_copy(update={"mirrored": mirrored}))
 
 
 def report_spool(spool: Spool, tell: Tell) -> None:
-    """What came out of it, and what was lost."""
-    left = spool.left
-    if left.messages:
-        tell(f"{spool.path.name}: {left.words()} are in the log now; its server was away when the learner ended")
-    elif left.unknown:
-        tell(f"the log may lack the learner's last messages: it was killed before it could keep them in {spool.path}")
-    if left.lost:
+    """Report which messages the spool held and which were lost."""
+    content = spool.content
+    if content.messages:
+        tell(f"{spool.path.name}: {content.summary()} are in the log now; the server was away when the learner ended")
+    elif content.unknown:
+        tell(f"the log may lack the learner's last messages: it was killed before it could save them in {spool.path}")
+    if content.lost:
         tell(
-            f"{spool.path} was cut: {left.lost} messages that it held are lost; "
-            f"`oven-controller replay {_run(spool)} --verify` says which"
+            f"{spool.path} was cut: {content.lost} of its messages are lost; "
+            f"`oven-controller replay {spool.path.parent.name} --verify` says which"
         )
 
 
-def _run(spool: Spool) -> str:
-    return spool.path.parent.name
-
-
 def report_differences(folder: RunFolder, mirror: Mirror, tell: Tell) -> None:
-    """Where log.jsonl and the store part."""
+    """Report where log.jsonl and the store disagree."""
     if mirror.aside is not None:
         tell(
-            f"event {mirror.differs} of log.jsonl, as it was written while the run continued, is not the store's: the "
-            f"store holds, and the other file is kept as {mirror.aside}; compare the two, and remove it when you have"
+            f"event {mirror.differs} of log.jsonl, which was written during the run, differs from the store; the store "
+            f"is used, and the old file is now {mirror.aside}; compare the two and remove it"
         )
     if mirror.beyond:
         tell(
             f"the store of run {folder.run!r} ends at event {mirror.seq}, and log.jsonl has {mirror.beyond} more, "
-            "which are kept and read: the store was cut or brought back from a copy; look at nats-server.log"
+            "which are kept: the store was cut or restored from a backup; see nats-server.log"
         )
 
 
 async def fill(bus: Bus, run: str, mirror: Mirror) -> None:
-    """What the log has behind the last event that the mirror took."""
+    """Give the mirror all events after its last one."""
     head = await bus.head(run)
     if head > mirror.seq:
         async for event in bus.read(run, after=mirror.seq, until=head):
@@ -155,16 +158,18 @@ async def fill(bus: Bus, run: str, mirror: Mirror) -> None:
 
 
 def recover_without_store(folder: RunFolder, tell: Tell) -> list[Event]:
-    """The store is gone: log.jsonl is the log, and takes what the spool holds. Returns what was added. Raises OSError
-    when the disk does not take it, ConfigError for a log.jsonl that is damaged."""
+    """Add the spool's messages to log.jsonl, which is the log if the store is gone. Returns the added events.
+
+    Raises OSError if the disk is full, ConfigError if log.jsonl is damaged.
+    """
     with contextlib.closing(Mirror(folder.export)) as mirror:
-        mirror.finish()  # a last line that was cut goes
+        mirror.finish()  # removes an incomplete last line
     with taken(folder.path, folder.run) as spool:
-        added = _appended(folder, spool) if spool is not None and spool.left.messages else []
+        added = _append_to_file(folder, spool) if spool is not None and spool.content.messages else []
         seqs = [event.seq for event in exported(folder)]
         tell(
-            f"the store of run {folder.run!r} is gone: what is left of its log is log.jsonl, {len(seqs)} events as "
-            "they were written while the run continued"
+            f"the store of run {folder.run!r} is gone: its log is log.jsonl, with {len(seqs)} events that were written "
+            "during the run"
         )
         if spool is not None:
             report_spool(spool, tell)
@@ -172,30 +177,30 @@ def recover_without_store(folder: RunFolder, tell: Tell) -> list[Event]:
     return added
 
 
-def _appended(folder: RunFolder, spool: Spool) -> list[Event]:
-    lacking = {message.message_id for message in spool.left.messages}
+def _append_to_file(folder: RunFolder, spool: Spool) -> list[Event]:
+    missing_ids = {message.message_id for message in spool.content.messages}
     seq = 0
     for event in exported(folder):
         seq = event.seq
-        lacking.discard(event.message_id)
+        missing_ids.discard(event.message_id)
     added: list[Event] = []
 
-    def put(subject: str, data: bytes, message_id: str, signature: str) -> None:
+    def add(subject: str, data: bytes, message_id: str, signature: str) -> None:
         number = seq + len(added) + 1
         now = datetime.now(UTC)
         added.append(Event.read(number, subject, data, now, message_id=message_id, signature=signature))
 
-    for message in spool.left.messages:
-        if message.message_id in lacking:
-            put(message.subject, message.data, message.message_id, message.signature)
+    for message in spool.content.messages:
+        if message.message_id in missing_ids:
+            add(message.subject, message.data, message.message_id, message.signature)
     key = _mesh_key(folder)
     signer = Signer(key) if key is not None else None
-    whole = (event for part in (exported(folder), added) for event in part)
-    outputs, keys = _owed(whole, folder)
-    if _believed(signer, keys):
+    whole_log = (event for part in (exported(folder), added) for event in part)
+    outputs, keys = _owed(whole_log, folder)
+    if _is_mesh(signer, keys):
         for output, _over in outputs:
-            signed = signer.sign(output.subject, "", output.data) if keys and signer is not None else ""
-            put(output.subject, output.data, "", signed)
+            signature = signer.sign(output.subject, "", output.data) if keys and signer is not None else ""
+            add(output.subject, output.data, "", signature)
     with folder.export.open("ab") as out:
         out.writelines(event.line().encode() + b"\n" for event in added)
         out.flush()
@@ -206,7 +211,7 @@ def _appended(folder: RunFolder, spool: Spool) -> list[Event]:
 async def _publish_owed(bus: Bus, folder: RunFolder) -> None:
     outputs, keys = _owed(exported(folder), folder)
     key, ca, url = _mesh_key(folder), folder.info().tls_ca, bus.client.connected_url
-    if outputs and url is not None and _believed(Signer(key) if key is not None else None, keys):
+    if outputs and url is not None and _is_mesh(Signer(key) if key is not None else None, keys):
         async with Bus.connect(url.geturl(), key, name=MESH, trust=tls.trusting(ca) if ca else None) as mesh:
             for output, over in outputs:
                 with contextlib.suppress(AlreadyLoggedError):
@@ -214,11 +219,14 @@ async def _publish_owed(bus: Bus, folder: RunFolder) -> None:
 
 
 def _owed(events: Iterable[Event], folder: RunFolder) -> tuple[list[tuple[Output, int]], dict[str, str]]:
-    """What the mesh has yet to say at the end of this log, each with the sequence of what was forged on its subject;
-    and the keys of those who sign. Nothing where another version decided."""
+    """Return the outputs that the mesh has not published at the end of this log, and the signers' public keys.
+
+    Each output comes with the sequence of a forged event on its subject, or 0. If another version of the mesh decided
+    in this run, there are none.
+    """
     mesh, keyring, forged, version = Mesh(folder.run), Keyring(folder.pin()), dict[str, int](), ""
-    for logged in events:
-        event = keyring.verify(logged)
+    for raw in events:
+        event = keyring.verify(raw)
         mesh.step(event)
         if isinstance(event.body, Malformed) and kind(event.subject) in OUTPUTS:
             forged[event.subject] = event.seq
@@ -229,12 +237,13 @@ def _owed(events: Iterable[Event], folder: RunFolder) -> tuple[list[tuple[Output
     return [(output, forged.get(output.subject, 0)) for output in mesh.pending.values()], dict(keyring.keys or {})
 
 
-def _believed(signer: Signer | None, keys: dict[str, str]) -> bool:
+def _is_mesh(signer: Signer | None, keys: dict[str, str]) -> bool:
+    """Whether readers of the run accept what `signer` signs as the mesh's."""
     return not keys or (signer is not None and keys.get(MESH) == signer.public)
 
 
 def _mesh_key(folder: RunFolder) -> Credentials | None:
-    """None where there is none yet: a new one would not be believed."""
+    """Return the existing key, if any. A new one would not be accepted."""
     path: Path | None = folder.server.creds / f"{MESH}.nk"
     if not folder.info().embedded:
         path = folder.credentials("mesh")

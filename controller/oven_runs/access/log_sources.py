@@ -1,4 +1,4 @@
-"""Sources of a run's log: `history` and the store of a stack that is up, and log.jsonl."""
+"""Where a run's log can be read: `history` and the store of a stack that is up, and log.jsonl."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from oven_core.security.credentials import Credentials
 from oven_runs.home.run_folder import RunFolder
 
 BATCH = 512
-"""Events asked of `history` at once."""
+"""Events per request to `history`."""
 ANSWER_S = 5.0
 
 
 @contextlib.asynccontextmanager
 async def connected(folder: RunFolder, role: Role, name: str = "") -> AsyncIterator[Bus]:
-    """A connection to the server of a run that is up."""
+    """Connect to the server of a run that is up."""
     path = folder.credentials(role, name)
     credentials = Credentials.load(path) if path else None
     info = folder.info()
@@ -36,15 +36,15 @@ async def connected(folder: RunFolder, role: Role, name: str = "") -> AsyncItera
 
 
 def exported(folder: RunFolder) -> Iterator[Event]:
-    """The events of the run's log.jsonl, a line at a time, unjudged. Raises ConfigError as `LogFile` does."""
+    """Yield the events of the run's log.jsonl line by line, unverified. Raises LogFile's errors."""
     return iter(LogFile(folder))
 
 
 class LogFile:
-    """The run's log.jsonl, read a line at a time; iterate over it once.
+    """The run's log.jsonl, read line by line. Iterate over it once.
 
-    Iterating raises ConfigError naming the line that is none, is not the next, or is another run's, and what is left to
-    read; and where the log needs what was removed from this version.
+    Raises ConfigError for a line that is not an event, is not the next event, or belongs to another run. The message
+    says which lines can still be read. Also raises ConfigError if the log needs something that this version removed.
     """
 
     def __init__(
@@ -56,81 +56,85 @@ class LogFile:
         growing: bool = False,
         each: Callable[[bytes], object] | None = None,
     ) -> None:
-        """`offset` and `seq`: behind which byte and event to begin. `growing`: it is being written, so a last line
-        without its end is not there yet. `each` is given every line as it is."""
+        """Begin after byte `offset` and event `seq`.
+
+        `growing`: the file is being written, so an incomplete last line is ignored. `each` gets every line as bytes.
+        """
         self.offset = offset
-        """Bytes read so far, to the end of a line."""
+        """Bytes read so far, up to the end of a line."""
         self.seq = seq
-        """Of the last event read."""
+        """Sequence of the last event read."""
         self._folder, self._growing, self._each = folder, growing, each
-        self._number = seq
+        self._line = seq
         self._tick: int | None = None
 
     def __iter__(self) -> Iterator[Event]:
-        base = f"oven.{self._folder.run}."
+        prefix = f"oven.{self._folder.run}."
         with self._folder.export.open("rb", buffering=1 << 18) as lines:
             lines.seek(self.offset)
             for line in lines:
                 if self._growing and not line.endswith(b"\n"):
                     return
-                self._number += 1
-                event = self._read(line, base)
+                self._line += 1
+                event = self._read(line, prefix)
                 self.offset, self.seq = self.offset + len(line), event.seq
                 if self._each is not None:
                     self._each(line)
                 yield event
-        if not self._number:
+        if not self._line:
             raise ConfigError(f"{self._folder.export} is empty; {self._remedy()}")
 
-    def _read(self, line: bytes, base: str) -> Event:
+    def _read(self, line: bytes, prefix: str) -> Event:
         try:
             event = Event.from_line(line.decode())
         except (ValueError, KeyError, TypeError) as error:
-            raise self._fault(_damage(line, self._number, error)) from error
-        if not event.subject.startswith(base):
+            raise self._error(_damage(line, self._line, error)) from error
+        if not event.subject.startswith(prefix):
             run = self._folder.run
-            raise self._fault(f"the event is on {event.subject}, so this is the log of another run than {run!r}")
+            raise self._error(f"the event's subject is {event.subject}, so this is not the log of run {run!r}")
         if event.seq != self.seq + 1:
-            what = f"{event.seq - self.seq - 1} events between them are missing"
-            what = what if event.seq > self.seq else "it stands there twice, or out of order"
-            raise self._fault(f"event {event.seq} follows event {self.seq}; {what}")
+            problem = f"{event.seq - self.seq - 1} events between them are missing"
+            problem = problem if event.seq > self.seq else "it is a duplicate, or out of order"
+            raise self._error(f"event {event.seq} follows event {self.seq}; {problem}")
         if isinstance(event.body, Malformed) and event.body.fault == "removed":
             raise ConfigError(event.body.reason)
         if isinstance(event.body, Observation):
             self._tick = event.body.tick
         return event
 
-    def _fault(self, what: str) -> ConfigError:
-        left = "nothing stands before it"
-        if self._number > 1:
-            left = f"the {self._number - 1} lines before it are whole"
+    def _error(self, problem: str) -> ConfigError:
+        readable = "no line before it can be read"
+        if self._line > 1:
+            readable = f"the {self._line - 1} lines before it are intact"
         if self._tick:
-            left += f", up to tick {self._tick}: `--until {self._tick - 1}` reads them"
-        return ConfigError(f"{self._folder.export}, line {self._number}: {what}; {left}; {self._remedy()}")
+            readable += f", up to tick {self._tick}: `--until {self._tick - 1}` reads them"
+        return ConfigError(f"{self._folder.export}, line {self._line}: {problem}; {readable}; {self._remedy()}")
 
     def _remedy(self) -> str:
-        return "move it away, and the store is read instead" if self._folder.stored() else "restore it from a copy"
+        if self._folder.stored():
+            return "move it away, and the log is read from the store instead"
+        return "restore it from a backup"
 
 
 def offset_behind(folder: RunFolder, events: int) -> int:
-    """Where in the run's log.jsonl so many events end, an event being a line; the file's end where it has fewer."""
-    left, at = events, 0
+    """Return the byte offset after this many events (lines) of log.jsonl; the file's size if it has fewer."""
+    remaining, offset = events, 0
     with folder.export.open("rb", buffering=0) as file:
-        while left > 0 and (piece := file.read(1 << 20)):
-            if (lines := piece.count(b"\n")) < left:
-                left, at = left - lines, at + len(piece)
+        while remaining > 0 and (chunk := file.read(1 << 20)):
+            if (lines := chunk.count(b"\n")) < remaining:
+                remaining, offset = remaining - lines, offset + len(chunk)
                 continue
-            place = -1
-            for _ in range(left):
-                place = piece.index(b"\n", place + 1)
-            return at + place + 1
-    return at
+            line_end = -1
+            for _ in range(remaining):
+                line_end = chunk.index(b"\n", line_end + 1)
+            return offset + line_end + 1
+    return offset
 
 
 def _damage(line: bytes, number: int, error: Exception) -> str:
-    """What is wrong with a line that is none."""
+    """Describe what is wrong with a line that is not an event."""
     if number == 1 and line.startswith(b"\x1f\x8b"):
-        return "it is gzip'ed; unpack it with `gunzip` first"
+        return "it is gzip-compressed; unpack it with `gunzip` first"
     if isinstance(error, UnicodeDecodeError):
         return f"it is not text (byte {error.start} is 0x{line[error.start]:02x})"
     if not line.endswith(b"\n") and line.startswith(b"{"):
@@ -139,8 +143,10 @@ def _damage(line: bytes, number: int, error: Exception) -> str:
 
 
 async def batches(bus: Bus, run: str, after: int = 0, timeout_s: float = ANSWER_S) -> AsyncGenerator[list[Event]]:
-    """All events after a sequence, unjudged, asked from the mesh, as many at a time as it answers with. Raises BusError
-    when no mesh answers in time."""
+    """Yield all events after a sequence, unverified, in the batches in which the mesh returns them.
+
+    Raises BusError if no mesh answers in time.
+    """
     while True:
         reply = await bus.request(Subjects(run).history, HistoryRequest(after=after, limit=BATCH).wire(), timeout_s)
         batch = HistoryBatch.model_validate_json(reply)
@@ -153,12 +159,12 @@ async def batches(bus: Bus, run: str, after: int = 0, timeout_s: float = ANSWER_
 
 
 async def history(bus: Bus, run: str, after: int = 0) -> list[Event]:
-    """The same in one list."""
+    """Return the events of `batches` as one list."""
     return [event async for batch in batches(bus, run, after) for event in batch]
 
 
 async def stored(folder: RunFolder, after: int = 0) -> AsyncGenerator[Event]:
-    """The stored events after a sequence, unjudged, read from the log itself by the one who owns the run's folder."""
+    """Yield the stored events after a sequence, unverified. It needs the admin key from the run's folder."""
     async with (
         connected(folder, "admin") as bus,
         contextlib.aclosing(bus.read(folder.run, after=after, until=await bus.head(folder.run))) as log,
@@ -167,13 +173,16 @@ async def stored(folder: RunFolder, after: int = 0) -> AsyncGenerator[Event]:
             yield event
 
 
-async def listen(bus: Bus, run: str, heard: asyncio.Event) -> None:
-    """Set `heard` with everything that goes to the log. Not `oven.<run>.>`: that holds the requests to `history`, so
-    one would hear oneself, and be the responder whose absence says that no mesh is there."""
+async def listen(bus: Bus, run: str, wake: asyncio.Event) -> None:
+    """Set `wake` whenever something is published to the log.
 
-    def wake(_message: object) -> None:
-        heard.set()
+    A subscription to `oven.<run>.>` would also receive requests to `history`. This process would then count as their
+    responder, and nobody would notice that no mesh answers.
+    """
+
+    def hear(_message: object) -> None:
+        wake.set()
 
     for subject in (*log_subjects(run), *votes_subjects(run)):
-        await bus.subscribe_inline(subject, wake)
+        await bus.subscribe_inline(subject, hear)
     await bus.flush()

@@ -1,4 +1,4 @@
-"""The stack's own reader of the log, which hands each event on and lets others wait for one."""
+"""The stack's own reader of the log. It passes each event on and lets others wait for one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oven_core.security.signing import Keyring
 
 
 class Watch:
-    """Reads and judges the log of `run` from its beginning in its own task, for as long as the context lasts."""
+    """Reads and verifies the log of `run` from its beginning, in a task that runs while the context lasts."""
 
     def __init__(
         self,
@@ -26,7 +26,8 @@ class Watch:
         live: Callable[[Event], None],
         raw: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """`raw` is given every event before it is judged."""
+        """Events up to sequence `head` go to `replayed`, later ones to `live`. `raw` gets each before it is
+        verified."""
         self._keyring = keyring
         self._bus = bus
         self._run = run
@@ -46,9 +47,9 @@ class Watch:
         await end(self.reading)
 
     async def _read(self) -> None:
-        async for logged in self._bus.read(self._run):
-            self._raw(logged)
-            event = self._keyring.verify(logged)
+        async for raw in self._bus.read(self._run):
+            self._raw(raw)
+            event = self._keyring.verify(raw)
             if event.seq <= self._head:
                 self._replayed(event)
             else:
@@ -60,7 +61,7 @@ class Watch:
                 self._changed.notify_all()
 
     def joins(self, *agents: str) -> Awaitable[None]:
-        """Until each of the agents has said that it joined, counted from now."""
+        """Wait until each of the agents has joined once more, counted from this call."""
         return self._joins({agent: self._joined[agent] + 1 for agent in agents})
 
     async def _joins(self, times: dict[str, int]) -> None:
@@ -68,5 +69,6 @@ class Watch:
             await self._changed.wait_for(lambda: all(self._joined[agent] >= n for agent, n in times.items()))
 
     async def reached(self, seq: int) -> None:
+        """Wait until the event with this sequence was passed on."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._seq >= seq)

@@ -1,4 +1,4 @@
-"""Access to a run on another machine: an address and a key, and nothing of the run's folder."""
+"""Access to a run on another machine, by an address and a key, without the run's folder."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from oven_core.security.credentials import Credentials
 from oven_core.security.person_file import PersonFile
 from oven_core.security.signing import LEARNER, Keyring
 from oven_runs.access.endpoint import Endpoint
-from oven_runs.access.run_access import RunAccess
-from oven_runs.access.warning import warn
+from oven_runs.access.run_access import RunAccess, warn
 from oven_runs.home.run_folder import RunInfo
 
-if TYPE_CHECKING:  # imported where it is used: see run_access
+if TYPE_CHECKING:  # imported in the methods that need it: see run_access
     from oven_core.bus.connection import Bus
 
-READS: Final[tuple[Role, ...]] = ("monitor", "operator")
+READER_ROLES: Final[tuple[Role, ...]] = ("monitor", "operator")
 """Roles whose keys may read a run."""
 
 
 class RemoteRun(RunAccess):
-    """A run by its address. The log comes from `history` alone, which a mesh answers: no person reaches JetStream."""
+    """A run by its address. Its log comes only from `history`, which a mesh answers: people have no access to the
+    store."""
 
     def __init__(
         self,
@@ -42,48 +42,54 @@ class RemoteRun(RunAccess):
         trust: ssl.SSLContext | None = None,
         endpoint: Endpoint | None = None,
     ) -> None:
-        """`role`: what the key may do, None where only the server knows. `keys`: who signs → public key, as far as
-        that is known; of an unsigned run {}; None: the first RunStarted in its log is believed. `endpoint`: what it
-        was made of."""
+        """`role`: the role of the key; None if only the server knows it.
+
+        `keys`: signer → public key, as far as known; {} for an unsigned run; None to believe the first RunStarted in
+        the log. `endpoint`: where the other values come from.
+        """
         self.run, self.by = names.checked("run", run), credentials.name if credentials else "operator"
         self._url, self._credentials, self._role = url, credentials, role
         self._keys, self._trust = keys, trust
         self._endpoint = endpoint or Endpoint(url)
 
     @classmethod
-    def at(cls, endpoint: Endpoint, run: str | None = None) -> RemoteRun:
-        """By what was given and what the credential file says. Raises ConfigError, and names what is missing."""
+    def from_endpoint(cls, endpoint: Endpoint, run: str | None = None) -> RemoteRun:
+        """Combine the options with the credential file. Raises ConfigError that names what is missing."""
         if endpoint.url:
             tls.checked_addresses(endpoint.url)
-        held = person_file.load(endpoint.creds) if endpoint.creds is not None else None
-        if not isinstance(held, PersonFile):
+        credentials = person_file.load(endpoint.creds) if endpoint.creds is not None else None
+        if not isinstance(credentials, PersonFile):
             name = run or endpoint.run
             if not name:
                 raise ConfigError(
-                    f"which run at {tls.shown(endpoint.url)}? name it: --run NAME, or OVEN_RUN; a credential file of "
-                    "`creds add NAME --operator` names it itself"
+                    f"which run at {tls.shown(endpoint.url)}? Name it with --run NAME or OVEN_RUN. A credential file "
+                    "of `creds add NAME --operator` contains the name"
                 )
             return cls(
                 name,
                 _address(endpoint.url, endpoint),
-                held,
+                credentials,
                 keys={LEARNER: endpoint.pin} if endpoint.pin else None,
                 trust=tls.trusting(endpoint.tls_ca) if endpoint.tls_ca is not None else None,
                 endpoint=endpoint,
             )
-        if run is not None and run != held.run:
+        person = credentials
+        if run is not None and run != person.run:
+            origin = f"it comes from {endpoint.source}" if endpoint.source.startswith("OVEN") else "--creds named it"
             raise ConfigError(
-                f"{endpoint.creds} is the key of {held.name!r} for run {held.run!r}, and not for {run!r}: give that "
-                f"run's file, or leave the name out; {_unset(endpoint)}"
+                f"{endpoint.creds} is the key of {person.name!r} for run {person.run!r}, not for {run!r}: use "
+                f"that run's file, or omit the run's name; {origin}"
             )
-        trust = tls.trusting_text(held.tls_ca, str(endpoint.creds)) if held.tls_ca else None
+        trust = tls.trusting_text(person.tls_ca, str(endpoint.creds)) if person.tls_ca else None
         if endpoint.tls_ca is not None:
             trust = tls.trusting(endpoint.tls_ca)
-        url = _address(endpoint.url or held.url, endpoint)
-        return cls(held.run, url, held.credentials, role=held.role, keys=held.keys, trust=trust, endpoint=endpoint)
+        url = _address(endpoint.url or person.url, endpoint)
+        return cls(
+            person.run, url, person.credentials, role=person.role, keys=person.keys, trust=trust, endpoint=endpoint
+        )
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return tls.shown(self._url)
 
     @property
@@ -91,28 +97,28 @@ class RemoteRun(RunAccess):
         return [*self._endpoint.arguments(), "--run", self.run]
 
     @property
-    def saves_to(self) -> Path:
+    def export_folder(self) -> Path:
         return Path.cwd()
 
     def info(self) -> RunInfo:
-        return RunInfo(run=self.run, created="", recipe="", url=self.place, embedded=False)
+        return RunInfo(run=self.run, created="", recipe="", url=self.location, embedded=False)
 
     def up(self) -> bool:
         return True
 
-    def over(self, ended: bool) -> bool:
+    def is_over(self, ended: bool) -> bool:
         return ended
 
     @contextlib.asynccontextmanager
     async def connected(self, role: Role) -> AsyncIterator[Bus]:
         from oven_core.bus.connection import Bus
 
-        if role not in READS:
-            raise ConfigError(f"only the machine of run {self.run!r} connects as {role}: do it there")
+        if role not in READER_ROLES:
+            raise ConfigError(f"only the machine of run {self.run!r} can connect as {role}: do it there")
         if role == "operator" and self._role == "monitor":
             raise RefusedError(
-                f"the key of {self.by!r} is a read-only one: it watches run {self.run!r} and commands nothing; ask for "
-                f"one by `oven-controller creds add NAME --operator --run {self.run}`"
+                f"the key of {self.by!r} is read-only: it can watch run {self.run!r} but not command it; ask for an "
+                f"operator's key by `oven-controller creds add NAME --operator --run {self.run}`"
             )
         async with Bus.connect(self._url, self._credentials, name=self.by, trust=self._trust) as bus:
             yield bus
@@ -120,7 +126,7 @@ class RemoteRun(RunAccess):
     def keyring(self, *, check: bool = True) -> Keyring:
         return Keyring((self._keys or {}).get(LEARNER), check=check)
 
-    async def keyring_now(self, bus: Bus) -> Keyring:
+    async def live_keyring(self, bus: Bus) -> Keyring:
         if self._keys is not None and (not self._keys or len(self._keys) > 1):
             return Keyring.knowing(self._keys)
         keyring = self.keyring()
@@ -131,7 +137,7 @@ class RemoteRun(RunAccess):
                 break
         return Keyring.knowing(keyring.keys or {})
 
-    async def entries(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
+    async def raw_events(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
         async with self.connected("monitor") as bus, contextlib.aclosing(self._batches(bus)) as answers:
             async for events in answers:
                 for event in events:
@@ -142,7 +148,7 @@ class RemoteRun(RunAccess):
             yield event
 
     async def stored(self, after: int = 0) -> AsyncGenerator[Event]:
-        for event in self._only_by_a_mesh():
+        for event in self._only_through_a_mesh():
             yield event
 
     def missing(self) -> str:
@@ -159,25 +165,21 @@ class RemoteRun(RunAccess):
                 raise
             raise BusError(f"{self._no_mesh()} ({error})") from error
 
-    def _only_by_a_mesh(self) -> tuple[Event, ...]:
+    def _only_through_a_mesh(self) -> tuple[Event, ...]:
         raise BusError(self._no_mesh())
 
     def _no_mesh(self) -> str:
         return (
-            f"no mesh of run {self.run!r} answers at {self.place}, and from elsewhere the log is read through one: try "
-            f"again when it is back, or read it on the run's machine; is {self.run!r} the run on that server?"
+            f"no mesh of run {self.run!r} answers at {self.location}, and from another machine the log can only "
+            f"be read through one: try again later, or read it on the run's machine; is {self.run!r} the run there?"
         )
 
 
 def _address(url: str, endpoint: Endpoint) -> str:
-    """The address, and a warning where others can read along the way. Raises ConfigError."""
+    """Return the address, and warn if others can read along the way. Raises ConfigError."""
     if not url:
-        raise ConfigError(f"{endpoint.creds} names no address: give it by --nats URL, or by OVEN_URL")
+        raise ConfigError(f"{endpoint.creds} has no address: pass it with --nats URL, or set OVEN_URL")
     for server in tls.checked_addresses(url):
         if warning := tls.open_to_readers(server):
             warn(warning)
     return url
-
-
-def _unset(endpoint: Endpoint) -> str:
-    return f"it comes from {endpoint.source}" if endpoint.source.startswith("OVEN") else "it was named by --creds"

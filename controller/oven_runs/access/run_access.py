@@ -1,13 +1,14 @@
-"""Access to one run for who reads or commands it, wherever the run's folder is.
+"""Access to one run for those who read or command it, wherever the run's folder is.
 
-Two forms: `local_run.LocalRun` has the run's folder; `remote_run.RemoteRun` has an address and a key, on another
-machine. `run_finder.find_run` says which one a command means.
+There are two implementations. `local_run.LocalRun` has the run's folder. `remote_run.RemoteRun` has an address and a
+key, on another machine. `run_finder.find_run` chooses the one that a command refers to.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -19,132 +20,146 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_core.protocol.permissions import Role
 from oven_core.security.signing import Keyring
-from oven_runs.access.warning import warn
+from oven_core.terminal_text import clean
 from oven_runs.home.run_folder import RunInfo
 
-if TYPE_CHECKING:  # it takes as long to import as all the rest, and the monitor paints first
+if TYPE_CHECKING:  # takes as long to import as everything else together, and the monitor paints first
     from oven_core.bus.connection import Bus
 
-AGAIN_S: Final = 0.25
-"""Between two attempts to connect, in seconds."""
-LOOK_S: Final = 1.0
-"""While the bus is silent, a follower looks for new events, and whether the stack is up, so often, in seconds."""
+RETRY_S: Final = 0.25
+"""Seconds between two attempts to connect."""
+POLL_S: Final = 1.0
+"""Seconds after which a follower looks for new events, and whether the stack is up, while the bus is silent."""
+
+
+def warn(line: str) -> None:
+    """Print a warning on stderr."""
+    print(f"warning: {clean(line)}", file=sys.stderr, flush=True)
 
 
 class RunAccess(ABC):
     """A run as its readers and operators reach it."""
 
     run: str
-    """Its name."""
+    """The run's name."""
     by: str
-    """The name that commands are given under, as the log has it."""
+    """The name that the log has for commands given through this access."""
 
     @property
     @abstractmethod
-    def place(self) -> str:
-        """Its folder or its address, for people."""
+    def location(self) -> str:
+        """The run's folder or address, for people."""
 
     @property
     @abstractmethod
     def arguments(self) -> list[str]:
-        """How the monitor's process is told of this run."""
+        """The arguments with which the monitor's process opens this run."""
 
     @property
     @abstractmethod
-    def saves_to(self) -> Path:
-        """Where a reader's pictures and exports of it go."""
+    def export_folder(self) -> Path:
+        """Where pictures and exports are saved."""
 
     @abstractmethod
     def info(self) -> RunInfo:
-        """What run.json says; from elsewhere its name and address, and what the log has says the rest. Raises
-        ConfigError."""
+        """Return run.json, or only the name and address of a run on another machine. Raises ConfigError."""
 
     @abstractmethod
     def up(self) -> bool:
-        """Whether its stack is up. One that is reached from elsewhere counts as up: connecting shows whether it is."""
+        """Whether the run's stack is up. A remote run counts as up, because only connecting shows whether it is."""
 
     @abstractmethod
-    def over(self, ended: bool) -> bool:
-        """Whether a connection that is lost stays lost. `ended`: the log ends with a RunEnded."""
+    def is_over(self, ended: bool) -> bool:
+        """Whether reconnecting is pointless. `ended`: the log ends with a RunEnded."""
 
     @abstractmethod
     def connected(self, role: Role) -> AbstractAsyncContextManager[Bus]:
-        """A connection, as a monitor or an operator. Raises RefusedError where the key is not one of that role's or is
-        not taken, BusError where no server answers."""
+        """Connect as a monitor or an operator.
+
+        Raises RefusedError if the key does not have that role or is not accepted, BusError if no server answers.
+        """
 
     @abstractmethod
     def keyring(self, *, check: bool = True) -> Keyring:
-        """What verifies its log from the first event on. `check` False: as Keyring has it. Raises ConfigError."""
+        """Return a keyring that verifies the log from its first event. `check` is Keyring's. Raises ConfigError."""
 
     @abstractmethod
-    async def keyring_now(self, bus: Bus) -> Keyring:
-        """What verifies what is heard live, without the log before it. Raises BusError where the keys have to be asked
-        from the mesh, and none answers; ConfigError."""
+    async def live_keyring(self, bus: Bus) -> Keyring:
+        """Return a keyring for live messages, without reading the log first.
+
+        Raises BusError if the keys have to come from the mesh and none answers, and ConfigError.
+        """
 
     @abstractmethod
-    def entries(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
-        """Every event so far, unjudged. `exact` asks the log itself where that can be. `tell` hears what is wrong with
-        the log. Raises BusError, ConfigError."""
+    def raw_events(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
+        """Yield every event so far, unverified.
+
+        `exact` reads the log itself if possible. `tell` receives warnings about the log. Raises BusError, ConfigError.
+        """
 
     @abstractmethod
     def past(self, after: int) -> AsyncGenerator[Event]:
-        """What a run that is down left behind, unjudged, for who has the events up to `after`. Raises ConfigError."""
+        """Yield the events that a stopped run left after sequence `after`, unverified. Raises ConfigError."""
 
     @abstractmethod
     def stored(self, after: int = 0) -> AsyncGenerator[Event]:
-        """The stored events after a sequence, unjudged, without a mesh. Raises BusError where only the mesh gives
-        them."""
+        """Yield the stored events after a sequence, unverified and without a mesh.
+
+        Raises BusError if only the mesh can provide them.
+        """
 
     @abstractmethod
     def missing(self) -> str:
-        """What its log is known to lack: a sentence; empty where nothing is."""
+        """Return a sentence about what the log is known to lack; empty if it lacks nothing."""
 
     async def events(
         self, *, exact: bool = False, check: bool = True, tell: Callable[[str], object] = warn
     ) -> AsyncGenerator[Event]:
-        """Every event so far, judged. `check`: as `keyring` has it; the rest as `entries`."""
+        """Yield every event so far, verified. The options are those of `keyring` and `raw_events`."""
         keyring = self.keyring(check=check)
-        async with contextlib.aclosing(self.entries(exact=exact, tell=tell)) as log:
-            async for entry in log:
-                yield keyring.verify(entry)
+        async with contextlib.aclosing(self.raw_events(exact=exact, tell=tell)) as log:
+            async for raw in log:
+                yield keyring.verify(raw)
 
     async def follow(self, tell: Callable[[str], object] = warn) -> AsyncIterator[Event]:
-        """Events as they come, judged, until the stack is down. What is heard live only says that there is something to
-        ask for: order and sequence come from `history`. A server or a mesh that is being started again is waited for,
-        and `tell` hears of it. Raises RefusedError."""
+        """Yield events as they come, verified, until the stack is down.
+
+        Live messages only signal that there is something new. The events come from `history`, in order and with their
+        sequence. Waits for a server or mesh that restarts, and says so through `tell`. Raises RefusedError.
+        """
         from oven_runs.access.log_sources import history, listen
 
-        heard, keyring, last, ended, away = asyncio.Event(), self.keyring(), 0, False, False
+        wake, keyring, last_seq, ended, lost = asyncio.Event(), self.keyring(), 0, False, False
         while self.up():
             try:
                 async with self.connected("monitor") as bus:
-                    await listen(bus, self.run, heard)
+                    await listen(bus, self.run, wake)
                     while self.up():
-                        heard.clear()
-                        for event in map(keyring.verify, await history(bus, self.run, last)):
+                        wake.clear()
+                        for event in map(keyring.verify, await history(bus, self.run, last_seq)):
                             yield event
-                            last, ended = event.seq, ends(event, ended)
-                        if away:
-                            tell(f"the log of run {self.run!r} is read again, up to event {last}")
-                            away = False
+                            last_seq, ended = event.seq, ends(event, ended)
+                        if lost:
+                            tell(f"the log of run {self.run!r} can be read again, up to event {last_seq}")
+                            lost = False
                         with contextlib.suppress(TimeoutError):
-                            async with asyncio.timeout(LOOK_S):
-                                await heard.wait()
+                            async with asyncio.timeout(POLL_S):
+                                await wake.wait()
             except RefusedError:
                 raise
             except BusError as error:
-                if self.over(ended):
+                if self.is_over(ended):
                     break
-                if not away:
-                    tell(f"{error}; it is tried again until it answers")
-                    away = True
-                await asyncio.sleep(AGAIN_S)
+                if not lost:
+                    tell(f"{error}; retrying until it answers")
+                    lost = True
+                await asyncio.sleep(RETRY_S)
         if not self.up():
             async for event in self.events(tell=tell):
-                if event.seq > last:
+                if event.seq > last_seq:
                     yield event
 
 
 def ends(event: Event, ended: bool) -> bool:
-    """Whether the log ends with a RunEnded once it has this event; `ended`: whether it did before."""
+    """Whether the log ends with a RunEnded after this event. `ended`: whether it did before."""
     return isinstance(event.body, RunEnded) or (ended and not isinstance(event.body, RunStarted))

@@ -1,4 +1,4 @@
-"""The run that a command means: on this machine by its name, or elsewhere by an address and a key."""
+"""Find the run that a command refers to: by its name on this machine, or by an address and a key."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import Home, RunFolder
 
 
-def find_run(run: str | None, at: Endpoint | None = None, *, running: bool = False) -> RunAccess:
-    """The run called `run`; without a name the one that the endpoint names, else the one that runs here, else (unless
-    `running`) the newest here. Raises ConfigError, UnknownNameError."""
-    endpoint = (at or Endpoint()).completed()
+def find_run(run: str | None, options: Endpoint | None = None, *, running: bool = False) -> RunAccess:
+    """Return access to the run called `run`.
+
+    Without a name it is the run at the endpoint, or the one that is running here, or (unless `running`) the newest one
+    here. Raises ConfigError, UnknownNameError.
+    """
+    options = options or Endpoint()
+    endpoint = options.completed()
     if endpoint.named:
-        return RemoteRun.at(endpoint, run)
-    if endpoint.tls_ca is not None and at is not None and at.tls_ca is not None:
-        raise ConfigError("--tls-ca says whose certificate to trust, and of which server? add --nats URL, or --creds")
+        return RemoteRun.from_endpoint(endpoint, run)
+    if options.tls_ca is not None:
+        raise ConfigError("--tls-ca needs the server that it is for: add --nats URL or --creds FILE")
     return LocalRun(Home().find(run, running=running))
 
 
-def local_folder(access: RunAccess, what: str) -> RunFolder:
-    """The folder of a run. Raises ConfigError where it is on another machine; `what` needs it, for the message."""
+def local_folder(access: RunAccess, task: str) -> RunFolder:
+    """Return the run's folder. Raises ConfigError if it is on another machine; `task` is the subject of the message."""
     if isinstance(access, LocalRun):
         return access.folder
     raise ConfigError(
-        f"{what} needs the folder of run {access.run!r}, and {access.place} is another machine: do it there"
+        f"{task} needs the folder of run {access.run!r}, which is on another machine ({access.location}): do it there"
     )

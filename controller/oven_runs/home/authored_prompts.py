@@ -1,8 +1,8 @@
-"""Prompts on their way from an author to the learner: two files of the run's folder, and what both sides check.
+"""Prompts that the agent `author` writes for the learner: two files in the run's folder, and both sides' checks.
 
-`topics.json` is the learner's: the topics that it trains on, with a few of their prompts, for the author to read.
-`prompts.jsonl` is the author's: one `AuthoredPrompt` a line, appended, which the learner reads between two steps. The
-text of a prompt stands in these files alone: the log has its hash. Neither side trusts the other, so each checks.
+The learner writes `topics.json`: the topics that it trains on, with a few of their prompts. The author appends to
+`prompts.jsonl`, one `AuthoredPrompt` per line, which the learner reads between two steps. The text of a prompt is only
+in these files; the log has its hash. Neither side trusts the other, so each checks what it reads.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from oven_core.errors import ConfigError
 from oven_core.files import read_file, write_atomic
 
 FOLDER: Final = "authored"
-"""In the run's folder, readable by its owner only."""
+"""Folder inside the run's folder. Only its owner may read it."""
 TOPICS, PROMPTS = "topics.json", "prompts.jsonl"
 CHARACTERS: Final = 4000
-"""Of a prompt at most: about a thousand tokens, more than the prompts of the data sets that GRPO is used on have."""
+"""Limit of a prompt: about a thousand tokens, more than prompts in the usual data sets for GRPO have."""
 LINE_BYTES: Final = 32_768
-"""Of a line at most: a prompt whose characters are all escaped in JSON, and its provenance."""
+"""Limit of a line: a prompt whose characters are all escaped in JSON, and its provenance."""
 READ_BYTES: Final = 262_144
-"""Read at one step boundary at most: it takes a millisecond. What is beyond it waits for the next step."""
+"""Limit per step boundary, which takes a millisecond. The rest waits for the next step."""
 TOPIC_BYTES: Final = 1 << 20
-"""Of `topics.json` at most."""
+"""Limit of `topics.json`."""
 
 _INVISIBLE = re.compile(
-    "[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f"  # controls, but for tab and line breaks
+    "[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f"  # controls except for tab and line breaks
     "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb\U000e0000-\U000e0fff\ud800-\udfff]"
 )
 
 
 class AuthoredPrompt(BaseModel):
-    """One prompt, with who wrote it, by which model, and at which tick it was asked for."""
+    """One prompt, with its author, the author's model, and the tick of the request."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -53,7 +53,7 @@ class AuthoredPrompt(BaseModel):
 
 
 class Topic(BaseModel):
-    """A topic as the author is told of it."""
+    """A topic, as the author sees it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -63,7 +63,7 @@ class Topic(BaseModel):
 
 
 class Topics(BaseModel):
-    """What the learner trains on."""
+    """The topics that the learner trains on."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -72,20 +72,19 @@ class Topics(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What was read from the file at one step boundary."""
+    """The prompts read at one step boundary."""
 
     prompts: tuple[AuthoredPrompt, ...]
     malformed: int
     """Lines that are not an AuthoredPrompt."""
     too_long: int
-    """Lines beyond LINE_BYTES (one beyond READ_BYTES is passed over piece by piece, and counted by each), or prompts
-    beyond CHARACTERS."""
+    """Lines over LINE_BYTES, or prompts over CHARACTERS. A line over READ_BYTES is skipped in pieces, each counted."""
     offset: int
     """Where the next read begins, in bytes."""
 
 
 def fault(text: str) -> str:
-    """Why a text cannot be a prompt: "empty", "too_long" or "control"; empty if it can."""
+    """Return why a text cannot be a prompt: "empty", "too_long" or "control"; empty if it can."""
     if not text.strip():
         return "empty"
     if len(text) > CHARACTERS:
@@ -94,39 +93,41 @@ def fault(text: str) -> str:
 
 
 def normalized(text: str) -> str:
-    """The text by which two prompts count as one: NFKC, case-folded, with single spaces."""
+    """Return the form in which duplicate prompts are equal: NFKC, case-folded, with single spaces."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def write_topics(run_folder: Path, topics: Sequence[Topic]) -> None:
-    """Raises OSError."""
+    """Write `topics.json`. Raises OSError."""
     folder = _folder(run_folder)
     write_atomic(folder / TOPICS, Topics(topics=tuple(topics)).model_dump_json(), private=True)
 
 
 def read_topics(run_folder: Path) -> tuple[Topic, ...]:
-    """Raises ConfigError where there are none, or they cannot be read."""
+    """Read `topics.json`. Raises ConfigError if it is missing or cannot be read."""
     path = run_folder / FOLDER / TOPICS
     data = read_file(path, "the learner's topics", TOPIC_BYTES)
     try:
         return Topics.model_validate_json(data).topics
     except ValidationError as error:
-        raise ConfigError(f"{path} does not hold topics ({error.error_count()} faults): remove it") from None
+        raise ConfigError(f"{path} does not contain topics ({error.error_count()} errors): remove it") from None
 
 
 def append_prompts(run_folder: Path, prompts: Sequence[AuthoredPrompt]) -> None:
-    """In one write, so that a reader sees whole lines. Raises OSError."""
-    lines = b"".join(json.dumps(one.model_dump(), ensure_ascii=False).encode() + b"\n" for one in prompts)
+    """Append the prompts in one write, so that a reader sees whole lines. Raises OSError."""
+    lines = b"".join(json.dumps(prompt.model_dump(), ensure_ascii=False).encode() + b"\n" for prompt in prompts)
     descriptor = os.open(_folder(run_folder) / PROMPTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "ab", buffering=0) as out:
         if out.tell() and not _ends_a_line(run_folder):
-            lines = b"\n" + lines  # a write that was cut by a full disk spoils one prompt, not two
+            lines = b"\n" + lines  # an earlier write that a full disk cut off spoils one prompt, not two
         out.write(lines)
 
 
 def read_prompts(run_folder: Path, offset: int) -> Batch:
-    """The whole lines from `offset` on, READ_BYTES at most. Raises ConfigError for what is not a regular file, OSError
-    where there is none."""
+    """Read the whole lines from `offset` on, at most READ_BYTES.
+
+    Raises ConfigError if it is not a regular file, OSError if it is missing.
+    """
     path = run_folder / FOLDER / PROMPTS
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe in its place must not block
     about = os.fstat(descriptor)
@@ -139,7 +140,7 @@ def read_prompts(run_folder: Path, offset: int) -> Batch:
         file.seek(offset)
         data = file.read(READ_BYTES)
     whole = data.rfind(b"\n") + 1
-    if not whole:  # one line fills all that is read: it is passed over, and its end with the next read
+    if not whole:  # one line fills the whole read: skip this part, and the next read skips its end
         return Batch((), 0, int(len(data) == READ_BYTES), offset + (READ_BYTES if len(data) == READ_BYTES else 0))
     return _parsed(data[:whole], offset + whole)
 
@@ -154,7 +155,7 @@ def _parsed(data: bytes, offset: int) -> Batch:
             try:
                 prompts.append(AuthoredPrompt.model_validate_json(line))
             except ValidationError as error:
-                long = any(one["type"] == "string_too_long" and one["loc"] == ("prompt",) for one in error.errors())
+                long = any(e["type"] == "string_too_long" and e["loc"] == ("prompt",) for e in error.errors())
                 too_long, malformed = too_long + long, malformed + (not long)
     return Batch(tuple(prompts), malformed, too_long, offset)
 
@@ -169,16 +170,3 @@ def _ends_a_line(run_folder: Path) -> bool:
     with (run_folder / FOLDER / PROMPTS).open("rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"
-
-
-__all__ = [
-    "AuthoredPrompt",
-    "Batch",
-    "Topic",
-    "append_prompts",
-    "fault",
-    "normalized",
-    "read_prompts",
-    "read_topics",
-    "write_topics",
-]

@@ -11,11 +11,10 @@ from oven_runs.log.run_summary import RunSummary
 
 
 def judge_costs(folder: RunFolder, view: RunSummary) -> dict[str, Any]:
-    """US dollars, tokens and calls, in all and by member, and the caps; empty for a run that no judge was paid in.
+    """Return US dollars, tokens and calls, in total and by member, and the caps; empty if no judge was paid.
 
-    From the members' own books in the run's folder, which know of answers that came too late, too. Where there are
-    none, because the members are elsewhere, from the log: then `calls` is None. Raises ConfigError for books that
-    cannot be read.
+    The members' own records in the run's folder include answers that came too late. If the members run elsewhere and
+    there are no records, the figures come from the log, and `calls` is None. Raises ConfigError for damaged records.
     """
     members = read_spend(folder.path)
     if not members and not view.judge_tokens:
@@ -25,33 +24,33 @@ def judge_costs(folder: RunFolder, view: RunSummary) -> dict[str, Any]:
     if not members:
         return {"cost_usd": view.judge_usd, "tokens": int(view.judge_tokens), "calls": None, "budget": caps}
     total = sum(members.values(), Spend())
-    return {**_fields(total), "budget": caps, "members": {name: _fields(spent) for name, spent in members.items()}}
+    return {**_fields(total), "budget": caps, "members": {name: _fields(spend) for name, spend in members.items()}}
 
 
 def cost_lines(costs: Mapping[str, Any]) -> list[str]:
-    """The same for people."""
+    """Return the costs as lines for people."""
     if not costs:
         return []
     caps = costs["budget"]
-    used = [
+    parts = [
         f"${costs['cost_usd']:.4f}" + (f" of ${caps['usd']:g}" if "usd" in caps else ""),
         f"{costs['tokens']:,} tokens" + (f" of {caps['tokens']:,}" if "tokens" in caps else ""),
     ]
     if costs["calls"] is not None:
-        used.append(f"{costs['calls']:,} calls" + (f" of {caps['calls']:,}" if "calls" in caps else ""))
-    lines = [f"judges: {', '.join(used)}"]
+        parts.append(f"{costs['calls']:,} calls" + (f" of {caps['calls']:,}" if "calls" in caps else ""))
+    lines = [f"judges: {', '.join(parts)}"]
     if costs.get("unanswered_calls"):
-        lines.append(f"  {costs['unanswered_calls']} of the calls were not answered, and count at their greatest cost")
+        lines.append(f"  {costs['unanswered_calls']} of the calls got no answer, and count with their maximum cost")
     if costs.get("unpriced_calls"):
-        lines.append(f"  {costs['unpriced_calls']} of the calls went to models whose price is not known")
+        lines.append(f"  {costs['unpriced_calls']} of the calls went to models with an unknown price")
     return lines
 
 
-def _fields(spent: Spend) -> dict[str, Any]:
+def _fields(spend: Spend) -> dict[str, Any]:
     return {
-        "cost_usd": round(spent.usd, 6),
-        "tokens": spent.tokens,
-        "calls": spent.calls,
-        "unanswered_calls": spent.unanswered,
-        "unpriced_calls": spent.unpriced,
+        "cost_usd": round(spend.usd, 6),
+        "tokens": spend.tokens,
+        "calls": spend.calls,
+        "unanswered_calls": spend.unanswered,
+        "unpriced_calls": spend.unpriced,
     }

@@ -1,53 +1,53 @@
-"""What the judges of a run found out about their endpoints when they started: `judges/<member>.json` in its folder."""
+"""The judges' tests of their endpoints at start-up: `judges/<member>.json` in the run's folder."""
 
 from __future__ import annotations
 
 import contextlib
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oven_core.files import write_atomic
 
-FOLDER = "judges"
+FOLDER: Final = "judges"
 
 
 class JudgeState(BaseModel):
-    """One probe's outcome. It holds no text of a provider's, a prompt or a completion."""
+    """The result of one test. It has no text from a provider, a prompt or a completion."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    time: str = Field(description="of the probe, RFC 3339, UTC")
+    time: str = Field(description="of the test, RFC 3339, UTC")
     provider: str
     model: str
     can_judge: bool
     failure: str = ""
     detail: str = ""
     remedy: str = ""
-    lacks: tuple[str, ...] = Field(default=(), description="what was asked for and is not to be had, a sentence each")
+    lacks: tuple[str, ...] = Field(default=(), description="features that are missing, one sentence each")
 
-    def words(self) -> str:
-        """One line."""
-        who = f"{self.provider}/{self.model}"
+    def line(self) -> str:
+        """Return the result as one line for people."""
+        name = f"{self.provider}/{self.model}"
         if not self.can_judge:
-            return f"{who} cannot judge: {self.failure} ({self.detail}); {self.remedy}".rstrip("; ")
-        return f"{who}; {'; '.join(self.lacks)}" if self.lacks else who
+            return f"{name} cannot judge: {self.failure} ({self.detail}); {self.remedy}".rstrip("; ")
+        return f"{name}; {'; '.join(self.lacks)}" if self.lacks else name
 
 
-def write(folder: Path, member: str, found: dict[str, Any]) -> None:
-    """Raises OSError."""
-    values = {key: value for key, value in found.items() if value is not None}
+def write(folder: Path, member: str, fields: dict[str, Any]) -> None:
+    """Write the result of a member's test. Raises OSError."""
+    values = {name: value for name, value in fields.items() if value is not None}
     state = JudgeState.model_validate(values | {"time": datetime.now(UTC).isoformat(timespec="seconds")})
     (folder / FOLDER).mkdir(exist_ok=True)
     write_atomic(folder / FOLDER / f"{member}.json", state.model_dump_json(indent=1) + "\n")
 
 
 def read(folder: Path) -> dict[str, JudgeState]:
-    """By member; without those that cannot be read."""
-    found = {}
+    """Return the results by member. Unreadable files are skipped."""
+    states = {}
     for path in sorted((folder / FOLDER).glob("*.json")):
         with contextlib.suppress(OSError, ValidationError):
-            found[path.stem] = JudgeState.model_validate_json(path.read_bytes())
-    return found
+            states[path.stem] = JudgeState.model_validate_json(path.read_bytes())
+    return states

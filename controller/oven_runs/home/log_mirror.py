@@ -1,9 +1,8 @@
-"""log.jsonl as it grows: one line per event, written beside the store while the run continues.
+"""log.jsonl as it grows: one line per event, written next to the store during the run.
 
-It is written by what follows the log anyway, flushed now and then and not forced to the disk: the store is the
-truth, and this is what is left should the store be lost. Where there is a file already, what is taken is held against
-it first; so the same class continues with a run's file, finishes it, and finds where it says something else than the
-store.
+A process that follows the log anyway writes it. It is flushed now and then but not forced to the disk, because the
+store is authoritative and this file is the backup. If the file exists already, its lines are first compared with the
+events. So the same class continues a file, completes it, and finds where it differs from the store.
 """
 
 from __future__ import annotations
@@ -19,125 +18,129 @@ FLUSH_BYTES = 1 << 20
 
 
 class Mirror:
-    """Feed it the log's events in order, unjudged. A failing disk does not raise: `fault` says why it takes no more."""
+    """Feed it the log's events in order, unverified.
+
+    A failing disk does not raise: `fault` then has the reason, and events are no longer written.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.seq = 0
-        """Of the last event that it took."""
+        """Sequence of the last event taken."""
         self.fault = ""
         self.aside: Path | None = None
-        """Where the file is that said something else; None while none did."""
+        """The old file that differed from the store, under its new name."""
         self.differs = 0
-        """The first event of which that one said something else."""
+        """Sequence of the first event in which it differed."""
         self.beyond = 0
-        """Events that the file holds and that did not come."""
-        self._rest = bytearray()
-        self._end = 0  # of the last whole line on the disk that counts
-        self._old: BinaryIO | None = None
+        """Events in the file that did not come from the log."""
+        self._unwritten = bytearray()
+        self._end = 0  # offset after the last valid line on the disk
+        self._existing: BinaryIO | None = None
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            self._old = path.open("rb")
+            self._existing = path.open("rb")
         except OSError as error:
             self._file = -1
-            self._failed(error)
+            self._fail(error)
 
     def take(self, event: Event) -> None:
+        """Add the next event."""
         self.seq = event.seq
         if self.fault or self._file < 0:
             return
         line = event.line().encode() + b"\n"
         try:
-            if self._old is not None and self._held(event.seq, line):
+            if self._existing is not None and self._exists(event.seq, line):
                 return
         except OSError as error:
-            self._failed(error)
+            self._fail(error)
             return
-        self._rest += line
-        if len(self._rest) >= FLUSH_BYTES:
+        self._unwritten += line
+        if len(self._unwritten) >= FLUSH_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """What was taken is in the file."""
-        if self.fault or self._file < 0 or not self._rest:
+        """Write the events to the file."""
+        if self.fault or self._file < 0 or not self._unwritten:
             return
         try:
-            view = memoryview(bytes(self._rest))
-            at = self._end
+            view = memoryview(bytes(self._unwritten))
+            offset = self._end
             while view:
-                written = os.pwrite(self._file, view, at)
-                view, at = view[written:], at + written
+                written = os.pwrite(self._file, view, offset)
+                view, offset = view[written:], offset + written
         except OSError as error:
-            self._failed(error)
+            self._fail(error)
         else:
-            self._end = at
-        self._rest.clear()
+            self._end = offset
+        self._unwritten.clear()
 
     def finish(self) -> None:
-        """All has come: it is on the disk. Raises OSError where it could not be."""
+        """Force the file to the disk after the last event. Raises OSError."""
         self.flush()
-        if not self.fault and self._old is not None:
-            whole = [len(line) for line in self._old if line.endswith(b"\n")]
-            self.beyond = len(whole)
-            os.ftruncate(self._file, self._end + sum(whole))
+        if not self.fault and self._existing is not None:
+            lengths = [len(line) for line in self._existing if line.endswith(b"\n")]
+            self.beyond = len(lengths)
+            os.ftruncate(self._file, self._end + sum(lengths))
         if self.fault:
             raise OSError(self.fault)
         os.fsync(self._file)
 
     def close(self) -> None:
         self.flush()
-        if self._old is not None:
-            self._old.close()
-            self._old = None
+        if self._existing is not None:
+            self._existing.close()
+            self._existing = None
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
-    def _held(self, seq: int, line: bytes) -> bool:
-        """Whether the file has this line already. It ends, or differs, at most once: then lines are written."""
-        assert self._old is not None
-        for old in self._old:
-            if not old.endswith(b"\n"):
-                break  # cut: it was killed while it wrote
-            if old == line:
-                self._end += len(old)
+    def _exists(self, seq: int, line: bytes) -> bool:
+        """Whether the existing file has this line. After its end, or its first difference, lines are written."""
+        assert self._existing is not None
+        for existing in self._existing:
+            if not existing.endswith(b"\n"):
+                break  # incomplete: the writer was killed
+            if existing == line:
+                self._end += len(existing)
                 return True
-            if _seq(old) >= seq:
+            if _seq(existing) >= seq:
                 self._set_aside(seq)
                 return False
-            self._end += len(old)  # what the store no longer has
-        self._old.close()
-        self._old = None
+            self._end += len(existing)  # an event that the store no longer has
+        self._existing.close()
+        self._existing = None
         os.ftruncate(self._file, self._end)
         return False
 
     def _set_aside(self, seq: int) -> None:
-        """The store holds. Both are kept: this file under another name, and one that begins like it."""
-        assert self._old is not None
+        """Rename the file, and start a new one with the lines that agree with the store."""
+        assert self._existing is not None
         number = 1
         while (aside := self.path.with_name(f"{self.path.stem}.differs-{number}.jsonl")).exists():
             number += 1
         self.path.rename(aside)
         os.close(self._file)
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        self._old.seek(0)
-        left, at = self._end, 0
-        while left and (part := self._old.read(min(left, FLUSH_BYTES))):
-            os.pwrite(self._file, part, at)
-            left, at = left - len(part), at + len(part)
-        self._old.close()
-        self._old, self.aside, self.differs = None, aside, seq
+        self._existing.seek(0)
+        remaining, offset = self._end, 0
+        while remaining and (chunk := self._existing.read(min(remaining, FLUSH_BYTES))):
+            os.pwrite(self._file, chunk, offset)
+            remaining, offset = remaining - len(chunk), offset + len(chunk)
+        self._existing.close()
+        self._existing, self.aside, self.differs = None, aside, seq
 
-    def _failed(self, error: OSError) -> None:
+    def _fail(self, error: OSError) -> None:
         self.fault = error.strerror or str(error)
-        self._rest.clear()
-        if self._file >= 0 and self._old is None:
+        self._unwritten.clear()
+        if self._file >= 0 and self._existing is None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._end)
 
 
 def _seq(line: bytes) -> int:
-    """The event's; larger than any for what is not an event's line."""
+    """The sequence of a line's event; for any other line a number larger than all sequences."""
     try:
         return int(line[: line.index(b",")].rpartition(b" ")[2])
     except ValueError:

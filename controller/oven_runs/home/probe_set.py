@@ -1,9 +1,9 @@
-"""The frontier model's answers to a fixed set of prompts: fetched once, kept in the run's folder, read by the learner.
+"""The frontier model's answers to a fixed set of prompts, fetched once for the learner to read.
 
-    runs/<run>/probes/<key>.json          the answers, with the alternatives to each token; only its owner may read it
-    runs/<run>/probes/<key>.begin.json    what the policy was like at its first reading, by training
+    runs/<run>/probes/<key>.json          the answers, with alternatives to each token; only the owner may read it
+    runs/<run>/probes/<key>.begin.json    the policy's first measurement, by training
 
-The key is of provider, address, model and prompts: another of them is another set.
+The key is a hash of provider, address, model and prompts.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from oven_core.files import read_file, write_atomic
 
 FOLDER = "probes"
 MOST_PROMPTS = 512
-"""In a set: the policy reads all of them at each reading, and the provider is paid for each."""
+"""Limit of a set: the policy is measured on all of them each time, and the provider charges for each."""
 PROMPTS_BYTES = 8 << 20
-"""Of a file of prompts."""
+"""Limit of a file of prompts."""
 SET_BYTES = 256 << 20
-"""Of a set: 512 answers of 1,024 tokens with 20 alternatives each have a tenth of it."""
+"""Limit of a stored set. 512 answers of 1,024 tokens with 20 alternatives each take a tenth of it."""
 
 
 class Alternative(BaseModel):
-    """A token that the model might have written, and how likely it was."""
+    """A token that the model might have written, with its log-probability."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    hex: str = Field(description="its bytes; empty: a mark that is not text, such as the end")
+    hex: str = Field(description="its bytes; empty: a special token, such as the end")
     logprob: float = Field(le=1e-6, description="nats")
 
 
@@ -42,7 +42,7 @@ class Token(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     hex: str = Field(description="its bytes")
-    top: tuple[Alternative, ...] = Field(description="the most likely tokens at its place, itself among them or not")
+    top: tuple[Alternative, ...] = Field(description="the most likely tokens at its position")
 
 
 class Probe(BaseModel):
@@ -53,54 +53,56 @@ class Probe(BaseModel):
     prompt: str
     completion: str
     tokens: tuple[Token, ...] = Field(
-        default=(), description="of the completion, byte for byte; none: the provider gives no log-probabilities"
+        default=(), description="of the completion, byte for byte; none: the provider returns no log-probabilities"
     )
 
 
 class ProbeSet(BaseModel):
-    """A whole set."""
+    """The answers of one model to all prompts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     provider: str
     model: str
     probes: tuple[Probe, ...] = Field(min_length=1)
-    lacks: str = Field(default="", description="what there is not, in a sentence for people")
+    lacks: str = Field(default="", description="what is missing, as a sentence for people")
 
     @property
     def has_logprobs(self) -> bool:
-        """Whether a KL can be measured by it."""
+        """Whether a KL divergence can be measured with it."""
         return any(probe.tokens for probe in self.probes)
 
 
 def key(provider: str, base_url: str, model: str, prompts: Sequence[str]) -> str:
-    """The set's name on disk."""
+    """Return the set's name on disk."""
     return hashlib.sha256(json.dumps([provider, base_url, model, *prompts]).encode()).hexdigest()[:16]
 
 
 def path(run_folder: Path, key: str) -> Path:
-    """Where a set is kept."""
+    """Return the set's file."""
     return run_folder / FOLDER / f"{key}.json"
 
 
 def read_prompts(file: Path) -> tuple[str, ...]:
-    """One prompt per line, or with the suffix .jsonl an object with "prompt" per line; empty lines are passed over.
-    Raises ConfigError for a file that cannot be read, has no prompt, one twice or more than MOST_PROMPTS."""
+    """Read one prompt per line, or one object with "prompt" per line of a .jsonl file. Empty lines are skipped.
+
+    Raises ConfigError if the file cannot be read, or has no prompts, duplicates, or more than MOST_PROMPTS.
+    """
     try:
         text = read_file(file, "the prompts of committee.frontier", PROMPTS_BYTES).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8: {reason(error)}") from error
-    found = []
-    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):  # splitlines also parts at U+2028
+    prompts = []
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):  # splitlines also splits at U+2028
         if line.strip():
-            found.append(_prompt(file, number, line) if file.suffix == ".jsonl" else line)
-    if not found:
+            prompts.append(_prompt(file, number, line) if file.suffix == ".jsonl" else line)
+    if not prompts:
         raise ConfigError(f"{file} has no prompts; write one per line")
-    if len(found) > MOST_PROMPTS:
-        raise ConfigError(f"{file} has {len(found):,} prompts, and a set has {MOST_PROMPTS} at most: take fewer")
-    if len(set(found)) < len(found):
-        raise ConfigError(f"{file} has a prompt twice; leave one of them out")
-    return tuple(found)
+    if len(prompts) > MOST_PROMPTS:
+        raise ConfigError(f"{file} has {len(prompts):,} prompts, but at most {MOST_PROMPTS} are allowed: use fewer")
+    if len(set(prompts)) < len(prompts):
+        raise ConfigError(f"{file} has a duplicate prompt; remove one of them")
+    return tuple(prompts)
 
 
 def _prompt(file: Path, number: int, line: str) -> str:
@@ -113,21 +115,21 @@ def _prompt(file: Path, number: int, line: str) -> str:
     return prompt
 
 
-def write(run_folder: Path, key: str, found: ProbeSet) -> None:
-    """Keep a set. Raises OSError."""
-    place = path(run_folder, key)
-    place.parent.mkdir(exist_ok=True)
-    write_atomic(place, found.model_dump_json() + "\n", private=True)
+def write(run_folder: Path, key: str, probe_set: ProbeSet) -> None:
+    """Save a set. Raises OSError."""
+    file = path(run_folder, key)
+    file.parent.mkdir(exist_ok=True)
+    write_atomic(file, probe_set.model_dump_json() + "\n", private=True)
 
 
 def read(run_folder: Path, key: str) -> ProbeSet | None:
-    """The set, once it is there. Raises ConfigError for a file that is damaged."""
-    place = path(run_folder, key)
-    if not place.exists():
+    """Return the set, or None if it was not fetched yet. Raises ConfigError for a damaged file."""
+    file = path(run_folder, key)
+    if not file.exists():
         return None
     try:
-        return ProbeSet.model_validate_json(read_file(place, "the probe set", SET_BYTES))
+        return ProbeSet.model_validate_json(read_file(file, "the probe set", SET_BYTES))
     except ValidationError as error:
         raise ConfigError(
-            f"{place} is damaged ({error.error_count()} faults); remove it to fetch the set again"
+            f"{file} is damaged ({error.error_count()} errors); remove it to fetch the set again"
         ) from None

@@ -1,10 +1,9 @@
-"""Rollbacks that take a restart: the learner's note for anyone who starts it again, and how often a stack does.
+"""Rollbacks by a restart: the file with which the learner asks for one, and a limit on repetitions.
 
-A model too large to be copied in memory, or in parts on several ranks, goes back to a checkpoint on disk, and that
-takes a new process. The learner writes `relaunch.json` into the run's folder and ends with `EXIT_CODE`; `up` and
-`run --` start its command again in the same run, with `RESUME_FROM` naming the checkpoint. The file says it too, so
-that another launcher (Slurm's requeue, a person with `--resume`) need not know it. The learner that continued from it
-removes it.
+A model that is too large to be copied in memory, or is split over several ranks, rolls back to a checkpoint on disk, in
+a new process. The learner writes `relaunch.json` into the run's folder and exits with `EXIT_CODE`. `up` and `run --`
+restart its command in the same run, with the checkpoint in `RESUME_FROM`. Other launchers, such as Slurm's requeue or a
+person with `--resume`, need not pass it, because the file names it too. The learner that continued removes the file.
 """
 
 from __future__ import annotations
@@ -20,44 +19,46 @@ from oven_core.errors import ConfigError, reason
 from oven_core.files import write_atomic
 
 EXIT_CODE = 75
-"""EX_TEMPFAIL of sysexits.h: nothing is wrong, try again. Slurm requeues a job that ends with a code listed in
-slurm.conf's RequeueExit. Launchers may swallow it (torchrun ends with 1), so the file is what counts."""
+"""EX_TEMPFAIL of sysexits.h: nothing is wrong, try again. Slurm requeues jobs with an exit code in slurm.conf's
+RequeueExit. Some launchers change it (torchrun exits with 1), so readers rely on the file instead."""
 OFFERED = "OVEN_RELAUNCH"
-"""In the learner's environment: what started it starts it again. Without it no rollback by restart is
-announced."""
+"""Environment variable of the learner, set if its launcher restarts it. Without it the learner announces no rollback
+by a restart."""
 RESUME_FROM = "OVEN_RESUME_FROM"
-"""In the learner's environment: a checkpoint's folder, `LATEST`, or `START`."""
+"""Environment variable of the learner: a checkpoint's folder, `LATEST`, or `START`."""
 LATEST = "latest"
-"""The run's newest complete checkpoint; the start, where there is none."""
+"""The run's newest complete checkpoint, or the start if there is none."""
 START = "start"
-"""Where the script begins without any checkpoint."""
+"""The beginning of the script, without a checkpoint."""
 IN_A_ROW = 3
-"""Relaunches without progress after which a person has to look."""
+"""Restarts without progress after which a person has to look."""
 
 
 class Relaunch(BaseModel):
-    """relaunch.json."""
+    """The content of relaunch.json."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     checkpoint: str = Field(description="its folder, or `start`")
-    training: str = Field(description="which training of the script it is of (RunStarted.training)")
+    training: str = Field(description="the script's training that it belongs to (RunStarted.training)")
     step: int = Field(ge=0, description="of the checkpoint")
-    reached: int = Field(ge=0, description="the step at which the rollback came")
-    trained: int = Field(ge=0, description="gradient steps so far, those that rollbacks threw away included")
+    reached: int = Field(ge=0, description="the step at which the rollback was decided")
+    trained: int = Field(ge=0, description="gradient steps so far, including those undone by rollbacks")
     reason: str = Field(description="one sentence")
 
 
 def path_in(folder: Path) -> Path:
+    """Return the path of relaunch.json in a run's folder."""
     return folder / "relaunch.json"
 
 
 def write(folder: Path, relaunch: Relaunch) -> None:
+    """Ask for a restart. Raises OSError."""
     write_atomic(path_in(folder), relaunch.model_dump_json(indent=1) + "\n")
 
 
 def read(folder: Path) -> Relaunch | None:
-    """None when no one asked for one. Raises ConfigError when the file is damaged."""
+    """Return the request, if there is one. Raises ConfigError if the file is damaged."""
     path = path_in(folder)
     try:
         return Relaunch.model_validate_json(path.read_bytes())
@@ -70,13 +71,14 @@ def read(folder: Path) -> Relaunch | None:
 
 
 def done(folder: Path) -> None:
+    """Remove the request."""
     with contextlib.suppress(OSError):
         path_in(folder).unlink(missing_ok=True)
 
 
 @dataclass
 class Bound:
-    """Ends a run that goes back again and again from the same place: progress is a step further than ever."""
+    """Limits restarts in a row without progress, which means a step further than ever before."""
 
     most: int = IN_A_ROW
     training: str = ""
@@ -84,6 +86,7 @@ class Bound:
     furthest: int = -1
 
     def allows(self, relaunch: Relaunch) -> bool:
+        """Count a request. Returns whether it is within the limit."""
         if relaunch.training != self.training:
             self.training, self.furthest = relaunch.training, -1
         if relaunch.reached > self.furthest:
@@ -94,31 +97,33 @@ class Bound:
 
 
 class LearnerRelaunch:
-    """One stack's. `again` is asked each time that the learner has ended."""
+    """Restarts in one stack. Call `again` each time that the learner has ended."""
 
     def __init__(self, folder: Path, resume_command: str, tell: Callable[[str], None]) -> None:
-        """`folder`: the run's. `resume_command`: how a person continues with it later. `tell` takes lines for
-        people."""
+        """`folder`: the run's. `resume_command`: the command with which a person can continue later. `tell` receives
+        lines for people."""
         self._folder, self._resume_command, self._tell = folder, resume_command, tell
         self._bound = Bound()
-        self._seen = self._read()  # what an earlier stack left, and the first learner takes up
+        self._handled = self._read()  # from an earlier stack; the first learner continues from it
 
     def again(self) -> str | None:
-        """Where from it is to continue, as RESUME_FROM has it; None where it did not ask. A learner that ended
-        before it had taken up what was asked for asks for nothing."""
-        asked = self._read()
-        if asked is None or asked == self._seen:
+        """Return where the learner should continue, as in RESUME_FROM; None if it did not ask for a restart.
+
+        A learner that ended before it could continue from an earlier request does not ask again.
+        """
+        request = self._read()
+        if request is None or request == self._handled:
             return None
-        self._seen = asked
-        if not self._bound.allows(asked):
+        self._handled = request
+        if not self._bound.allows(request):
             self._tell(
-                f"{self._bound.most} rollbacks in a row came no further than step {self._bound.furthest}: the learner "
-                f"is not started again. When the cause is found, `{self._resume_command}` continues from "
-                f"{asked.checkpoint}"
+                f"{self._bound.most} rollbacks in a row got no further than step {self._bound.furthest}: the learner "
+                f"is not restarted. When you have found the cause, `{self._resume_command}` continues from "
+                f"{request.checkpoint}"
             )
             return None
-        self._tell(f"{asked.reason}; the learner is started again")
-        return asked.checkpoint
+        self._tell(f"{request.reason}; the learner is restarted")
+        return request.checkpoint
 
     def _read(self) -> Relaunch | None:
         try:

@@ -1,4 +1,4 @@
-"""Removal of runs: which ones, what they hold on disk, and removing them."""
+"""Removal of runs: select them, measure them on the disk, remove them."""
 
 from __future__ import annotations
 
@@ -6,37 +6,39 @@ import os
 import shutil
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 from oven_core.errors import ConfigError, ProcessError, UnknownNameError, reason
 from oven_runs.home.run_folder import Home, RunFolder
 
-INFO, LOCK = "run.json", "lock"
+INFO: Final = "run.json"
+LOCK: Final = "lock"
 
 
-def named(home: Home, runs: Sequence[str]) -> list[RunFolder]:
-    """The runs' folders, also those whose run.json is damaged. Raises UnknownNameError."""
-    inside = home.path / "runs"
-    known = sorted(entry.name for entry in os.scandir(inside) if entry.is_dir()) if inside.is_dir() else []
+def named_runs(home: Home, runs: Sequence[str]) -> list[RunFolder]:
+    """Return the folders of the runs, including those with a damaged run.json. Raises UnknownNameError."""
+    parent = home.path / "runs"
+    existing = sorted(entry.name for entry in os.scandir(parent) if entry.is_dir()) if parent.is_dir() else []
     for run in runs:
-        if run not in known:
-            raise UnknownNameError("run", run, known)
-    return [RunFolder(inside / run) for run in runs]
+        if run not in existing:
+            raise UnknownNameError("run", run, existing)
+    return [RunFolder(parent / run) for run in runs]
 
 
-def old(home: Home, keep: int, older_than_days: float, now: datetime) -> list[RunFolder]:
-    """The runs that are neither up, nor among the `keep` newest, nor written to within so many days."""
-    since = now.timestamp() - older_than_days * 86400
-    return [folder for folder in home.runs()[keep:] if not folder.locked() and _written(folder) <= since]
+def old_runs(home: Home, keep: int, older_than_days: float, now: datetime) -> list[RunFolder]:
+    """Return the runs that are down, not among the `keep` newest, and not written to for so many days."""
+    limit = now.timestamp() - older_than_days * 86400
+    return [folder for folder in home.runs()[keep:] if not folder.locked() and _last_written(folder) <= limit]
 
 
-def _written(folder: RunFolder) -> float:
-    """When the run's state or its log changed last, in seconds since the epoch. A resumed run is as young as that."""
+def _last_written(folder: RunFolder) -> float:
+    """When run.json or the log last changed, in seconds since 1970. Resuming a run changes them."""
     times = [path.stat().st_mtime for path in (folder.path / INFO, folder.export) if path.exists()]
     return max(times, default=0.0)
 
 
 def refuse_live(folders: Sequence[RunFolder]) -> None:
-    """Raises ConfigError where one is up, before anything is removed, and where one is a link."""
+    """Raise ConfigError if one of the runs is up or a link, before anything is removed."""
     for folder in folders:
         if folder.path.is_symlink():
             raise ConfigError(
@@ -44,32 +46,34 @@ def refuse_live(folders: Sequence[RunFolder]) -> None:
             )
         if folder.locked():
             raise ConfigError(
-                f"run {folder.run!r} is up, and only a run that is down can be removed: end it with "
+                f"run {folder.run!r} is up, and only a run that is down can be removed: stop it with "
                 f"`oven-controller down {folder.run}`"
             )
 
 
-def occupied(folder: RunFolder) -> int:
-    """Bytes that the folder takes on the disk. A file with another name outside of it counts, too."""
+def disk_usage(folder: RunFolder) -> int:
+    """Return the bytes that the folder takes on the disk. Files with a hard link outside of it count, too."""
     total = 0
-    for inside, folders, files in os.walk(folder.path):
+    for parent, folders, files in os.walk(folder.path):
         for name in (*folders, *files):
             try:
-                total += os.lstat(os.path.join(inside, name)).st_blocks * 512
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
             except OSError:
-                continue  # it was removed in this moment
+                continue  # removed in this moment
     return total
 
 
 def remove(folder: RunFolder) -> None:
-    """Remove a run with all that is in its folder. Raises StoreInUseError where another process holds the run,
-    ProcessError where something cannot be removed."""
+    """Remove a run and everything in its folder.
+
+    Raises StoreInUseError if another process holds the run, ProcessError if something cannot be removed.
+    """
     try:
         with folder.hold():
-            # The lock is a file in use until it is released (NFS keeps such a file), and run.json goes last, so that a
-            # removal that was interrupted is still listed.
-            held = [entry for entry in os.scandir(folder.path) if entry.name != LOCK]
-            for entry in sorted(held, key=lambda one: one.name == INFO):
+            # The lock file is in use until it is released, and NFS keeps such files. run.json goes last, so that an
+            # interrupted removal is still listed.
+            entries = [entry for entry in os.scandir(folder.path) if entry.name != LOCK]
+            for entry in sorted(entries, key=lambda entry: entry.name == INFO):
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path)
                 else:
@@ -81,8 +85,8 @@ def remove(folder: RunFolder) -> None:
         ) from error
 
 
-def in_words(size: int) -> str:
-    """Bytes as a person reads them, in powers of 1000."""
+def readable_size(size: int) -> str:
+    """Format bytes with a decimal unit: 12.3 MB."""
     amount, unit = float(size), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if amount < 1000 or unit == "TB":

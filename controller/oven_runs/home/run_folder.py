@@ -1,13 +1,13 @@
-"""`$OVEN_HOME` (default `.oven/`): one folder per run with all that belongs to it, and a shared cache.
+"""`$OVEN_HOME` (default `.oven/`): one folder per run with everything that belongs to it, and a shared cache.
 
-    runs/<run>/run.json      what it is and where it runs      runs/<run>/logs/<process>.log
+    runs/<run>/run.json      recipe, address and status        runs/<run>/logs/<process>.log
     runs/<run>/config.json   its resolved settings             runs/<run>/checkpoints/
-    runs/<run>/nats/         keys, configuration and store     runs/<run>/log.jsonl   the log, as it grows
-    runs/<run>/spool.jsonl   what the log did not take of its learner
+    runs/<run>/nats/         keys, configuration and store     runs/<run>/log.jsonl   the log as it grows
+    runs/<run>/spool.jsonl   learner messages that are not in the log yet
     .gitignore               with `*`, so that no key gets into a repository
 
-A process id on disk proves nothing (it may be another process by now), so a run counts as running while somebody holds
-the lock on its folder, which the kernel lets go of when its holder ends.
+A process id on disk proves nothing, because another process may have it by now. A run counts as running while a process
+holds the lock on its folder. The kernel releases the lock when that process ends.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from oven_runs.home import spool
 from oven_runs.server.embedded import KEYS, ServerFolder
 
 IMPORTED = "imported"
-"""The recipe of a run that was made of another program's logs."""
+"""The recipe of a run that was imported from another program's logs."""
 _READER = b"reader"
-"""What the lock file holds while its holder only reads the store."""
+"""Content of the lock file while its holder only reads the store."""
 Status = Literal["running", "completed", "stopped", "failed", "interrupted"]
 
 
 class RunInfo(BaseModel):
-    """run.json. `status` in a listing is derived: see RunFolder.status."""
+    """The content of run.json. It has no status: see RunFolder.status."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -49,25 +49,25 @@ class RunInfo(BaseModel):
     created: str = Field(description="RFC 3339, UTC")
     recipe: str
     start: str = ""
-    drill: str = Field(default="", description="what was staged, if this run is a drill")
-    pid: int = Field(default=0, description="of `up`")
+    drill: str = Field(default="", description="the staged fault, if this run is a drill")
+    pid: int = Field(default=0, description="process id of `up`")
     url: str = ""
     port: int | None = None
     embedded: bool = True
-    creds: str = Field(default="", description="with a server that is not embedded: its .nk file or folder")
+    creds: str = Field(default="", description="with a server that is not embedded: .nk file or folder with keys")
     tls_ca: str = Field(
-        default="", description="the authority that its server's certificate is of; empty: the system's"
+        default="", description="authority that signed the server's certificate; empty: the system's authorities"
     )
     children: dict[str, int] = Field(default_factory=dict, description="process → pid")
     ended: Status | None = Field(default=None, description="how `up` ended; none: it runs, or was killed")
     learner_end: str = Field(default="", description="how the learner's process ended; empty while it runs")
     mirrored: bool = Field(
-        default=False, description="log.jsonl grew beside the store, and was not finished by what that holds"
+        default=False, description="log.jsonl was written during the run and not yet completed from the store"
     )
 
 
 class RunFolder:
-    """One run's folder. Nothing is created by looking at it."""
+    """One run's folder. Reading it creates nothing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -84,34 +84,28 @@ class RunFolder:
         return f"RunFolder({str(self.path)!r})"
 
     def info(self) -> RunInfo:
+        """Read run.json. Raises ConfigError."""
         try:
             return RunInfo.model_validate_json(self._info.read_bytes())
         except (OSError, ValidationError) as error:
             raise ConfigError(
-                f"{self._info} cannot be read ({reason(error)}); remove {self.path} if it is of no use"
+                f"{self._info} cannot be read ({reason(error)}); remove {self.path} if you do not need it"
             ) from error
 
-    def last_words(self, process: str) -> str:
-        """The last line of a process's log; empty if it said nothing."""
+    def last_log_line(self, process: str) -> str:
+        """Return the last line of a process's log; empty if there is none."""
         try:
             lines = (self.logs / f"{process}.log").read_text(errors="replace").splitlines()
         except OSError:
             return ""
         return lines[-1] if lines else ""
 
-    def readable(self) -> bool:
-        """One damaged run.json must not hide the other runs."""
-        try:
-            self.info()
-        except ConfigError:
-            return False
-        return True
-
     def write_info(self, info: RunInfo) -> None:
+        """Replace run.json. Raises OSError."""
         write_atomic(self._info, info.model_dump_json(indent=1) + "\n")
 
     def earlier_settings(self) -> dict[str, Any]:
-        """What the run was configured with last; nothing if it never came so far."""
+        """Return the settings with which the run was last started; empty if there are none."""
         try:
             settings = json.loads(self.config.read_text())
         except (OSError, ValueError, RecursionError):
@@ -119,42 +113,49 @@ class RunFolder:
         return settings if isinstance(settings, dict) else {}
 
     def change_settings(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change what a restarted process, or a resumed run, is configured with; one command at a time. Raises
-        ConfigError where the run has no settings."""
+        """Change the settings for restarted processes and a resumed run, under a lock.
+
+        Raises ConfigError if the run has no settings.
+        """
         with (self.path / "config.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             settings = self.earlier_settings()
             if not settings:
-                raise ConfigError(f"{self.config} holds no settings; was the run started by `up`?")
+                raise ConfigError(f"{self.config} has no settings; was the run started by `up`?")
             change(settings)
             write_atomic(self.config, (json.dumps(settings, indent=1) + "\n").encode())
 
     def status(self) -> Status:
+        """Whether the run is up, or how it ended. Raises ConfigError."""
         if self.locked():
             return "running"
         return self.info().ended or "interrupted"
 
     def exported(self) -> bool:
-        """Whether log.jsonl is there and is the whole log."""
+        """Whether log.jsonl exists and is the whole log."""
         if not self.export.exists() or (self.path / spool.NAME).exists():
             return False
         return not (self._info.exists() and self.info().mirrored)
 
     def missing(self) -> str:
-        """What the log lacks of its learner, as far as that is known: a sentence; empty where nothing is. Raises
-        ConfigError where a spool is another run's."""
-        left, lost = spool.look(self.path, self.run), spool.lost_for_good(self.path, self.run)
-        said = [f"the log lacks {left.words()}; see {self.path / spool.NAME}"] if not left.nothing else []
+        """Return a sentence about the learner's messages that the log lacks, as far as known; empty if there are none.
+
+        Raises ConfigError if the spool belongs to another run.
+        """
+        spooled, lost = spool.look(self.path, self.run), spool.lost_for_good(self.path, self.run)
+        sentences = []
+        if not spooled.empty:
+            sentences.append(f"the log lacks {spooled.summary()}; see {self.path / spool.NAME}")
         if lost:
-            said.append(f"the log lacks {lost} messages of the learner for good: the spool that held them was cut")
-        return "; ".join(said)
+            sentences.append(f"the log lacks {lost} messages of the learner for good: the spool that held them was cut")
+        return "; ".join(sentences)
 
     def stored(self) -> bool:
-        """Whether there is a store of an embedded server's to read the log from."""
+        """Whether an embedded server's store exists, from which the log can be read."""
         return (self.server.folder / "store").exists()
 
     def locked(self) -> bool:
-        """Whether a stack holds this run now. Reading its store does not make it one that runs."""
+        """Whether a stack holds this run now. A command that only reads the store does not count."""
         try:
             descriptor = os.open(self._lock, os.O_RDONLY)
         except FileNotFoundError:
@@ -169,7 +170,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def hold(self, *, reading: bool = False) -> Iterator[None]:
-        """The lock, for as long as this process uses the run's store. Raises StoreInUseError when another has it."""
+        """Hold the lock while this process uses the run's store. Raises StoreInUseError if another process has it."""
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             for attempt in range(5):
@@ -179,7 +180,7 @@ class RunFolder:
                 except BlockingIOError:
                     if attempt == 4:
                         raise StoreInUseError(self._in_use(os.pread(descriptor, 64, 0) == _READER)) from None
-                    time.sleep(0.02)  # somebody may only have looked whether it is locked
+                    time.sleep(0.02)  # another process may only have checked whether it is locked
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, _READER if reading else b"", 0)
             yield
@@ -189,22 +190,23 @@ class RunFolder:
     def _in_use(self, reader: bool) -> str:
         if reader:
             return (
-                f"the store of run {self.run!r} is being read by another command, which leaves {self.export.name} "
-                "behind; try again when it has ended"
+                f"the store of run {self.run!r} is being read by another command, which writes {self.export.name}; "
+                "try again when it has ended"
             )
         return (
             f"run {self.run!r} is in use by another process; "
-            f"`oven-controller status {self.run}` shows it, `oven-controller down {self.run}` ends it"
+            f"`oven-controller status {self.run}` shows it, `oven-controller down {self.run}` stops it"
         )
 
     def add_user(
         self, role: Role, name: str, agents: Sequence[str] | None = None, *, completions: bool | None = None
     ) -> Path:
-        """A key for `name`, under a lock: two commands may add one at a time."""
+        """Make a key for `name`, under a lock that other commands respect. Returns its file."""
         with self._users_locked():
             return self.server.add_user(role, name, agents, completions=completions)
 
     def remove_user(self, name: str) -> None:
+        """Revoke the key of `name`."""
         with self._users_locked():
             self.server.remove_user(name)
 
@@ -216,18 +218,18 @@ class RunFolder:
             yield
 
     def credentials(self, role: Role, name: str = "") -> Path | None:
-        """The key of a role: the embedded server's, or what --creds gave (a file for all, or a folder)."""
+        """Return the key file of a role: the embedded server's, or the one from --creds (one file, or a folder)."""
         name = name or role
         info = self.info()
         if info.embedded:
             return self.add_user(role, name)
         if not info.creds:
             return None
-        given = Path(info.creds)
-        return given / f"{name}.nk" if given.is_dir() else given
+        creds = Path(info.creds)
+        return creds / f"{name}.nk" if creds.is_dir() else creds
 
     def keys(self) -> Path | None:
-        """Where the public keys of those who sign are; None in a run that is not signed."""
+        """Return the file with the signers' public keys; None if the run is not signed."""
         info = self.info()
         if not info.embedded and not info.creds:
             return None
@@ -235,29 +237,38 @@ class RunFolder:
         return path if path.is_file() else None
 
     def pin(self) -> str | None:
-        """The learner's public key, by which all the others are known. Raises ConfigError when keys.json is damaged."""
+        """Return the learner's public key, which vouches for all others. Raises ConfigError if keys.json is damaged."""
         path = self.keys()
         return load_keys(path).get(LEARNER) if path else None
 
 
 class Home:
+    """The folder with all runs and the cache."""
+
     def __init__(self, path: Path | None = None) -> None:
         self.path = (path or Path(os.environ.get("OVEN_HOME") or ".oven")).absolute()
         self.cache = self.path / "cache"
 
     def runs(self) -> list[RunFolder]:
-        """Newest first. A folder without a run.json that can be read is not a run."""
+        """Return all runs, newest first. A folder without a readable run.json does not count, nor hide the others."""
+        created: dict[RunFolder, str] = {}
         try:
-            entries = [RunFolder(entry) for entry in (self.path / "runs").iterdir() if (entry / "run.json").is_file()]
-            folders = [folder for folder in entries if folder.readable()]
+            for entry in (self.path / "runs").iterdir():
+                with contextlib.suppress(ConfigError):
+                    if (entry / "run.json").is_file():
+                        folder = RunFolder(entry)
+                        created[folder] = folder.info().created
         except FileNotFoundError:
             return []
         except OSError as error:
             raise self._unusable(error) from error
-        return sorted(folders, key=lambda folder: (folder.info().created, folder.run), reverse=True)
+        return sorted(created, key=lambda folder: (created[folder], folder.run), reverse=True)
 
     def find(self, run: str | None, *, running: bool = False) -> RunFolder:
-        """The run called `run`; without a name the one that runs, else (unless `running`) the newest."""
+        """Return the run called `run`; without a name the one that is up, else (unless `running`) the newest.
+
+        Raises ConfigError, UnknownNameError.
+        """
         runs = self.runs()
         if run is not None:
             for folder in runs:
@@ -273,7 +284,7 @@ class Home:
         if len(live) == 1:
             return live[0]
         if live and running:
-            raise ConfigError("several runs are running: " + ", ".join(f.run for f in live) + "; name the one you mean")
+            raise ConfigError("several runs are running: " + ", ".join(f.run for f in live) + "; name one of them")
         if running:
             raise ConfigError("no run is running; `oven-controller up` starts one, `oven-controller runs` lists all")
         if not runs:
@@ -281,17 +292,17 @@ class Home:
         return live[0] if live else runs[0]
 
     def check_free(self, run: str | None) -> None:
-        """Raises what `create` would raise of the name and of the home, and makes nothing."""
+        """Raise the errors that `create` would raise about the name and the home, without creating anything."""
         if run is not None and (self.path / "runs" / names.checked("run", run)).exists():
-            raise self._taken(run)
-        folder = next(one for one in (self.path / "runs", *(self.path / "runs").parents) if one.exists())
+            raise self._name_in_use(run)
+        folder = next(path for path in (self.path / "runs", *(self.path / "runs").parents) if path.exists())
         if not folder.is_dir():
             raise self._unusable(NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)))
         if not os.access(folder, os.W_OK | os.X_OK):
             raise self._unusable(PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)))
 
     def create(self, run: str | None, recipe: str, now: datetime | None = None) -> RunFolder:
-        """A new run's folder. Raises NameInUseError, or ConfigError when the home cannot be written to."""
+        """Create a new run's folder. Raises NameInUseError, or ConfigError if the home is not writable."""
         now = now or datetime.now()
         if run is not None:
             names.checked("run", run)
@@ -314,24 +325,26 @@ class Home:
                     raise self._unusable(error) from error
             except OSError as error:
                 raise self._unusable(error) from error
-        raise self._taken(candidates[-1])
+        raise self._name_in_use(candidates[-1])
 
     def _make(self) -> None:
-        """Make the folders in which runs are. A home that is made here gets a .gitignore, because it holds keys; one
-        that existed already may be any folder, and is left as it is."""
+        """Create the home and its folder for runs.
+
+        A new home gets a .gitignore because it holds keys. An existing folder may be anything and gets none.
+        """
         if not self.path.exists():
             self.path.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError), (self.path / ".gitignore").open("x") as out:
                 out.write("*\n")
         (self.path / "runs").mkdir(exist_ok=True)
 
-    def _taken(self, run: str) -> NameInUseError:
+    def _name_in_use(self, run: str) -> NameInUseError:
         return NameInUseError(
-            f"there is a run named {run!r} in {self.path}; choose another name with --run, or continue it by --resume"
+            f"there is a run named {run!r} in {self.path}; choose another name with --run, or continue it with --resume"
         )
 
     def _unusable(self, error: OSError) -> ConfigError:
         return ConfigError(
             f"the folder {self.path} cannot be used ({error.strerror}: {error.filename}); "
-            "set OVEN_HOME to a folder that you may write to"
+            "set OVEN_HOME to a folder that you can write to"
         )

@@ -1,4 +1,4 @@
-"""The list of runs as run.json has them, as `runs --json` prints it."""
+"""The list of runs that `runs --json` prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from oven_runs.home.run_folder import Home
 
 
 class ListedRun(BaseModel):
-    """What run.json says of a run, and whether it is up."""
+    """A run's run.json and status."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -17,27 +17,25 @@ class ListedRun(BaseModel):
     status: str = Field(description="running, completed, stopped, failed or interrupted")
     recipe: str
     start: str
-    drill: str = Field(description="what was staged on purpose, if this run is a drill")
+    drill: str = Field(description="the fault that was staged, if this run is a drill")
     created: str = Field(description="RFC 3339, UTC")
     url: str
     folder: str
 
 
 def listed_runs(home: Home) -> list[ListedRun]:
-    """Every run of the home, the newest first."""
-    rows = []
-    for folder in home.runs():
-        info = folder.info()
-        rows.append(
-            ListedRun(
-                run=folder.run,
-                status=folder.status(),
-                recipe=info.recipe,
-                start=info.start,
-                drill=info.drill,
-                created=info.created,
-                url=tls.shown(info.url),
-                folder=str(folder.path),
-            )
+    """Return every run of the home, newest first."""
+    return [
+        ListedRun(
+            run=folder.run,
+            status=folder.status(),
+            recipe=info.recipe,
+            start=info.start,
+            drill=info.drill,
+            created=info.created,
+            url=tls.shown(info.url),
+            folder=str(folder.path),
         )
-    return rows
+        for folder in home.runs()
+        for info in (folder.info(),)
+    ]

@@ -1,9 +1,11 @@
-"""What the log says of an operator's command: logged, answered, decided, carried out. A pure fold."""
+"""The result of an operator's command, folded from the log: logged, answered, decided, carried out. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.messages import Decision, LogMessage, Receipt
@@ -11,28 +13,28 @@ from oven_core.protocol.operator_messages import TO_LEARNER, CommandAnswer, Oper
 from oven_runs.log.run_summary import text
 
 Stage = Literal["asked", "logged", "answered", "done", "refused", "lost"]
-"""`answered`: the mesh has said yes, and the learner's receipt is awaited. `lost`: it is not known to be in the log."""
+"""`answered`: the mesh agreed, and the learner's receipt is pending. `lost`: the command may not be in the log."""
 
 
 @dataclass
 class CommandResult:
-    """What the log has said of a command so far."""
+    """The log's messages about one command so far."""
 
     run: str
     command: OperatorCommand
     waited: str = ""
-    """How long it was waited for, completing "no receipt from the learner"; empty while somebody still waits."""
+    """How long the client waited, to complete "no receipt from the learner"; empty while it still waits."""
     logged: int = 0
     """Sequence of the command itself."""
     answer: CommandAnswer | None = None
     decision: Decision | None = None
     receipts: list[Receipt] = field(default_factory=list)
-    """All that came meanwhile: each subject has its own queue, so a receipt may overtake its decision."""
+    """All receipts since the command. Each subject has its own queue, so a receipt may overtake its decision."""
     failed: str = ""
-    """Why it did not get into the log."""
+    """Why the command did not get into the log."""
 
     def take(self, body: LogMessage | Malformed) -> bool:
-        """Whether it has to do with the command."""
+        """Add a message. Returns whether it is about the command."""
         match body:
             case CommandAnswer() if body.command == self.command.id:
                 self.answer = body
@@ -47,14 +49,13 @@ class CommandResult:
 
     @property
     def receipt(self) -> Receipt | None:
-        """The command's own, or that of the decision which it led to."""
-        led_to = self.decision.id if self.decision is not None else None
-        mine = (one for one in self.receipts if one.command == self.command.id or one.decision_id == led_to)
-        return next(mine, None)
+        """The receipt of the command, or of the decision that it led to."""
+        decision = self.decision.id if self.decision is not None else None
+        return next((r for r in self.receipts if r.command == self.command.id or r.decision_id == decision), None)
 
     @property
     def whole(self) -> bool:
-        """Whether nothing more is to be waited for."""
+        """Whether the result is final."""
         if self.command.action in TO_LEARNER:
             return self.receipt is not None
         if self.answer is None:
@@ -63,7 +64,7 @@ class CommandResult:
 
     @property
     def code(self) -> int:
-        """The exit code: 0 done, 1 the answer is no, 3 the log has not said."""
+        """The exit code: 0 if it was done, 1 if it was refused, 3 if the log does not say yet."""
         if not self.whole:
             return 3
         if self.answer is not None and not self.answer.done:
@@ -72,7 +73,7 @@ class CommandResult:
 
     @property
     def stage(self) -> Stage:
-        """How far it has come."""
+        """How far the command got."""
         if self.whole:
             return "refused" if self.code else "done"
         if self.failed:
@@ -86,7 +87,7 @@ class CommandResult:
         return f"{self.command.action}: {self.outcome() if self.whole else self._lacking()}"
 
     def outcome(self) -> str:
-        """The outcome, once the result is whole."""
+        """The outcome, once the result is final."""
         action, answer, receipt = self.command.action, self.answer, self.receipt
         if answer is not None and not answer.done:
             return f"refused: {answer.reason}"
@@ -94,25 +95,25 @@ class CommandResult:
             assert answer is not None
             return answer.reason
         why = f": {receipt.reason}" if receipt.reason else ""
-        at = f"at step {receipt.step}{why}"
+        when = f"at step {receipt.step}{why}"
         if action in TO_LEARNER:
-            return f"{receipt.status} {at}"
+            return f"{receipt.status} {when}"
         change = f"{receipt.actuator} {text(receipt.before)} → {text(receipt.after)}"
-        beside = f" ({answer.reason})" if answer is not None and "although" in answer.reason else ""
-        return f"{receipt.status}, {change} {at}{beside}"
+        caveat = f" ({answer.reason})" if answer is not None and "although" in answer.reason else ""
+        return f"{receipt.status}, {change} {when}{caveat}"
 
     def _lacking(self) -> str:
         logged = f"logged as event {self.logged} of {self.run}"
-        slow = "it comes at the end of a step, which may last longer"
+        slow = "it comes at the end of a step, which may take longer"
         if self.command.action in TO_LEARNER:
             return f"{logged}; no receipt from the learner {self.waited}: {slow}"
         if self.answer is None:
-            later = f"it counts as soon as a mesh reads it; `oven-controller status {self.run}` shows whether one runs"
+            later = f"a mesh acts on it when it reads it; `oven-controller status {self.run}` shows whether one is up"
             return f"{logged}; no answer from the mesh {self.waited}: {later}"
         return f"{logged}, decision {self.answer.decision} too; no receipt from the learner {self.waited}: {slow}"
 
     def fields(self) -> dict[str, Any]:
-        """The same for scripts."""
+        """The result as JSON values."""
         parts = {"answer": self.answer, "decision": self.decision, "receipt": self.receipt}
         return {
             "run": self.run,
@@ -122,3 +123,23 @@ class CommandResult:
             "code": self.code,
             **{name: part.model_dump(mode="json") if part is not None else None for name, part in parts.items()},
         }
+
+
+class CommandReport(BaseModel):
+    """The result of a command as `--json` prints it."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
+
+    run: str
+    command: str = Field(description="its id")
+    action: str
+    logged: int = Field(description="sequence of the command in the log")
+    code: int = Field(description="0: done; 1: refused; 3: the log does not say yet")
+    answer: CommandAnswer | None = Field(description="the mesh's answer; null if only the learner answers, or not yet")
+    decision: Decision | None
+    receipt: Receipt | None = Field(description="with the value that was read back")
+    line: str = Field(description="the result in one sentence")
+
+    @classmethod
+    def of(cls, result: CommandResult) -> CommandReport:
+        return cls.model_validate(result.fields() | {"line": result.line()})

@@ -1,4 +1,4 @@
-"""One run as a list of runs shows it: state, step, target metric, decisions, alerts, age and pace."""
+"""A row in the list of runs: state, step, target metric, decisions, alerts, age and pace of one run."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import Final
 
 STALLED_S: Final = 15.0
-"""Seconds without an event, or ten times the pace where that is longer, after which a live run counts as stalled. The
-monitor's own limit."""
+"""Seconds without an event after which a live run counts as stalled, or ten times its pace if that is longer. The
+monitor has the same limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run in the list. Counts are None while its log is still being read, and where it cannot be."""
+    """One run in the list. Counts are None while its log is being read, and if it cannot be read."""
 
     run: str
     recipe: str = ""
@@ -21,50 +21,50 @@ class RunRow:
     created: str = ""
     """RFC 3339, UTC."""
     status: str = "interrupted"
-    """As its folder has it: "running", or how it ended."""
+    """The folder's status: "running", or how the run ended."""
     step: int | None = None
     max_steps: int | None = None
     progress: float = 0.0
     target: str = ""
-    """The metric that says how the run is doing; empty where it has none."""
+    """The metric that shows how well the run is doing; empty if there is none."""
     first: float | None = None
     now: float | None = None
-    """The target's first and newest value; None where it was not measured, or is not a number."""
+    """The target's first and newest value; None if it was not measured or is not a number."""
     adopted: int | None = None
     rejected: int | None = None
     advised: tuple[str, ...] = ()
-    """Ids of what a person may still approve."""
+    """Ids of decisions that a person can still approve."""
     held: str = ""
     ended: str = ""
-    """The learner's last word and its detail; empty while there is none."""
+    """The reason and detail of the learner's RunEnded; empty before it."""
     malformed: int = 0
-    """Events that count for nothing, and lines that are none."""
+    """Invalid events, and lines that are not events."""
     not_applied: int = 0
     """Receipts of changes that did not take effect."""
     pace_s: float | None = None
     """Seconds between observations."""
     last: str = ""
-    """When the newest event was stored, RFC 3339; empty where there is none."""
+    """When the newest event was stored, RFC 3339; empty if there is none."""
     fault: str = ""
     """Why its log cannot be read."""
-    place: str = ""
-    """The address of a run on another machine; empty for one of this home."""
+    location: str = ""
+    """The address of a run on another machine; empty for a run in this home."""
     whole: bool = False
-    """Whether all of the log was looked at."""
+    """Whether all of the log was read."""
 
     def silent_s(self, now: datetime) -> float | None:
-        """Seconds since the newest event; None where there is none."""
+        """Return the seconds since the newest event; None if there is none."""
         return max(0.0, (now - datetime.fromisoformat(self.last)).total_seconds()) if self.last else None
 
     def age_s(self, now: datetime) -> float | None:
-        """Seconds since it was created; None where that is not known."""
+        """Return the seconds since the run was created; None if unknown."""
         try:
             return max(0.0, (now - datetime.fromisoformat(self.created)).total_seconds())
         except (ValueError, TypeError):
             return None
 
     def state(self, now: datetime) -> str:
-        """In one word: `live`, `held`, `stalled` or `waiting` while it runs, else how it ended."""
+        """Return `live`, `held`, `stalled`, `waiting` or `ending` while the run is up, else how it ended."""
         if self.status != "running":
             return self.status
         if self.ended:
@@ -77,22 +77,22 @@ class RunRow:
         return "stalled" if silent > max(STALLED_S, 10 * (self.pace_s or 0.0)) else "live"
 
     def alerts(self, now: datetime) -> list[str]:
-        """What a person should look at, the most urgent first; each a few words."""
-        state, found = self.state(now), []
+        """Return short phrases about what needs a person's attention, the most urgent first."""
+        state, alerts = self.state(now), []
         if self.fault:
-            found.append(f"not reached: {self.fault}" if self.place else f"log not readable: {self.fault}")
+            alerts.append(f"not reached: {self.fault}" if self.location else f"log not readable: {self.fault}")
         if state == "failed" or (self.ended.startswith("failed") and self.status != "running"):
-            found.append(self.ended or "failed")
+            alerts.append(self.ended or "failed")
         if state == "held":
-            found.append(f"held: {self.held}")
+            alerts.append(f"held: {self.held}")
         if state == "stalled":
-            found.append("nothing heard of it")
+            alerts.append("nothing heard of it")
         if self.status == "running":
-            found += [f"advice waits: approve {id_}" for id_ in self.advised]
+            alerts += [f"advice waits: approve {id_}" for id_ in self.advised]
         if self.target and self.now is None and self.step and self.whole:
-            found.append(f"{self.target} is not a number")
+            alerts.append(f"{self.target} is not a number")
         if self.malformed:
-            found.append(f"{self.malformed} malformed")
+            alerts.append(f"{self.malformed} malformed")
         if self.not_applied:
-            found.append(f"{self.not_applied} not applied")
-        return found
+            alerts.append(f"{self.not_applied} not applied")
+        return alerts

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from oven_core.mesh.effect import mean
+from oven_core.mesh.measurements import mean
 from oven_core.mesh.reputation import brier, claimed
 from oven_core.protocol.messages import Outcome
 

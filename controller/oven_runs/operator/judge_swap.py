@@ -1,4 +1,4 @@
-"""An operator's swap of a judge: the model is offered, which has it probed, and then chosen."""
+"""An operator's swap of a judge: offer a model to the committee member, which probes it, then choose it."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandResult
 from oven_runs.operator.operator_client import carried_out
 
-BESIDE_S = 10.0
-"""Beyond the committee's deadline, which a probe has: for the step boundaries before and after it."""
+MARGIN_S = 10.0
+"""Added to the committee's deadline for a probe, for the step boundaries before and after it."""
 JOIN_S = 30.0
-"""For the process of a member that is added, as the learner waits for it."""
+"""For the process of a new member to start; the learner waits as long."""
 
 
 @dataclass(frozen=True)
-class Swapped:
-    """The outcome of both. `chosen` None: the offer was not taken, and the judge before stays."""
+class SwapResult:
+    """The results of the offer and the choice. `chosen` is None if the offer failed, so the old judge stays."""
 
     offered: CommandResult
     chosen: CommandResult | None
 
     @property
     def code(self) -> int:
-        """As a CommandResult's."""
+        """The exit code, as of CommandResult."""
         return self.offered.code if self.chosen is None else self.chosen.code
 
     def line(self) -> str:
-        """One line for people."""
+        """The result in one sentence."""
         if self.chosen is not None:
             return self.chosen.line()
         receipt = self.offered.receipt
@@ -40,18 +40,22 @@ class Swapped:
         return f"swap: {receipt.status}, {receipt.after} stays: {receipt.reason}"
 
     def fields(self) -> dict[str, Any]:
-        """The same for scripts."""
+        """The result as JSON values."""
         chosen = self.chosen.fields() if self.chosen is not None else None
         return {"code": self.code, "offered": self.offered.fields(), "chosen": chosen}
 
 
-async def swapped(access: RunAccess, member: str, model: JudgeSpec, deadline_s: float, reason: str = "") -> Swapped:
-    """Offer the model to the member, and choose it if it answered within `deadline_s`. Raises BusError where a command
-    does not get into the log."""
+async def swap_judge(
+    access: RunAccess, member: str, model: JudgeSpec, deadline_s: float, reason: str = ""
+) -> SwapResult:
+    """Offer the model to the member, and choose it if it answers within `deadline_s`.
+
+    Raises BusError if a command does not get into the log.
+    """
     name = actuator_of(member)
     offer = OperatorCommand(id=uuid.uuid4().hex, action="offer", actuator=name, judge=model, reason=reason)
-    offered = await carried_out(access, offer, deadline_s + BESIDE_S)
+    offered = await carried_out(access, offer, deadline_s + MARGIN_S)
     if offered.code:
-        return Swapped(offered, None)
+        return SwapResult(offered, None)
     choice = OperatorCommand(id=uuid.uuid4().hex, action="set", actuator=name, value=model.identity, reason=reason)
-    return Swapped(offered, await carried_out(access, choice))
+    return SwapResult(offered, await carried_out(access, choice))

@@ -1,4 +1,4 @@
-"""Client of an operator's commands: into the log, and back from there the answer."""
+"""Client for operators: it logs commands and follows what the mesh and the learner make of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from nats.aio.msg import Msg
 
@@ -19,17 +20,75 @@ from oven_core.security.signing import Keyring
 from oven_runs.access.log_sources import history
 from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandResult
-from oven_runs.operator.receipt_wait import ReceiptWait
 
-AGAIN_S = 0.1
-LOGGED_S = 5.0
-"""For a command to get into the log, in seconds, where no other limit is given: no step has to end for that."""
-PACE_EVENTS = 512
-"""Events before the command, among which the newest steps' length is looked for."""
+RETRY_S: Final = 0.1
+LOGGED_S: Final = 5.0
+"""Default time limit for a command to get into the log. No step has to end for that."""
+PACE_EVENTS: Final = 512
+"""Events before the command that are searched for the length of the newest step."""
+BOUNDARIES: Final = 2
+"""A learner obeys a command at the end of the current step, and a decision that it leads to at the end of the next."""
+MIN_WAIT_S: Final = 5.0
+"""Minimum wait. If steps take milliseconds, two of them say nothing about the mesh."""
+SETTLE_S: Final = 1.0
+"""Wait after the last boundary, because a receipt comes on another subject than the step's observation."""
+STILL_S: Final = 60.0
+"""Maximum wait for a step to end. No step ends if the run is held or stuck, or the learner is gone."""
+LONG_STEPS: Final = 3.0
+"""The maximum wait in lengths of the newest step, if that is more than STILL_S: long steps do not mean stuck."""
+
+
+class ReceiptWait:
+    """How long one command waits for its receipt: for step boundaries, or for a limit in seconds.
+
+    All times are from the same clock, in seconds.
+    """
+
+    def __init__(self, now: float, limit_s: float | None = None) -> None:
+        """`limit_s`: a person's limit; None to wait for steps."""
+        self._start = self._last_boundary = now
+        self._limit_s = limit_s
+        self._tick: int | None = None
+        self._max_wait_s = STILL_S
+        self.boundaries = 0
+        """Step boundaries since the command was logged."""
+
+    def boundary(self, tick: int, now: float) -> None:
+        """Record that the learner reported a step. Repeats of the same step count once."""
+        if tick != self._tick:
+            self._tick, self._last_boundary = tick, now
+            self.boundaries += 1
+
+    def set_pace(self, step_s: float) -> None:
+        """Record how long the newest step took."""
+        self._max_wait_s = max(STILL_S, LONG_STEPS * step_s)
+
+    @property
+    def deadline(self) -> float:
+        """When to give up. The end of a step moves it."""
+        if self._limit_s is not None:
+            return self._start + self._limit_s
+        if self.waits_for_step:
+            return self._last_boundary + self._max_wait_s
+        return max(self._start + MIN_WAIT_S, self._last_boundary + SETTLE_S)
+
+    @property
+    def waits_for_step(self) -> bool:
+        return self._limit_s is None and self.boundaries < BOUNDARIES
+
+    def waited(self) -> str:
+        """Return the length of the wait as a phrase that completes a sentence."""
+        if self._limit_s is not None:
+            return f"within {self._limit_s:g} s"
+        if self.waits_for_step:
+            return f"within {self._max_wait_s:.0f} s in which no step ended"
+        return f"within {self.boundaries} steps"
 
 
 @dataclass
-class _UnderWay:
+class _Pending:
+    """A command that waits for its result."""
+
     result: CommandResult
     wait: ReceiptWait
     changed: Callable[[CommandResult], object]
@@ -37,41 +96,41 @@ class _UnderWay:
 
 
 class OperatorClient:
-    """A connection as an operator, over which several commands may be under way.
+    """A connection as an operator. Several commands can be pending at a time.
 
-    What is heard on its way into the log counts: a hold has to work without the mesh, and without it there is no
-    `history`. It counts if it is signed by whom it should be.
+    It listens to messages on their way into the log: a hold has to work without the mesh, which answers `history`.
+    The keyring verifies them.
     """
 
     def __init__(self, bus: Bus, run: str, by: str, keyring: Keyring) -> None:
         self.bus = bus
         self._run, self._by, self._keyring = run, by, keyring
-        self._under_way: dict[str, _UnderWay] = {}
+        self._pending: dict[str, _Pending] = {}
 
     @classmethod
     @contextlib.asynccontextmanager
     async def connected(cls, access: RunAccess) -> AsyncIterator[OperatorClient]:
-        """Raises RefusedError where the key may not command, BusError where no server answers."""
-        on = names.Subjects(access.run)
+        """Connect. Raises RefusedError if the key may not command, BusError if no server answers."""
+        subjects = names.Subjects(access.run)
         async with access.connected("operator") as bus:
-            client = cls(bus, access.run, access.by, await access.keyring_now(bus))
-            for subject in (on.decision("*"), on.answer("*"), on.receipt, on.observation):
+            client = cls(bus, access.run, access.by, await access.live_keyring(bus))
+            for subject in (subjects.decision("*"), subjects.answer("*"), subjects.receipt, subjects.observation):
                 await bus.subscribe(subject, client._hear)
             await bus.flush()
             yield client
 
     async def _hear(self, message: Msg) -> None:
-        if not self._under_way:
+        if not self._pending:
             return
-        said = Event.carried(0, message.subject, message.data, UNKNOWN, message.headers)
-        body = self._keyring.verify(said).body
-        for one in list(self._under_way.values()):
+        event = Event.carried(0, message.subject, message.data, UNKNOWN, message.headers)
+        body = self._keyring.verify(event).body
+        for pending in list(self._pending.values()):
             if isinstance(body, Observation):
-                if one.result.logged:
-                    one.wait.boundary(body.tick, _now())
-            elif one.result.take(body):
-                one.changed(one.result)
-            one.news.set()
+                if pending.result.logged:
+                    pending.wait.boundary(body.tick, _now())
+            elif pending.result.take(body):
+                pending.changed(pending.result)
+            pending.news.set()
 
     async def carry_out(
         self,
@@ -81,44 +140,46 @@ class OperatorClient:
         result: CommandResult | None = None,
         changed: Callable[[CommandResult], object] = lambda _: None,
     ) -> CommandResult:
-        """Log the command, and wait for what becomes of it: at most `limit_s`, or by steps (`ReceiptWait`). `result`,
-        if given, is the one that is filled; `changed` is called whenever it was. Raises BusError when the command does
-        not get into the log in time."""
+        """Log the command and wait for its result, for `limit_s` seconds or as ReceiptWait says.
+
+        `result`, if passed, is filled in. `changed` is called after every change to it. Raises BusError if the command
+        does not get into the log in time.
+        """
         result = result if result is not None else CommandResult(self._run, command)
-        one = self._under_way[command.id] = _UnderWay(result, ReceiptWait(_now(), limit_s), changed)
+        pending = self._pending[command.id] = _Pending(result, ReceiptWait(_now(), limit_s), changed)
         try:
-            result.logged = await self._logged(command, limit_s if limit_s is not None else LOGGED_S)
+            result.logged = await self._log(command, limit_s if limit_s is not None else LOGGED_S)
             changed(result)
-            await self._until_whole(one)
-            if not result.whole:  # a connection that was lost and made anew has missed what was said meanwhile
+            await self._wait(pending)
+            if not result.whole:  # messages were missed if the connection was lost and restored meanwhile
                 with contextlib.suppress(BusError, TimeoutError):
                     async with asyncio.timeout(1):
                         for event in await history(self.bus, self._run, result.logged):
                             result.take(self._keyring.verify(event).body)
-            result.waited = one.wait.waited()
+            result.waited = pending.wait.waited()
             changed(result)
         finally:
-            del self._under_way[command.id]
+            del self._pending[command.id]
         return result
 
-    async def _until_whole(self, one: _UnderWay) -> None:
-        """Or until the wait is over. Where no step ends, it is asked once how long the steps before took."""
-        paced = False
-        while not one.result.whole:
-            one.news.clear()
-            left = one.wait.deadline - _now()
-            if left <= 0:
-                if paced or not one.wait.still:
+    async def _wait(self, pending: _Pending) -> None:
+        """Wait until the result is final or the wait is over. If no step ends, look once how long steps took before."""
+        pace_known = False
+        while not pending.result.whole:
+            pending.news.clear()
+            remaining_s = pending.wait.deadline - _now()
+            if remaining_s <= 0:
+                if pace_known or not pending.wait.waits_for_step:
                     return
-                paced = True
-                one.wait.paced(await self._step_s(one.result.logged))
+                pace_known = True
+                pending.wait.set_pace(await self._step_s(pending.result.logged))
                 continue
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await one.news.wait()
+                async with asyncio.timeout(remaining_s):
+                    await pending.news.wait()
 
     async def _step_s(self, logged: int) -> float:
-        """The length of the newest step before an event of the log, in seconds; 0 where it is not known."""
+        """Return the length in seconds of the newest step before an event of the log; 0 if unknown."""
         try:
             events = await history(self.bus, self._run, max(0, logged - PACE_EVENTS))
         except BusError:
@@ -126,30 +187,32 @@ class OperatorClient:
         times = [event.time for event in events if event.seq < logged and isinstance(event.body, Observation)]
         return (times[-1] - times[-2]).total_seconds() if len(times) > 1 else 0.0
 
-    async def _logged(self, command: OperatorCommand, limit_s: float) -> int:
-        """The sequence that the command got. Raises RefusedError where the key may not command, BusError."""
-        why, deadline = "no answer", _now() + limit_s
+    async def _log(self, command: OperatorCommand, limit_s: float) -> int:
+        """Append the command and return its sequence. Raises RefusedError if the key may not command, BusError."""
+        cause, deadline = "no answer", _now() + limit_s
         subject = names.Subjects(self._run).operator(self._by)
         while _now() < deadline:
             try:
                 async with asyncio.timeout_at(deadline):
                     return await self.bus.append(subject, command.wire(), message_id=command.id)
             except BusError as error:
-                if any("permissions violation" in said.lower() for said in self.bus.errors):
+                if any("permissions violation" in line.lower() for line in self.bus.errors):
                     raise RefusedError(
                         f"the key of {self.bus.name!r} may not {command.action}: it is not an operator's of this run; "
                         "ask for one by `oven-controller creds add NAME --operator`"
                     ) from error
-                why = str(error)
-                await asyncio.sleep(AGAIN_S)
+                cause = str(error)
+                await asyncio.sleep(RETRY_S)
             except TimeoutError:
                 break
-        raise BusError(f"{command.action} is not in the log after {limit_s:g} s ({why})")
+        raise BusError(f"{command.action} is not in the log after {limit_s:g} s ({cause})")
 
 
 async def carried_out(access: RunAccess, command: OperatorCommand, limit_s: float | None = None) -> CommandResult:
-    """Log one command over its own connection, and wait for what becomes of it. Raises RefusedError where the key
-    may not command, BusError when the command does not get into the log in time."""
+    """Log one command over its own connection and wait for its result.
+
+    Raises RefusedError if the key may not command, BusError if the command does not get into the log in time.
+    """
     async with OperatorClient.connected(access) as client:
         return await client.carry_out(command, limit_s)
 

@@ -17,7 +17,7 @@ from oven_runs.access.local_run import LocalRun
 from oven_runs.access.log_sources import batches
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.command_result import CommandResult
-from oven_runs.operator.operator_client import AGAIN_S, carried_out
+from oven_runs.operator.operator_client import RETRY_S, carried_out
 
 ANSWER_S = 60.0
 """So long a command may take: the receipt comes between two steps, and a step may be long."""
@@ -74,7 +74,7 @@ async def _logged(
                 if any(is_it(event.body) for event in batch):
                     return
                 after = batch[-1].seq
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_S)
 
 
 def folder_of(place: Path | None, run: str) -> Path:

@@ -1,8 +1,8 @@
-"""Adopted decisions in the learner: from their arrival to their receipts.
+"""Adopted decisions in the learner, from their arrival to their receipts.
 
-Each waits for its tick, is carried out between two steps, and is answered at once, or as soon as a step has shown
-whether what was set is used. A plan is carried out whole or not at all: its settings first, which can be taken back,
-what moves the weights last.
+Each decision waits for its tick and is applied between two steps. Its receipt follows at once, or when a step has shown
+whether the new setting is used. A plan is applied whole or not at all: settings first, because they can be reverted,
+and actions that move the weights last.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ log = logging.getLogger("oven.learner")
 
 @dataclass(slots=True)
 class PendingReceipt:
-    """A receipt that waits until an optimizer step has shown whether the change was used: what was done at a tick and a
-    step, and by which proof it will show; without one it waits for its turn alone."""
+    """A receipt that waits until a step has shown whether the change is used. Without a proof it only keeps its place
+    in the order of receipts."""
 
     decision: Decision
     applied: Applied
@@ -36,7 +36,7 @@ class PendingReceipt:
 
 
 class AdoptedDecisions:
-    """One client's. On every rank alike: each method is called on all of them at the same steps."""
+    """The adopted decisions of one client. Every rank calls each method at the same steps."""
 
     def __init__(
         self,
@@ -47,132 +47,130 @@ class AdoptedDecisions:
         publish: Callable[..., None],
     ) -> None:
         """`publish(applied, actuator, *, decision_id, began_ns, tick, step)` sends a receipt."""
-        self.at_once = False
-        """Whether receipts that are sure need not wait for a step."""
-        self.another_until: int | None = None
-        """What agents brought about up to this tick was for another training."""
-        self.known: set[str] = set()
-        """Ids of the decisions that came: a copy is not a second one."""
-        self.parted = ""
-        """Why the ranks must not train on: what was done came out differently on them. Empty while they may."""
-        self._run, self._actuators, self._ranks, self._snapshots, self._publish = (
-            run,
-            actuators,
-            ranks,
-            snapshots,
-            publish,
-        )
+        self.answers_at_once = False
+        """Whether receipts that are certain are sent without waiting for a step."""
+        self.other_training_until: int | None = None
+        """Up to this tick, agents decided for another training."""
+        self.seen_ids: set[str] = set()
+        """Ids of the decisions that arrived. A copy is not a second decision."""
+        self.ranks_differ = ""
+        """Why the ranks must not continue: a change had different outcomes on them. Empty while they may."""
+        self._run, self._actuators, self._ranks = run, actuators, ranks
+        self._snapshots, self._publish = snapshots, publish
         self._waiting: list[Decision] = []
-        self._owed: list[PendingReceipt] = []
-        self._made: dict[str, Value] = {}  # decision of a plan → what its setting was before it, at this boundary
+        self._pending: list[PendingReceipt] = []
+        self._before_plan: dict[str, Value] = {}  # decision of a plan → the value before it, at this boundary
 
     def take(self, decision: Decision) -> None:
-        """A decision of any verdict, or a copy of one."""
-        if decision.verdict == "adopted" and decision.id not in self.known:
-            self.known.add(decision.id)
+        """Keep an adopted decision until its tick. Copies and other verdicts are ignored."""
+        if decision.verdict == "adopted" and decision.id not in self.seen_ids:
+            self.seen_ids.add(decision.id)
             self._waiting.append(decision)
 
     def carry_out(self) -> None:
-        """What is due before the next step, or all of it while the run is held."""
+        """Apply what is due before the next step; while the run is held, apply everything."""
         if not self._waiting:
             return
-        coming = self._run.tick + 1
-        here = {(decision.tick, decision.actuator) for decision in self._waiting}
+        next_tick = self._run.tick + 1
+        arrived = {(decision.tick, decision.actuator) for decision in self._waiting}
         due = [
             decision
             for decision in self._waiting
-            if (decision.apply_at_tick <= coming or self._run.held)
-            and (all((decision.tick, name) in here for name in decision.plan) or coming > decision.expires_at_tick)
+            if (decision.apply_at_tick <= next_tick or self._run.held)
+            and (
+                all((decision.tick, name) in arrived for name in decision.plan) or next_tick > decision.expires_at_tick
+            )
         ]
         self._waiting = [decision for decision in self._waiting if decision not in due]
         broken: dict[tuple[int, tuple[str, ...]], str] = {}
-        self._made = {}
+        self._before_plan = {}
         for decision in sorted(due, key=lambda d: (d.tick, bool(d.plan) and self._moves_weights(d.actuator))):
             plan = (decision.tick, decision.plan)
             if decision.plan and plan in broken:
                 self._answer(decision, Applied("skipped", reason=broken[plan]))
                 continue
-            applied = self._carried_out(decision, coming)
+            applied = self._carry_out_one(decision, next_tick)
             if decision.plan and applied.status not in DONE:
                 broken[plan] = (
                     f"a plan is carried out whole or not at all, and {decision.actuator} was {applied.status}"
                     f"{f' ({applied.reason})' if applied.reason else ''}"
                 )
-                self._take_back([d for d in due if (d.tick, d.plan) == plan and d is not decision], broken[plan])
+                self._revert([d for d in due if (d.tick, d.plan) == plan and d is not decision], broken[plan])
 
     def report_used(self) -> None:
-        """After a step: receipts of settings that it has used, or not, and of those that it undid."""
-        if self._owed:
-            each = self._ranks.each([owed.proof.verdict() if owed.proof else "" for owed in self._owed])
-            due, self._owed, still = self._owed, [], []
-            for owed, verdicts in zip(due, zip(*each, strict=True), strict=True):
+        """After a step: send the receipts of settings that it used or not, and of settings that were undone since."""
+        if self._pending:
+            by_rank = self._ranks.each([pending.proof.verdict() if pending.proof else "" for pending in self._pending])
+            due, self._pending = self._pending, []
+            for pending, verdicts in zip(due, zip(*by_rank, strict=True), strict=True):
                 if any(verdict is None for verdict in verdicts):
-                    still.append(owed)
+                    self._pending.append(pending)
                     continue
-                why, applied = next((verdict for verdict in verdicts if verdict), ""), owed.applied
-                if why and not verdicts[self._ranks.index]:  # it took here alone
-                    self._actuators.apply(owed.decision.actuator, applied.before)
-                self._pay(owed, _refuted(owed, self._actuators, why) if why else applied)
-            self._owed = still
+                why, applied = next((verdict for verdict in verdicts if verdict), ""), pending.applied
+                if why and not verdicts[self._ranks.index]:  # it took effect on this rank, but not on all
+                    self._actuators.apply(pending.decision.actuator, applied.before)
+                self._send(pending, _refuted(pending, self._actuators, why) if why else applied)
         for name, proof in self._actuators.proofs().items():
-            if lost := proof.lost():
-                self._publish(Applied("applied", *lost), name)
+            if undone := proof.lost():
+                self._publish(Applied("applied", *undone), name)
 
     def end(self) -> None:
-        """No more steps will come: what is owed is said as far as it is known, and what waits has expired."""
-        for owed in self._owed:
-            self._pay(owed, _final(owed, self._actuators))
-        self._owed.clear()
+        """Answer everything that is still open: no more steps will come, and waiting decisions have expired."""
+        for pending in self._pending:
+            self._send(pending, _final(pending, self._actuators))
+        self._pending.clear()
         for proof in self._actuators.proofs().values():
             proof.close()
         for decision in self._waiting:
             self._answer(decision, Applied("expired", reason="the run ended first"))
         self._waiting.clear()
 
-    def _carried_out(self, decision: Decision, coming: int) -> Applied:
-        """Its outcome, so far as it is known at once."""
+    def _carry_out_one(self, decision: Decision, next_tick: int) -> Applied:
+        """Return its outcome, as far as it is known at once."""
         began_ns = time.time_ns()
-        if too_late := self._too_late(decision, coming):
+        if too_late := self._too_late(decision, next_tick):
             expired = Applied("expired", reason=too_late)
             self._answer(decision, expired)
             return expired
-        applied = self._agreed(decision, self._applied(decision))
-        owed = PendingReceipt(decision, applied, began_ns, self._run.tick, self._run.step)
+        applied = self._agreed(decision, self._apply(decision))
+        pending = PendingReceipt(decision, applied, began_ns, self._run.tick, self._run.step)
         proof = self._actuators.proof(decision.actuator)
-        if proof is not None and applied.status == "applied" and not (proof.sure and (self.at_once or self._run.held)):
+        certain = proof is not None and proof.sure and (self.answers_at_once or bool(self._run.held))
+        if proof is not None and applied.status == "applied" and not certain:
             proof.begin(applied.before)
-            owed.proof = proof
-        if owed.proof is not None or (self._owed and not self._run.held):  # receipts keep the order of what was done
-            self._owed.append(owed)
+            pending.proof = proof
+        if pending.proof is not None or (self._pending and not self._run.held):  # receipts keep the order of changes
+            self._pending.append(pending)
         else:
-            self._pay(owed, applied)
+            self._send(pending, applied)
         if decision.plan and applied.status == "applied" and not self._moves_weights(decision.actuator):
-            self._made = {**self._made, decision.id: applied.before}
+            self._before_plan[decision.id] = applied.before
         return applied
 
-    def _too_late(self, decision: Decision, coming: int) -> str:
-        if coming > decision.expires_at_tick:
-            return f"it came {coming - decision.expires_at_tick} ticks after it expired"
-        if self.another_until is not None and decision.tick <= self.another_until and not decision.command:
+    def _too_late(self, decision: Decision, next_tick: int) -> str:
+        if next_tick > decision.expires_at_tick:
+            return f"it came {next_tick - decision.expires_at_tick} ticks after it expired"
+        other_until = self.other_training_until
+        if other_until is not None and decision.tick <= other_until and not decision.command:
             return "it was decided for the training before this one"
         return ""
 
-    def _take_back(self, decisions: Sequence[Decision], why: str) -> None:
-        """Settings of a plan that were made already: each of them as it was, and a receipt that says so."""
+    def _revert(self, decisions: Sequence[Decision], why: str) -> None:
+        """Revert settings of a plan that were applied already, with a receipt for each."""
         for decision in decisions:
-            before = self._made.get(decision.id)
+            before = self._before_plan.get(decision.id)
             if before is None:
                 continue
-            owed = next((one for one in self._owed if one.decision.id == decision.id), None)
+            pending = next((entry for entry in self._pending if entry.decision.id == decision.id), None)
             applied = self._agreed(decision, self._actuators.apply(decision.actuator, before))
-            if owed is not None:
-                self._owed.remove(owed)
-                self._pay(owed, replace(owed.applied, status="skipped", after=applied.after, reason=why))
+            if pending is not None:
+                self._pending.remove(pending)
+                self._send(pending, replace(pending.applied, status="skipped", after=applied.after, reason=why))
             else:
                 self._publish(replace(applied, reason=why), decision.actuator)
 
-    def _applied(self, decision: Decision) -> Applied:
-        """On this rank."""
+    def _apply(self, decision: Decision) -> Applied:
+        """Apply it on this rank."""
         if self._run.restart and self._is_action(decision.actuator):
             why = f"{self._run.restart}; what is done now would be lost: ask again then"
             return Applied("rejected", reason=why)
@@ -185,15 +183,18 @@ class AdoptedDecisions:
         return self._actuators.apply(decision.actuator, decision.value)
 
     def _agreed(self, decision: Decision, applied: Applied) -> Applied:
-        """Its outcome on all ranks: on all of them the same, or nothing. A change that did not take on one rank
-        is taken back on the others; an action cannot be, and ranks that differ must not train on."""
-        name, action = decision.actuator, self._is_action(decision.actuator)
-        own = action and not name.startswith("run.")  # what it returns may be this rank's own
-        differs = difference(self._ranks.each(replace(applied, after=None) if own else applied))
+        """Return the outcome on all ranks, which must be the same.
+
+        A setting that failed on one rank is reverted on the others. An action cannot be reverted: if its outcomes
+        differ, the ranks must not continue.
+        """
+        name, is_action = decision.actuator, self._is_action(decision.actuator)
+        result_may_differ = is_action and not name.startswith("run.")
+        differs = difference(self._ranks.each(replace(applied, after=None) if result_may_differ else applied))
         if not differs:
             return applied
-        if action:
-            self.parted = self.parted or f"{name} came out differently on the ranks: {differs}"
+        if is_action:
+            self.ranks_differ = self.ranks_differ or f"{name} came out differently on the ranks: {differs}"
             return Applied("unknown", applied.before, applied.after, f"the run stops: {differs}")
         if applied.status in ("applied", "unknown") and applied.before is not None:
             applied = replace(applied, after=self._actuators.apply(name, applied.before).after)
@@ -205,27 +206,33 @@ class AdoptedDecisions:
     def _moves_weights(self, name: str) -> bool:
         return name in self._actuators and self._actuators.spec(name).moves_weights
 
-    def _pay(self, owed: PendingReceipt, applied: Applied) -> None:
-        name = owed.decision.actuator
+    def _send(self, pending: PendingReceipt, applied: Applied) -> None:
+        name = pending.decision.actuator
         log.info("%s %s: %s → %s %s", applied.status, name, applied.before, applied.after, applied.reason)
         self._publish(
-            applied, name, decision_id=owed.decision.id, began_ns=owed.began_ns, tick=owed.tick, step=owed.step
+            applied,
+            name,
+            decision_id=pending.decision.id,
+            began_ns=pending.began_ns,
+            tick=pending.tick,
+            step=pending.step,
         )
 
     def _answer(self, decision: Decision, applied: Applied) -> None:
         self._publish(applied, decision.actuator, decision_id=decision.id)
 
 
-def _final(owed: PendingReceipt, actuators: Actuators) -> Applied:
-    """What can be said of it once no more steps will come."""
-    verdict = owed.proof.verdict(ended=True) if owed.proof is not None else ""
+def _final(pending: PendingReceipt, actuators: Actuators) -> Applied:
+    """Return the outcome when no more steps will come."""
+    verdict = pending.proof.verdict(ended=True) if pending.proof is not None else ""
     if verdict == "":
-        return owed.applied
+        return pending.applied
     if verdict is None:
-        return replace(owed.applied, status="unknown", reason="it was written, and the run ended before a step used it")
-    return _refuted(owed, actuators, verdict)
+        why = "it was written, and the run ended before a step used it"
+        return replace(pending.applied, status="unknown", reason=why)
+    return _refuted(pending, actuators, verdict)
 
 
-def _refuted(owed: PendingReceipt, actuators: Actuators, why: str) -> Applied:
-    """It did not take: what is in force is in the receipt."""
-    return replace(owed.applied, status="rejected", after=actuators.read(owed.decision.actuator), reason=why)
+def _refuted(pending: PendingReceipt, actuators: Actuators, why: str) -> Applied:
+    """Return the outcome of a change that did not take effect, with the value in force."""
+    return replace(pending.applied, status="rejected", after=actuators.read(pending.decision.actuator), reason=why)

@@ -1,4 +1,5 @@
-"""Actuators that came, or changed, in a running training: from the training's word to the log, on every rank alike."""
+"""Announcements of actuators that were added or changed while training: requested once, then published on every
+rank."""
 
 from __future__ import annotations
 
@@ -14,46 +15,50 @@ log = logging.getLogger("oven.learner")
 
 
 class Announcements:
-    """One client's. `due` and `take` are called on every rank at the same steps."""
+    """The announcements of one client. Every rank calls `add_due` and `publish` at the same steps."""
 
     def __init__(self, actuators: Actuators, ranks: Ranks) -> None:
         self._actuators, self._ranks = actuators, ranks
-        self._asked: dict[str, None] = {}  # names, in order, that rank 0 has not told the others
-        self._due: dict[str, None] = {}  # those that all ranks know of
+        self._requested: dict[str, None] = {}  # names in order, which rank 0 has not sent to the others yet
+        self._due: dict[str, None] = {}  # names that all ranks have
 
-    def ask(self, name: str) -> None:
-        """Announce it at the next boundary. Rank 0's word goes. Raises UnknownNameError."""
+    def request(self, name: str) -> None:
+        """Announce the actuator at the next step boundary. The request of rank 0 counts. Raises UnknownNameError."""
         if name not in self._actuators:
             raise UnknownNameError("actuator", name, self._actuators)
         if self._ranks.leader:
-            self._asked[name] = None
+            self._requested[name] = None
 
-    def asked(self) -> tuple[str, ...]:
-        """Rank 0's, for all ranks; once."""
-        names, self._asked = tuple(self._asked), {}
+    def take_requests(self) -> tuple[str, ...]:
+        """Return the requests of rank 0, once, for all ranks."""
+        names, self._requested = tuple(self._requested), {}
         return names
 
-    def take(self, names: Sequence[str]) -> None:
-        """What rank 0 wants announced."""
+    def add_due(self, names: Sequence[str]) -> None:
+        """Announce these at the next `publish`."""
         self._due.update(dict.fromkeys(names))
 
-    def publish(self, say: Callable[[ActuatorSpec], object]) -> None:
-        """A collective where something is due: each, with the value that it reads now, or why not, in the process log:
-        ranks that would take different decisions must not be given any."""
+    def publish(self, send: Callable[[ActuatorSpec], object]) -> None:
+        """Send each due announcement with the actuator's present value.
+
+        An actuator that cannot be read, or that differs between ranks, is not announced: ranks that would act
+        differently must get no decisions for it. The process log says why. A collective if something is due.
+        """
         due, self._due = self._due, {}
         for name in due:
-            each = self._ranks.each(self._spec(name))
-            failed = next((found for found in each if isinstance(found, str)), "")
-            others = [rank for rank, found in enumerate(each) if found != each[0]]
-            if failed or others:
-                why = failed or f"ranks 0 and {others[0]} have {each[0]} and {each[others[0]]}; change it on all alike"
+            by_rank = self._ranks.each(self._spec_or_failure(name))
+            failure = next((outcome for outcome in by_rank if isinstance(outcome, str)), "")
+            differing = [rank for rank, outcome in enumerate(by_rank) if outcome != by_rank[0]]
+            if failure or differing:
+                why = failure or (
+                    f"ranks 0 and {differing[0]} have {by_rank[0]} and {by_rank[differing[0]]}; change it on all alike"
+                )
                 log.error("%s is not announced: %s", name, why)
-            elif isinstance(spec := each[0], ActuatorSpec):
+            elif isinstance(spec := by_rank[0], ActuatorSpec):
                 log.info("announced %s", name)
-                say(spec)
+                send(spec)
 
-    def _spec(self, name: str) -> ActuatorSpec | str:
-        """On this rank."""
+    def _spec_or_failure(self, name: str) -> ActuatorSpec | str:
         try:
             return with_value(self._actuators.spec(name), self._actuators.read(name))
         except Exception as error:

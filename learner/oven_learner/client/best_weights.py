@@ -1,4 +1,4 @@
-"""The weights at a run's best held-out reading, and the knob that says which weights the run ends with."""
+"""The weights with a run's best held-out score, and the knob `run.best`: which weights the run ends with."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from oven_core.errors import reason
-from oven_core.protocol.actions import BEST
+from oven_core.protocol.actuator_names import BEST
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.actuators import Actuators, Applied
+from oven_learner.actuators import Actuators, Applied, Status
 from oven_learner.ranks import Ranks
 
 log = logging.getLogger("oven.learner")
@@ -19,23 +19,26 @@ log = logging.getLogger("oven.learner")
 T = TypeVar("T")
 
 WITH_LAST, WITH_BEST = "last", "best"
-"""Which weights a run ends with: the knob's choices."""
+"""The knob's choices."""
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """The weights of a step, and what an evaluation measured there."""
+class WeightsCopy:
+    """The weights of a step, with what an evaluation measured there."""
 
     tick: int
     step: int
-    reading: float
+    score: float
     metrics: Mapping[str, float]
     state: Any
 
 
 class BestWeights:
-    """Of one training. A copy is taken at an evaluation that reads better than all before it; nothing is evaluated for
-    its sake before the end. On every rank alike: each method is called on all of them at the same steps."""
+    """The best weights of one training.
+
+    A copy is taken whenever an evaluation scores better than all before it. No evaluation is added for this before the
+    end of the run. Every rank calls each method at the same steps.
+    """
 
     def __init__(
         self,
@@ -46,98 +49,97 @@ class BestWeights:
         read: Callable[[], float],
         ranks: Ranks | None = None,
     ) -> None:
-        """`metric` has a direction. `take` returns a copy of the weights that training cannot touch, `restore` puts one
-        back; `read` measures the metric over the held-out examples now and disturbs nothing."""
+        """`metric` has a direction. `take` copies the weights, `restore` puts a copy back, and `read` measures the
+        metric on the held-out examples without disturbing the training."""
         self.metric = metric
         self.ends_with = WITH_LAST
-        """What the knob says."""
+        """The knob's value."""
         self._sign = -1 if metric.better == "down" else 1
         self._take, self._restore, self._read = take, restore, read
         self._ranks = ranks or Ranks()
-        self._copy: Copy | None = None
+        self._copy: WeightsCopy | None = None
 
     def announce(self, actuators: Actuators) -> None:
-        """`run.best`."""
+        """Register `run.best`."""
         actuators.choice(BEST, lambda: self.ends_with, self._set, (WITH_LAST, WITH_BEST), effect="at_end")
 
     def evaluated(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
-        """An evaluation measured this of the weights as they are now. A reading that is not finite is never the
-        best."""
+        """Note what an evaluation measured of the current weights. A score that is not finite is never the best."""
         name = self.metric.name
         own = {name: metrics[name]} if name in metrics else {}
-        reading = self._ranks.same(self._ranks.mean(own, (name,)).get(name, math.nan))
-        if not math.isfinite(reading) or (self._copy is not None and not self._better(reading, self._copy.reading)):
+        score = self._ranks.same(self._ranks.mean(own, (name,)).get(name, math.nan))
+        if not math.isfinite(score) or (self._copy is not None and not self._is_better(score, self._copy.score)):
             return
         try:
-            state = self._on_all(self._take)
+            state = self._on_all_ranks(self._take)
         except RuntimeError as error:  # out of memory, most likely
             log.warning("no copy of the best weights at step %d (%s); training continues", step, error)
             return
-        self._copy = Copy(tick, step, reading, dict(metrics), state)
+        self._copy = WeightsCopy(tick, step, score, dict(metrics), state)
 
     def end(self, tick: int, step: int) -> tuple[Applied, Mapping[str, float]]:
-        """The run is over and is to end with its best weights: they are put back where the held-out examples read
-        better by them now. Returns what is said of it, and what was measured of the weights that were put back; nothing
-        where the last ones stay."""
+        """Restore the best weights if they score better than the last ones when both are measured now.
+
+        Returns the outcome for the receipt, and the metrics of the restored weights; empty if the last ones stay.
+        """
         best = self._copy
         if best is None:
-            return self._said("noop", f"no evaluation has read {self.metric.name}: the last weights stay"), {}
+            return self._outcome("noop", f"no evaluation has read {self.metric.name}: the last weights stay"), {}
         if (best.tick, best.step) == (tick, step):
-            return self._said("noop", f"the last weights are the best: {self._at(best.reading)}"), {}
+            return self._outcome("noop", f"the last weights are the best: {self._described(best.score)}"), {}
         try:
-            present = self._on_all(self._take)
-            now = self._measured()
+            last_state = self._on_all_ranks(self._take)
+            last_score = self._measure()
         except RuntimeError as error:
-            return self._said("rejected", f"the last weights stay, which could not be read: {error}"), {}
-        then, failed = math.nan, ""
+            return self._outcome("rejected", f"the last weights stay, which could not be read: {error}"), {}
+        best_score, failure = math.nan, ""
         try:
-            self._on_all(lambda: self._restore(best.state))
-            then = self._measured()
+            self._on_all_ranks(lambda: self._restore(best.state))
+            best_score = self._measure()
         except RuntimeError as error:
-            failed = str(error)
-        if self._better(then, now):
-            why = f"the weights of step {best.step} are put back: {self._at(then)}, {now:.4g} at step {step}"
-            return self._said("applied", why), best.metrics
+            failure = str(error)
+        if self._is_better(best_score, last_score):
+            scores = f"{self._described(best_score)}, {last_score:.4g} at step {step}"
+            return self._outcome("applied", f"the weights of step {best.step} are put back: {scores}"), best.metrics
         try:
-            self._on_all(lambda: self._restore(present))
+            self._on_all_ranks(lambda: self._restore(last_state))
         except RuntimeError as error:
             why = f"the weights of step {best.step} were put back, and the last ones cannot be: {error}"
-            return self._said("unknown", f"{why}; {failed}" if failed else why), {}
-        if failed:
-            return self._said("rejected", f"the last weights stay: those of step {best.step} failed: {failed}"), {}
-        why = f"the last weights stay: {self._at(now)}, {then:.4g} at step {best.step}"
-        return self._said("noop", why), {}
+            return self._outcome("unknown", f"{why}; {failure}" if failure else why), {}
+        if failure:
+            return self._outcome("rejected", f"the last weights stay: those of step {best.step} failed: {failure}"), {}
+        why = f"the last weights stay: {self._described(last_score)}, {best_score:.4g} at step {best.step}"
+        return self._outcome("noop", why), {}
 
     def _set(self, value: str) -> None:
         self.ends_with = value
 
-    def _said(self, status: Any, why: str) -> Applied:
-        """The knob keeps its value; the outcome is in the words."""
+    def _outcome(self, status: Status, why: str) -> Applied:
         return Applied(status, self.ends_with, self.ends_with, why)
 
-    def _at(self, reading: float) -> str:
-        return f"{self.metric.name} {reading:.4g}"
+    def _described(self, score: float) -> str:
+        return f"{self.metric.name} {score:.4g}"
 
-    def _better(self, one: float, other: float) -> bool:
-        """NaN and infinities are never better, and worse than any number."""
-        if not math.isfinite(one):
+    def _is_better(self, score: float, than: float) -> bool:
+        """NaN and infinities are never better, and any finite number is better than them."""
+        if not math.isfinite(score):
             return False
-        return not math.isfinite(other) or self._sign * one > self._sign * other
+        return not math.isfinite(than) or self._sign * score > self._sign * than
 
-    def _measured(self) -> float:
-        """The mean over the ranks."""
+    def _measure(self) -> float:
+        """Measure the metric now; the mean over the ranks."""
         name = self.metric.name
-        own = self._on_all(self._read)
+        own = self._on_all_ranks(self._read)
         return self._ranks.same(self._ranks.mean({name: own}, (name,))[name])
 
-    def _on_all(self, do: Callable[[], T]) -> T:
-        """This rank's result. Raises RuntimeError on every rank where it failed on one."""
-        done: list[T] = []
-        failed = ""
+    def _on_all_ranks(self, do: Callable[[], T]) -> T:
+        """Return this rank's result. Raises RuntimeError on every rank if `do` failed on one."""
+        results: list[T] = []
+        failure = ""
         try:
-            done.append(do())
+            results.append(do())
         except Exception as error:
-            failed = reason(error)
-        if why := next((said for said in self._ranks.each(failed) if said), ""):
+            failure = reason(error)
+        if why := next((message for message in self._ranks.each(failure) if message), ""):
             raise RuntimeError(why)
-        return done[0]
+        return results[0]

@@ -1,4 +1,4 @@
-"""A loop's own held-out measurement: at the start, every few steps, at the end, and whenever somebody asks."""
+"""A loop's own held-out evaluation: at the start, every few steps, at the end, and whenever an agent asks for it."""
 
 from __future__ import annotations
 
@@ -17,60 +17,57 @@ Measured = Mapping[str, float | Sequence[float]]
 
 DOWN = ("loss", "perplexity", "ppl", "error", "nll", "bpb", "bits_per_byte", "wer", "cer", "mse", "mae", "rmse", "fid")
 UP = ("accuracy", "acc", "reward", "score", "f1", "auc", "bleu", "rouge", "map", "iou", "psnr", "ssim", "pass@1")
-"""Last words of metrics' names and which way is better, where `metrics=` does not say it."""
+"""Last words of metric names, by the direction that is better, for metrics that `metrics=` does not name."""
 
 
 class Evaluation:
-    """Calls the user's function with the model's modes and the random state put back after it: measuring changes no
-    bit of the training."""
+    """Calls the user's function, then restores the model's modes and the random state: it changes no bit of the
+    training."""
 
-    def __init__(self, evaluate: Callable[[], Measured], every: int, model: Any, last: int | None) -> None:
-        """`last`: the step after which the loop ends."""
-        self._evaluate, self._every, self._model, self._last_step = evaluate, every, model, last
-        self._asked = False
+    def __init__(self, evaluate: Callable[[], Measured], every: int, model: Any, last_step: int | None) -> None:
+        self._evaluate, self._every, self._model, self._last_step = evaluate, every, model, last_step
+        self._requested = False
         self._steps = 0
-        self.count = 0
-        """How often it has measured for the run."""
         self.last: dict[str, float] = {}
-        """What was measured last."""
+        """The newest measurement."""
 
-    def ask(self, _: float | None) -> None:
-        """With the next step, whenever it would have been due."""
-        self._asked = True
+    def request(self, _: float | None) -> None:
+        """Evaluate at the next step, even if it is not due."""
+        self._requested = True
 
-    def now(self) -> dict[str, float]:
-        """Measure."""
+    def measure(self) -> dict[str, float]:
+        """Measure now, for the run."""
         with undisturbed(self._model):
             self.last = means(self._evaluate())
-        self.count += 1
         return self.last
 
     def read(self, name: str) -> float:
-        """One metric now, beside the run's own measurements. Raises KeyError where it is not measured."""
+        """Measure one metric now, outside the run's own measurements. Raises KeyError if it is not measured."""
         with undisturbed(self._model):
             return means(self._evaluate())[name]
 
-    def due(self, step: int) -> dict[str, float]:
-        """Called once per step: what was measured, if it was."""
+    def measure_if_due(self, step: int) -> dict[str, float] | None:
+        """Measure if it is due, else return None. Called once per step."""
         self._steps += 1
-        if not (self._asked or self._steps % self._every == 0 or step == self._last_step):
-            return {}
-        self._asked = False
-        return self.now()
+        if not (self._requested or self._steps % self._every == 0 or step == self._last_step):
+            return None
+        self._requested = False
+        return self.measure()
 
-    def announced(self, given: tuple[MetricSpec, ...]) -> tuple[MetricSpec, ...]:
-        """The names that the first measurement had; with the user's own directions, as far as `given` has them."""
-        directions = {spec.name: spec for spec in given}
-        specs = tuple(
-            directions.get(name, MetricSpec(name=name, better=better(name))).model_copy(update={"held_out": True})
+    def announced(self, specs: tuple[MetricSpec, ...]) -> tuple[MetricSpec, ...]:
+        """Return the metrics of the first measurement, as held out. Directions come from `specs`, or from the names."""
+        by_name = {spec.name: spec for spec in specs}
+        announced = tuple(
+            by_name.get(name, MetricSpec(name=name, better=better(name))).model_copy(update={"held_out": True})
             for name in self.last
         )
-        if all(spec.better == "neither" for spec in specs):
+        if all(spec.better == "neither" for spec in announced):
             log.warning(
-                "which way is better is known of none of %s: no agent goes by them; say it in connect(metrics=("
-                'MetricSpec(name="…", better="up", held_out=True),))', ", ".join(self.last) or "no metric",
-            )  # fmt: skip
-        return specs
+                "the better direction of %s is unknown, so agents cannot use these metrics; say it in "
+                'connect(metrics=(MetricSpec(name="…", better="up", held_out=True),))',
+                ", ".join(self.last) or "no metric",
+            )
+        return announced
 
 
 def means(measured: Measured) -> dict[str, float]:
@@ -86,8 +83,8 @@ def means(measured: Measured) -> dict[str, float]:
 
 
 def better(name: str) -> Literal["up", "down", "neither"]:
-    """By the last word of the name."""
+    """Guess the better direction of a metric from the last word of its name."""
     word = name.lower().rpartition("/")[2]
-    if any(word == known or word.endswith("_" + known) for known in DOWN):
+    if any(word == ending or word.endswith("_" + ending) for ending in DOWN):
         return "down"
-    return "up" if any(word == known or word.endswith("_" + known) for known in UP) else "neither"
+    return "up" if any(word == ending or word.endswith("_" + ending) for ending in UP) else "neither"

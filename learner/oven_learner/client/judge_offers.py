@@ -1,6 +1,6 @@
-"""What operators say of a committee's judges: models that they offer, members that they add and remove.
+"""Operators' commands about a committee's judges: offer a model, add a member, remove a member.
 
-A model is probed beside the training, and its outcome is taken over at a step boundary, on every rank.
+A model is probed beside the training. The outcome takes effect at a step boundary, on every rank.
 """
 
 from __future__ import annotations
@@ -17,70 +17,77 @@ from oven_learner.actuators import Actuators, Applied, Seats, Status
 
 log = logging.getLogger("oven.learner")
 
+DONE = {
+    "offer": "{} answers and can be chosen",
+    "add": "{} answers and judges from the next step on",
+    "remove": "it is not asked any more, and the others have its weight",
+}
+"""Action → the receipt's reason when it succeeded."""
+
 
 @dataclass(frozen=True, slots=True)
-class Offered:
-    """A command that is to be carried out now, and why it is refused; empty if it is not."""
+class ProbedOffer:
+    """A command whose probe is over, and why it is refused; empty if it is not."""
 
     command: OperatorCommand
-    refused: str = ""
+    refusal: str = ""
 
 
 class JudgeOffers:
-    """One client's. Rank 0 alone probes; `take` is called on every rank at the same steps."""
+    """The judge commands of one client. Only rank 0 probes; every rank calls `carry_out` at the same steps."""
 
     def __init__(self, actuators: Actuators) -> None:
         self._actuators = actuators
-        self._probing: dict[str, tuple[OperatorCommand, Future[str]]] = {}  # member → under way
-        self._through: list[Offered] = []
-        self._owed: list[tuple[OperatorCommand, Applied]] = []
+        self._probing: dict[str, tuple[OperatorCommand, Future[str]]] = {}  # member → running probe
+        self._probed: list[ProbedOffer] = []
+        self._answers: list[tuple[OperatorCommand, Applied]] = []
 
     def begin(self, command: OperatorCommand) -> None:
-        """Rank 0's: probe what the command offers or adds. Never raises, and never waits."""
-        refused = self._begun(command)
-        if refused or command.action == "remove":
-            self._through.append(Offered(command, refused))
+        """Start to probe the model that the command offers or adds. Never raises and never waits. Rank 0 only."""
+        refusal = self._start_probe(command)
+        if refusal or command.action == "remove":
+            self._probed.append(ProbedOffer(command, refusal))
 
-    def through(self) -> tuple[Offered, ...]:
-        """Commands whose probe is over, each once."""
+    def take_probed(self) -> tuple[ProbedOffer, ...]:
+        """Return the commands whose probe is over, each once."""
         for member, (command, probe) in [*self._probing.items()]:
             if probe.done():
                 del self._probing[member]
-                self._through.append(Offered(command, _outcome(probe)))
-        done, self._through = tuple(self._through), []
-        return done
+                self._probed.append(ProbedOffer(command, _refusal(probe)))
+        probed, self._probed = tuple(self._probed), []
+        return probed
 
-    def take(self, offered: Offered, announce: Callable[[str], object]) -> None:
-        """Carry it out. What it changes has to be announced before it is answered."""
-        command, name = offered.command, offered.command.actuator
+    def carry_out(self, offer: ProbedOffer, announce: Callable[[str], object]) -> None:
+        """Carry out the command, and announce the actuators that it changed. The answer has to wait for that."""
+        command, name = offer.command, offer.command.actuator
         before = self._read(name)
-        refused, changed = offered.refused, tuple[str, ...]()
-        if not refused:
+        refusal, changed = offer.refusal, tuple[str, ...]()
+        if not refusal:
             try:
-                changed = self._carried_out(command)
+                changed = self._change_seats(command)
             except OvenError as error:
-                refused = str(error)
+                refusal = str(error)
         for actuator in changed:
             announce(actuator)
-        status: Status = "rejected" if refused else "noop" if command.action == "offer" else "applied"
-        said = refused or _SAID[command.action].format(command.judge.identity if command.judge is not None else "")
-        log.info("%s %s: %s, %s", command.action, name, status, said)
-        self._owed.append((command, Applied(status, before, self._read(name), said)))
+        status: Status = "rejected" if refusal else "noop" if command.action == "offer" else "applied"
+        why = refusal or DONE[command.action].format(command.judge.identity if command.judge is not None else "")
+        log.info("%s %s: %s, %s", command.action, name, status, why)
+        self._answers.append((command, Applied(status, before, self._read(name), why)))
 
-    def answers(self) -> list[tuple[OperatorCommand, Applied]]:
-        """What is to be said of them, each once: after what they announced."""
-        owed, self._owed = self._owed, []
-        return owed
+    def take_answers(self) -> list[tuple[OperatorCommand, Applied]]:
+        """Return the answers to commands that were carried out, each once."""
+        answers, self._answers = self._answers, []
+        return answers
 
     def end(self) -> list[tuple[OperatorCommand, Applied]]:
-        """The same at the end of the run: what is still probed has come too late."""
-        late = [command for command, _ in self._probing.values()] + [one.command for one in self._through]
+        """Return the last answers when the run ends. A command that is still being probed came too late."""
+        late = [command for command, _ in self._probing.values()] + [offer.command for offer in self._probed]
         self._probing.clear()
-        self._through.clear()
-        return self.answers() + [(one, Applied("expired", reason="the run ended first")) for one in late]
+        self._probed.clear()
+        return self.take_answers() + [(command, Applied("expired", reason="the run ended first")) for command in late]
 
-    def _begun(self, command: OperatorCommand) -> str:
-        """Why it is refused; empty where it is being probed."""
+    def _start_probe(self, command: OperatorCommand) -> str:
+        """Return why the command is refused; empty if it is not, or not yet."""
         seats, judge, member = self._actuators.seats, command.judge, member_of(command.actuator)
         if seats is None:
             return "this training has no reward committee"
@@ -91,14 +98,14 @@ class JudgeOffers:
         if command.action == "remove" and member in self._probing and member not in seats:
             added, probe = self._probing.pop(member)
             probe.cancel()
-            self._through.append(Offered(added, "it was removed again before it had answered"))
+            self._probed.append(ProbedOffer(added, "it was removed again before it had answered"))
         if command.action != "add" and member not in seats:
-            known = [found for name in self._actuators if (found := member_of(name)) and found in seats]
-            return str(UnknownNameError("committee member", member, known))
+            members = [seat for name in self._actuators if (seat := member_of(name)) and seat in seats]
+            return str(UnknownNameError("committee member", member, members))
         if member in self._probing:
-            under_way = self._probing[member][0].judge
-            other = under_way.identity if under_way is not None else "another model"
-            return f"{other} is being probed for {member} now; say it again when that is through"
+            running = self._probing[member][0].judge
+            model = running.identity if running is not None else "another model"
+            return f"{model} is being probed for {member} now; say it again when that is through"
         if command.action == "remove":
             return ""
         return "no model is named" if judge is None else self._probe(seats, member, judge, command)
@@ -110,10 +117,10 @@ class JudgeOffers:
             return reason(error)
         return ""
 
-    def _carried_out(self, command: OperatorCommand) -> tuple[str, ...]:
-        """The actuators that it changed. Raises OvenError with nothing changed."""
+    def _change_seats(self, command: OperatorCommand) -> tuple[str, ...]:
+        """Return the actuators that the command changed. Raises OvenError with nothing changed."""
         seats, judge, member = self._actuators.seats, command.judge, member_of(command.actuator)
-        assert seats is not None  # or it would have been refused
+        assert seats is not None  # or the command would have been refused
         if command.action == "remove":
             return seats.remove(self._actuators, member)
         assert judge is not None
@@ -126,20 +133,13 @@ class JudgeOffers:
         return str(self._actuators.read(name)) if name in self._actuators else None
 
 
-_SAID = {
-    "offer": "{} answers and can be chosen",
-    "add": "{} answers and judges from the next step on",
-    "remove": "it is not asked any more, and the others have its weight",
-}
-
-
-def of_judges(order: object) -> bool:
-    """Whether it is an operator's word on who judges."""
+def is_about_judges(order: object) -> bool:
+    """Whether the order is an operator's command about judges."""
     return isinstance(order, OperatorCommand) and order.action in JUDGES
 
 
-def _outcome(probe: Future[str]) -> str:
+def _refusal(probe: Future[str]) -> str:
     try:
         return probe.result()
-    except BaseException as error:  # cancelled, too
+    except BaseException as error:  # also if it was cancelled
         return f"the probe failed: {reason(error)}"

@@ -1,4 +1,4 @@
-"""The client of one's own loop: it adds what `connect` was given to what the loop says itself."""
+"""The client of the user's own training loop, and its stand-in without a controller."""
 
 from __future__ import annotations
 
@@ -22,61 +22,70 @@ log = logging.getLogger("oven.learner")
 
 
 class LoopClient(OvenClient):
-    """`connect` makes it. Per optimizer step: `observe`, then `poll`; `close` at the end, or a `with` block."""
+    """The client that `connect` returns.
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.hooks = ExitStack()
-        """What was put into the optimizer; closed when the client is."""
+    Per optimizer step call `observe`, then `poll`. Call `close` at the end, or use a `with` block.
+    """
 
     gauges: StepGauges | None = None
     rate: RateReadback | None = None
     evaluation: Evaluation | None = None
     sampling: Sampling | None = None
-    """How completions are shown; None: they are not, as on other ranks than the first."""
-    _counted = 0
-    """The step that the loop gave last."""
-    _follows = False
-    """Whether the loop itself goes back with a rollback."""
+    """How completions are shown; None if they are not, as on all ranks but the first."""
+    _last_step = 0
+    """The step that the loop passed last."""
+    _loop_rolls_back = False
+    """Whether the loop's own step count goes back with a rollback."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.hooks = ExitStack()
+        """The hooks in the optimizer, which are removed when the client closes."""
 
     @property
     def lr_scale(self) -> float:
-        """What a loop that sets its learning rate itself multiplies it by, at every step; 1 where a scheduler was given
-        to `connect`, whose rates contain the scale."""
+        """The factor for a loop that sets its learning rate itself, at every step.
+
+        It is 1 if `connect` was given a scheduler, whose rates contain the scale.
+        """
         return self.rate.lr_scale if self.rate is not None else 1.0
 
-    def began(self, step: int) -> None:
-        """The first measurement, of the weights that the run starts from."""
-        self._counted = step
+    def publish_first_evaluation(self, step: int) -> None:
+        """Publish the first evaluation, of the weights that the run starts from."""
+        self._last_step = step
         if self.evaluation is not None:
-            self._observed(step, self.evaluation.last)
+            self._observe(step, self.evaluation.last)
             self.evaluated(self.evaluation.last)
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Publish one optimizer step's metrics: floats, in the units that were announced; what hooks and `evaluate`
-        measured is added, and gives way to a metric of the same name. What was not measured is left out, not 0; NaN is
-        sent as NaN. After a rollback `step` may count on, or continue from `client.step`."""
-        self._follows = self._follows or step <= self._counted
-        reached = step if self._follows or step == self.step + 1 else self.step + step - self._counted
-        self._counted = step
-        before = self.evaluation.count if self.evaluation is not None else 0
-        measured = self.evaluation.due(step) if self.evaluation is not None else {}
-        self._observed(reached, {**measured, **metrics})
-        if self.evaluation is not None and self.evaluation.count > before:
+        """Publish the metrics of one optimizer step: floats, in the announced units.
+
+        Metrics of hooks and of `evaluate` are added, unless `metrics` has the same name. Omit what was not measured; do
+        not send 0. NaN is sent as NaN. After a rollback `step` may count on, or continue from `client.step`.
+        """
+        self._loop_rolls_back = self._loop_rolls_back or step <= self._last_step
+        counts_alike = self._loop_rolls_back or step == self.step + 1
+        step_of_weights = step if counts_alike else self.step + step - self._last_step
+        self._last_step = step
+        measured = self.evaluation.measure_if_due(step) if self.evaluation is not None else None
+        self._observe(step_of_weights, {**(measured or {}), **metrics})
+        if measured is not None:
             self.evaluated(measured)
 
     def poll(self) -> None:
-        """As `OvenClient.poll`. After the last step, where that is known, the weights are those that the run ends
-        with."""
-        before = self.step
+        """Receive decisions and commands, and apply what is due, like `OvenClient.poll`.
+
+        After the last step, if `max_steps` is known, the model has the weights that the run ends with.
+        """
+        step_before = self.step
         super().poll()
-        spent = self._horizon.max_steps is not None and self._counted >= self._horizon.max_steps
-        if self.stopping or (spent and self.step >= before):
+        spent = self._horizon.max_steps is not None and self._last_step >= self._horizon.max_steps
+        if self.stopping or (spent and self.step >= step_before):
             self.finish()  # a loop that was just rolled back may train on
 
     def progress(self, step: int) -> float:
-        """0 to 1, by the loop's own count: steps that a rollback threw away are spent."""
-        return super().progress(step + max(0, self._counted - self.step))
+        """Return the share of the run that is done, 0 to 1. Steps that a rollback threw away count as done."""
+        return super().progress(step + max(0, self._last_step - self.step))
 
     def close(
         self,
@@ -86,7 +95,7 @@ class LoopClient(OvenClient):
         metrics: Mapping[str, float] | None = None,
         timeout_s: float = 5.0,
     ) -> bool:
-        """Announce the end and send what is left. False when something stayed unsent. A second call does nothing."""
+        """Announce the end and send the queue. Return False if something stayed unsent. A second call does nothing."""
         if reason != "failed":
             self.finish()
         last = self.evaluation.last if self.evaluation is not None else {}
@@ -94,32 +103,32 @@ class LoopClient(OvenClient):
         self.hooks.close()
         return sent
 
-    def put_back(self) -> None:
-        """A rollback has moved the weights."""
+    def weights_restored(self) -> None:
+        """Note that a rollback has moved the weights."""
         if self.gauges is not None:
             self.gauges.forget()
 
     def settle(self) -> None:
-        """Publish what is still on its way from the device."""
+        """Publish measurements that are still on their way from the device."""
         if self.gauges is not None:
             self.gauges.settle()
 
-    def _observed(self, step: int, metrics: Mapping[str, float]) -> None:
-        known = self._ranks.mean(metrics, self._averaged)
+    def _observe(self, step: int, metrics: Mapping[str, float]) -> None:
+        averaged = self._ranks.mean(metrics, self._averaged)
         tick = self.advance(step)
         if self.gauges is None:
-            self.publish(tick, step, known)
+            self.publish(tick, step, averaged)
             return
-        self.gauges.end_step(tick, step, known)
+        self.gauges.end_step(tick, step, averaged)
         if self._lockstep:
             self.gauges.settle()  # the tick closes when its observation is in the log
 
 
 class IdleClient(LoopClient):
-    """`observe` says nothing to anybody; `poll` hears of a spent time budget and of `request_stop`, on all ranks."""
+    """The client without a controller. It publishes nothing, and stops for a spent time budget or `request_stop`."""
 
     def hold(self, reason: str) -> None:
-        """No one could say that it continues."""
+        """Only log a warning: nobody could resume the run."""
         log.warning("without a controller nothing is held: %s", reason)
 
 
@@ -132,9 +141,9 @@ def idle_client(
     seconds: float | None = None,
     ranks: Ranks | None = None,
 ) -> LoopClient:
-    """Says so, once."""
+    """Return a started client without a controller, and log once why there is none."""
     client = IdleClient(SilentLink(), actuators, max_steps=max_steps, seconds=seconds, ranks=ranks)
     client.start(step)
-    client.began(step)
-    mode.say_why_not()
+    client.publish_first_evaluation(step)
+    mode.log_absence()
     return client

@@ -1,18 +1,18 @@
-"""What a run itself can be told by a decision: to hold, stop, keep a snapshot, roll back, and undo that."""
+"""The actions that a decision can take on the run itself: hold, stop, checkpoint, roll back, and undo a rollback."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
-from oven_core.protocol.actions import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
+from oven_core.protocol.actuator_names import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
 from oven_core.protocol.messages import Value
 from oven_learner.actuators import Actuators
 from oven_learner.rollback.kept_state import Rollback, Snapshot
 
 
 class Run(Protocol):
-    """Where the run is, as `OvenClient` says it. A decision that is carried out may change it."""
+    """The position and state of the run, as `OvenClient` has them. Actions may change them."""
 
     tick: int
     step: int
@@ -27,8 +27,7 @@ class RunActions:
     def __init__(
         self, run: Run, actuators: Actuators, snapshots: Rollback | None, save: Callable[[], object] | None
     ) -> None:
-        """Adds to the actuators those that can be done: with `snapshots` or `save` a checkpoint, with `snapshots`
-        rollbacks."""
+        """Register the possible actions: a checkpoint needs `snapshots` or `save`, a rollback needs `snapshots`."""
         self._run, self._actuators, self._snapshots, self._save = run, actuators, snapshots, save
         actuators.action(HOLD, self._hold, effect="ends_or_holds")
         actuators.action(STOP, self._stop, effect="ends_or_holds")
@@ -52,34 +51,35 @@ class RunActions:
             self._save()
         return float(self._run.step)
 
-    def _rollback(self, tick: float | None) -> Any:
+    def _rollback(self, tick: float | None) -> tuple[float, float]:
         assert self._snapshots is not None
         now, snapshots = self._run.tick, self._snapshots
-        to = now if tick is None else int(tick)
-        if to > now:
+        target = now if tick is None else int(tick)
+        if target > now:
             raise LookupError(
-                f"tick {to} is ahead: this run is at tick {now}; give a tick from 0 to {now}, or no value for the "
+                f"tick {target} is ahead: this run is at tick {now}; give a tick from 0 to {now}, or no value for the "
                 "newest snapshot"
             )
-        return self._restore(lambda: snapshots.restore(to, now))
+        return self._restore(lambda: snapshots.restore(target, now))
 
-    def _undo(self, _: float | None) -> Any:
+    def _undo(self, _: float | None) -> tuple[float, float]:
         assert self._snapshots is not None
         return self._restore(self._snapshots.undo)
 
-    def _restore(self, restored: Callable[[], Snapshot]) -> Any:
-        """Steps before and after."""
-        run, before = self._run, self._run.step
+    def _restore(self, restore: Callable[[], Snapshot]) -> tuple[float, float]:
+        """Return the step before and after. Settings stay, although some live in the state that was restored."""
+        run, step_before = self._run, self._run.step
         settings: dict[str, Value] = {
             spec.name: spec.value for spec in self._actuators.specs() if spec.kind != "action"
         }
-        snapshot = restored()
+        snapshot = restore()
         if snapshot.restart:
-            run.restart = run.stopping = f"rolled back from step {before} to step {snapshot.step}: {snapshot.restart}"
-            settings = {}  # the next process takes them from the log
-        for name, value in settings.items():  # e.g. a weight decay lives in the optimizer's state
+            why = f"rolled back from step {step_before} to step {snapshot.step}: {snapshot.restart}"
+            run.restart = run.stopping = why
+            settings = {}  # the next process reads them from the log
+        for name, value in settings.items():  # for example, a weight decay lives in the optimizer's state
             self._actuators.apply(name, value)
         for proof in self._actuators.proofs().values():
             proof.moved()
         run.step = snapshot.step
-        return float(before), float(snapshot.step)
+        return float(step_before), float(snapshot.step)

@@ -1,4 +1,4 @@
-"""The start of a run: its log is opened, what earlier incarnations had set is set again, what they owed is answered."""
+"""The start of a run: open its log, restore the settings of earlier incarnations, and answer what they left open."""
 
 from __future__ import annotations
 
@@ -19,63 +19,68 @@ from oven_learner.link.link_interface import Link
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.ranks import Ranks
 
+log = logging.getLogger("oven.learner")
+
 PACKAGES = ("oven-controller", "torch", "transformers", "accelerate", "trl")
 
+_trainings_of_run: Counter[str] = Counter()
+_trainings_of_link: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
-def installed() -> dict[str, str]:
-    """Package → version, of those that are there; none is imported for it."""
-    found = {}
+
+def installed_versions() -> dict[str, str]:
+    """Return package → version of the installed ones among PACKAGES, without importing them."""
+    versions = {}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
-
-
-_of_run: Counter[str] = Counter()
-_of_link: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+    return versions
 
 
 def next_training_name(run: str, link: Any = None) -> str:
-    """The name of the run's next training in this process: "1", "2", … A script that is started again counts alike.
-    A `link` of the caller's own stands for its own run."""
+    """Return the name of the run's next training in this process: "1", "2", …
+
+    A script may train several times in the same run, for example SFT and then GRPO. A restarted script counts alike. A
+    `link` that the caller made stands for its own run.
+    """
     if link is not None:
-        _of_link[link] = _of_link.get(link, 0) + 1
-        return str(_of_link[link])
-    _of_run[run] += 1
-    return str(_of_run[run])
-
-
-log = logging.getLogger("oven.learner")
+        _trainings_of_link[link] = _trainings_of_link.get(link, 0) + 1
+        return str(_trainings_of_link[link])
+    _trainings_of_run[run] += 1
+    return str(_trainings_of_run[run])
 
 
 def check_rules(rules: Rules, actuators: Actuators) -> None:
-    """Raises UnknownNameError for a rule of an actuator that is not there."""
+    """Raise UnknownNameError for a rule of an actuator that does not exist."""
     for name in rules.autonomy_of:
         if name not in actuators:
             raise UnknownNameError("actuator (in rules.autonomy_of)", name, actuators)
 
 
 def open_log(link: Link, ranks: Ranks, training: str) -> tuple[ResumeState, str]:
-    """What earlier incarnations left, and rank 0's name of this training, on every rank. Rank 0 connects; its failure
-    is every rank's, so that none waits for the others. Raises OvenError."""
-    past: ResumeState | OvenError
+    """Return the state that earlier incarnations left, and rank 0's name of this training, on every rank.
+
+    Only rank 0 connects. If it fails, every rank raises, so that none waits for the others. Raises OvenError.
+    """
+    outcome: ResumeState | OvenError
     try:
-        past = link.open()
+        outcome = link.open()
     except OvenError as error:
-        past = error
+        outcome = error
     except Exception as error:
-        past = BusError(f"the run's log could not be opened: {reason(error)}")
-    past, training = ranks.same((past, training))
-    if isinstance(past, OvenError):
-        raise past
-    return past, training
+        outcome = BusError(f"the run's log could not be opened: {reason(error)}")
+    outcome, training = ranks.same((outcome, training))
+    if isinstance(outcome, OvenError):
+        raise outcome
+    return outcome, training
 
 
 def resume_bounds(announced: Mapping[str, ActuatorSpec], actuators: Actuators) -> None:
-    """Bounds that were given to scalars while the training was under way hold again, where the present value lies in
-    them. Choices are the script's: what is not there yet cannot be chosen."""
+    """Restore bounds that scalars were given during the training, where the present value lies within them.
+
+    Choices belong to the script: a choice that it has not registered yet cannot be chosen.
+    """
     for name, spec in announced.items():
         if name not in actuators or actuators.spec(name).kind != spec.kind or spec.kind != "scalar":
             continue
@@ -86,17 +91,18 @@ def resume_bounds(announced: Mapping[str, ActuatorSpec], actuators: Actuators) -
 
 
 def resume_judges(offered: Mapping[str, Mapping[str, JudgeSpec]], actuators: Actuators) -> None:
-    """Models that operators offered, by actuator, are choices again: they answered when they were probed."""
+    """Restore the models that operators offered as choices, by actuator. They passed their probe back then."""
     seats = actuators.seats
+    if seats is None:
+        return
     for name, models in offered.items():
-        for model in models.values() if seats is not None and member_of(name) in seats else ():
-            assert seats is not None
-            seats.offer(actuators, member_of(name), model)
+        if (member := member_of(name)) in seats:
+            for model in models.values():
+                seats.offer(actuators, member, model)
 
 
 def resume_values(values: Mapping[str, Value], actuators: Actuators, ranks: Ranks) -> None:
-    """Set what was set, in the order in which actuators were registered. Raises ConfigError where it comes out
-    differently on the ranks."""
+    """Restore settings, in the order in which the actuators were registered. Raises ConfigError if ranks differ."""
     for name in [*actuators]:
         if name in values and actuators.spec(name).kind != "action":
             value = values[name]
@@ -108,10 +114,11 @@ def resume_values(values: Mapping[str, Value], actuators: Actuators, ranks: Rank
                 raise ConfigError(f"{name} = {value} of the resumed run is not the same everywhere: {differs}")
 
 
-def owed_receipts(past: ResumeState) -> Iterator[tuple[Applied, str, str, str]]:
-    """What is said of that which earlier incarnations left unanswered: its outcome, the actuator, and the
-    decision's id or the command's. No one knows whether the operator still wants a command obeyed: a run that was
-    stopped, and is resumed, must not stop again."""
+def receipts_of_unanswered(past: ResumeState) -> Iterator[tuple[Applied, str, str, str]]:
+    """Yield (outcome, actuator, decision id, command id) of what earlier incarnations left unanswered.
+
+    An old command is not obeyed: a run that was stopped, and is resumed, must not stop again.
+    """
     for decision in past.unanswered:
         unknown = Applied("unknown", reason="the learner restarted before it answered")
         yield unknown, decision.actuator, decision.id, ""

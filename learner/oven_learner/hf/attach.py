@@ -216,7 +216,7 @@ def attach(
         if not there and not (mixture or committee or stateful):
             return IdleAttachment(trainer, mode, actuators)
         if not there:
-            mode.say_why_not()
+            mode.log_absence()
             link = ranks.SilentLink()
     check_inputs(trainer)
     options = Options(

@@ -17,12 +17,12 @@ from torch.distributed.checkpoint.stateful import Stateful
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from oven_core.mesh.code_hash import mesh_code_hash
-from oven_core.protocol.actions import EVALUATE
+from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.client.client import OvenClient
 from oven_learner.client.held_out_evaluation import Measured
-from oven_learner.client.run_start import installed, next_training_name
+from oven_learner.client.run_start import installed_versions, next_training_name
 from oven_learner.completions.sampling import Sampling
 from oven_learner.hf.checkpoints import SaveSchedule, TrainerCheckpoints
 from oven_learner.hf.final_weights import choose_best
@@ -194,7 +194,7 @@ class Attachment(TrainerCallback):
             lockstep=self._lockstep,
             snapshots=self.rollback,
             mesh_code=mesh_code_hash(),
-            versions=installed(),
+            versions=installed_versions(),
             keys=connection.keys if connection else None,
             ranks=self._ranks,
             save=self._saving.ask,
@@ -229,7 +229,7 @@ class Attachment(TrainerCallback):
         for hook in self._hooks:
             self._numbers |= hook.after_update()
         if self._ranks is not None and self._ranks.leader:  # nobody hears the others
-            self.readback.ask(self._numbers)
+            self.readback.request(self._numbers)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Publish the step, and apply what was decided."""
@@ -239,7 +239,9 @@ class Attachment(TrainerCallback):
         step = StepEnd(self._budget.trained, last, frozenset(self.readback.names), {})
         for hook in self._hooks:
             hook.end_step(step)
-        self.readback.end_step(self.client.advance(state.global_step), state.global_step, step.known, step.wanted)
+        self.readback.end_step(
+            self.client.advance(state.global_step), state.global_step, step.metrics, step.published_names
+        )
         if self._user_evaluation is not None and self._user_evaluation.newest is not None:
             self.client.evaluated(self._user_evaluation.newest)
         if self._lockstep:

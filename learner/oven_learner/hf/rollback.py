@@ -14,7 +14,7 @@ from transformers import Trainer
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.optim import snapshot
 from oven_learner.optim.lr_scale import LearningRateScale
-from oven_learner.optim.snapshot import copied, that_train
+from oven_learner.optim.snapshot import copied, trained_state
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
 from oven_learner.rollback.kept_state import Rollback
@@ -46,7 +46,7 @@ def take_snapshot(trainer: Trainer) -> tuple[int, dict[str, Any]]:
     state = {
         "step": trainer.state.global_step,
         "epoch": trainer.state.epoch,
-        "model": copied(that_train(_model(trainer))),
+        "model": copied(trained_state(_model(trainer))),
         "beside": {name: copied(module.state_dict()) for name, module in beside(trainer).items()},
         "optimizer": copied(_bare_optimizer(trainer).state_dict()),
         "scheduler": copy.deepcopy(scheduler.state_dict()),

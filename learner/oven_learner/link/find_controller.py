@@ -48,7 +48,7 @@ class Mode(Enum):
                 f"{VARIABLE}={word!r} is none of {', '.join(mode.value for mode in cls)}; unset it, or set one of them"
             ) from None
 
-    def say_why_not(self) -> None:
+    def log_absence(self) -> None:
         """One line, where nothing is plugged in."""
         if self is Mode.DISABLED:
             log.warning("training continues without a controller: %s=disabled", VARIABLE)

@@ -12,7 +12,7 @@ from oven_core.telemetry.span import Attribute, Span
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
+class TracedReceipt:
     """A receipt on its way to `Link.send`, with the Unix time in ns between which the decision was carried out: the
     training thread only reads the clock."""
 
@@ -29,7 +29,7 @@ def of(make: object, message: LearnerMessage, contexts: tracing.Contexts) -> Cal
     if isinstance(message, Observation):
         attributes: dict[str, Attribute] = {"oven.tick": message.tick, "oven.step": message.step}
         return partial(tracing.span, "observe", attributes=attributes, kind="producer")
-    if not isinstance(make, Answer):
+    if not isinstance(make, TracedReceipt):
         return None
     receipt = make.receipt
     attributes = {

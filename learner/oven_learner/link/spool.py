@@ -10,7 +10,7 @@ from oven_core.bus.log import Entry
 from oven_core.errors import OvenError
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer
-from oven_runs.home.spool import Kept, Spool
+from oven_runs.home.spool import Spool, SpooledMessage
 
 log = logging.getLogger("oven.learner")
 
@@ -24,7 +24,7 @@ def taken(folder: str, run: str) -> Spool | None:
     if not folder:
         return None
     try:
-        spool = Spool.take(Path(folder), run, make=True, wait_s=WAIT_S)
+        spool = Spool.take(Path(folder), run, create=True, wait_s=WAIT_S)
     except OSError as error:
         log.warning("no spool in %s (%s): what the log does not take at the end will be lost", folder, error.strerror)
         return None
@@ -36,8 +36,8 @@ def taken(folder: str, run: str) -> Spool | None:
 def begin(spool: Spool) -> None:
     """What it held is in the log."""
     try:
-        if spool.left.lost:
-            log.error("%s was cut: %d messages that it held are lost", spool.path, spool.left.lost)
+        if spool.content.lost:
+            log.error("%s was cut: %d messages that it held are lost", spool.path, spool.content.lost)
         spool.begin()
     except OSError as error:
         log.warning("%s cannot be written (%s)", spool.path, error.strerror)
@@ -46,7 +46,7 @@ def begin(spool: Spool) -> None:
 def let_go(spool: Spool | None) -> None:
     """The run was not opened: what it held stays, and an empty one goes."""
     if spool is not None:
-        if not spool.left.messages:
+        if not spool.content.messages:
             spool.done()
         spool.close()
 
@@ -76,6 +76,6 @@ def keep(spool: Spool | None, letters: Sequence[Entry], credentials: Credentials
         spool.close()
 
 
-def _kept(letter: Entry, signer: Signer | None) -> Kept:
+def _kept(letter: Entry, signer: Signer | None) -> SpooledMessage:
     signature = signer.sign(letter.subject, letter.message_id, letter.data) if signer is not None else ""
-    return Kept(letter.subject, letter.data, letter.message_id, signature)
+    return SpooledMessage(letter.subject, letter.data, letter.message_id, signature)

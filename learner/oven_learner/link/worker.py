@@ -121,9 +121,9 @@ class Worker:
         """What the log has to be told and asked first."""
         config = self._config
         if self._spool is not None:
-            if self._spool.left.messages:
-                log.warning("%s goes into the log first: %s", self._spool.path, self._spool.left.words())
-                await append(bus, config.run, self._spool.left.messages)
+            if self._spool.content.messages:
+                log.warning("%s goes into the log first: %s", self._spool.path, self._spool.content.summary())
+                await append(bus, config.run, self._spool.content.messages)
             spool.begin(self._spool)
         if not config.replaces:
             past = await self._reader.catch_up(bus)

@@ -1,12 +1,13 @@
-"""One transfer a step from the device: what a step measured there is asked for in one piece, and never waited for.
+"""One transfer per step from the device: all numbers of a step in one piece, without waiting for them.
 
-On a CUDA device a step's numbers are stacked, copied into pinned memory behind the kernels that are queued already, and
-published once per event says that they have arrived: at the end of their step if the device has come that far, else at
-the end of a later one, always in order, each under its own tick and step. Elsewhere they are there at once.
+On a CUDA device the numbers of a step are stacked and copied into pinned memory, behind the kernels that are already
+queued. They are published when a CUDA event says that they have arrived: at the end of their step, or of a later one.
+They are always published in order, each under its own tick and step. On other devices they are there at once.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ Publish = Callable[[int, int, Mapping[str, float]], object]
 
 
 class Signal(Protocol):
-    """What is asked of a torch.cuda.Event."""
+    """The part of torch.cuda.Event that is used here."""
 
     def query(self) -> bool: ...
     def synchronize(self) -> object: ...
@@ -27,18 +28,18 @@ class Signal(Protocol):
 
 @dataclass(slots=True)
 class Transfer:
-    """Numbers on their way: `values` is [len(names)], and means nothing before `signal` has come."""
+    """Numbers on their way from the device. `values` is [len(names)] and valid once `signal` has occurred."""
 
     names: tuple[str, ...]
     values: torch.Tensor
     signal: Signal | None = None
 
     @property
-    def here(self) -> bool:
+    def has_arrived(self) -> bool:
         return self.signal is None or self.signal.query()
 
     def read(self) -> dict[str, float]:
-        """Waits for them."""
+        """Wait for the numbers, and return them by name."""
         if self.signal is not None:
             self.signal.synchronize()
         return dict(zip(self.names, self.values.tolist(), strict=True))
@@ -48,7 +49,8 @@ Start = Callable[[Mapping[str, torch.Tensor]], Transfer]
 
 
 def transfer(numbers: Mapping[str, torch.Tensor]) -> Transfer:
-    """Asks for scalars, each on whatever device. Waits for nothing on CUDA; elsewhere they are there on return."""
+    """Start to transfer scalars, each from its device. On CUDA this does not wait; elsewhere they are there on
+    return."""
     names = tuple(numbers)
     scalars = [number.detach().reshape(()) for number in numbers.values()]
     if not any(scalar.is_cuda for scalar in scalars):
@@ -66,54 +68,57 @@ def transfer(numbers: Mapping[str, torch.Tensor]) -> Transfer:
 class _Step:
     tick: int
     step: int
-    known: dict[str, float]
-    wanted: frozenset[str]
-    coming: Transfer
+    metrics: dict[str, float]
+    published_names: frozenset[str]
+    transfer: Transfer
 
 
 @dataclass(slots=True)
 class Readback:
-    """The steps whose numbers are on their way, oldest first. The device's own queue bounds how many there can be."""
+    """The steps whose numbers are on their way, oldest first. The device's own queue limits their count."""
 
     publish: Publish
     absent_if_nan: frozenset[str] = frozenset()
-    """Numbers for which NaN says that there was nothing to measure; any other NaN is published."""
+    """Numbers for which NaN means that there was nothing to measure. Any other NaN is published."""
     start: Start = transfer
     _waiting: deque[_Step] = field(default_factory=deque)
-    _asked: Transfer | None = None
+    _current: Transfer | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What has been asked for in the step under way."""
-        return self._asked.names if self._asked else ()
+        """The numbers that were requested in the current step."""
+        return self._current.names if self._current else ()
 
-    def ask(self, numbers: Mapping[str, torch.Tensor]) -> None:
-        """Once per step, as soon as they are computed: the sooner asked, the sooner here."""
-        self._asked = self.start(numbers) if numbers else None
+    def request(self, numbers: Mapping[str, torch.Tensor]) -> None:
+        """Request the numbers of a step. Call it once per step, as soon as they are computed."""
+        self._current = self.start(numbers) if numbers else None
 
-    def end_step(self, tick: int, step: int, known: Mapping[str, float], wanted: frozenset[str]) -> None:
-        """The step's end: what is `known` on this side, and which of the numbers that were asked for are `wanted`."""
-        coming = self._asked or Transfer((), torch.empty(0))
-        self._waiting.append(_Step(tick, step, dict(known), wanted, coming))
-        self._asked = None
-        self.pass_on()
+    def end_step(self, tick: int, step: int, metrics: Mapping[str, float], published_names: frozenset[str]) -> None:
+        """End a step. It has these `metrics`, and of the requested numbers those in `published_names`."""
+        requested = self._current or Transfer((), torch.empty(0))
+        self._waiting.append(_Step(tick, step, dict(metrics), published_names, requested))
+        self._current = None
+        self.publish_arrived()
 
-    def pass_on(self) -> None:
-        """Publish what has arrived."""
-        while self._waiting and self._waiting[0].coming.here:
+    def publish_arrived(self) -> None:
+        """Publish the steps whose numbers have arrived."""
+        while self._waiting and self._waiting[0].transfer.has_arrived:
             self._publish(self._waiting.popleft())
 
     def settle(self) -> None:
-        """Wait for what is on its way, and publish it."""
+        """Wait for all numbers that are on their way, and publish them."""
         while self._waiting:
             self._publish(self._waiting.popleft())
 
     def forget(self) -> None:
-        """Training begins anew."""
+        """Forget all steps, because training starts again."""
         self._waiting.clear()
-        self._asked = None
+        self._current = None
 
     def _publish(self, step: _Step) -> None:
-        found = {name: value for name, value in step.coming.read().items() if name in step.wanted}
-        arrived = {n: value for n, value in found.items() if value == value or n not in self.absent_if_nan}
-        self.publish(step.tick, step.step, {**arrived, **step.known})
+        numbers = {
+            name: value
+            for name, value in step.transfer.read().items()
+            if name in step.published_names and not (math.isnan(value) and name in self.absent_if_nan)
+        }
+        self.publish(step.tick, step.step, {**numbers, **step.metrics})

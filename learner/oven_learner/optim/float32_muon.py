@@ -1,7 +1,7 @@
-"""Muon (Jordan et al. 2024) that computes in its matrices' own precision.
+"""Muon (Jordan et al. 2024) that computes in the precision of its matrices.
 
-`torch.optim.Muon` orthogonalises in bfloat16, which processors without it emulate: on one with AVX2 alone that took
-more than half of a small model's training.
+`torch.optim.Muon` orthogonalises in bfloat16. Processors without bfloat16 emulate it: with AVX2 alone that took more
+than half of a small model's training time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 COEFFICIENTS: Final = (3.4445, -4.775, 2.0315)
-"""Of the quintic iteration, as torch has them: the steepest at 0 that brings singular values near 1."""
+"""Coefficients of the quintic iteration, as in torch: the steepest at 0 that brings singular values near 1."""
 ITERATIONS: Final = 5
 MOMENTUM: Final = 0.95
 LEAST_NORM: Final = 1e-7
@@ -25,16 +25,16 @@ class Float32Muon(torch.optim.Optimizer):
 
     def __init__(self, matrices: Iterable[Tensor], lr: float) -> None:
         """Raises ValueError for a weight that is not a matrix."""
-        chosen = list(matrices)
-        if other := [tuple(one.shape) for one in chosen if one.ndim != 2]:
-            raise ValueError(f"Muon is for matrices, and this weight has the shape {other[0]}; give it to AdamW")
-        super().__init__(chosen, {"lr": lr})
+        weights = list(matrices)
+        if wrong_shapes := [tuple(weight.shape) for weight in weights if weight.ndim != 2]:
+            raise ValueError(f"Muon is for matrices, and this weight has the shape {wrong_shapes[0]}; give it to AdamW")
+        super().__init__(weights, {"lr": lr})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Moves each matrix that has a gradient by its learning rate along the orthogonalised momentum."""
+        """Move each matrix with a gradient along its orthogonalised momentum, scaled by the learning rate."""
         if closure is not None:
-            raise ValueError("this optimizer takes no closure: the loss is evaluated by who calls it")
+            raise ValueError("this optimizer takes no closure; evaluate the loss before calling step()")
         for group in self.param_groups:
             for matrix in group["params"]:
                 if matrix.grad is None:
@@ -49,12 +49,12 @@ class Float32Muon(torch.optim.Optimizer):
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:
-    """The matrix with its singular values brought near 1, by Newton and Schulz's iteration in its own precision."""
+    """Bring the singular values of the matrix near 1, by Newton-Schulz iteration in its own precision."""
     a, b, c = COEFFICIENTS
     tall = matrix.shape[0] > matrix.shape[1]
-    found = matrix.T if tall else matrix
-    found = found / found.norm().clamp(min=LEAST_NORM)
+    result = matrix.T if tall else matrix
+    result = result / result.norm().clamp(min=LEAST_NORM)
     for _ in range(ITERATIONS):
-        gram = found @ found.T
-        found = torch.addmm(found, torch.addmm(gram, gram, gram, beta=b, alpha=c), found, beta=a)
-    return found.T if tall else found
+        gram = result @ result.T
+        result = torch.addmm(result, torch.addmm(gram, gram, gram, beta=b, alpha=c), result, beta=a)
+    return result.T if tall else result

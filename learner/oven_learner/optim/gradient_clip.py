@@ -1,4 +1,4 @@
-"""`grad.clip` in one's own loop: gradients are scaled down to it just before the optimizer's step."""
+"""`grad.clip` in the user's own loop: gradients are clipped to this norm just before the optimizer's step."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ NAME = "grad.clip"
 
 
 class Clip:
-    """As `torch.nn.utils.clip_grad_norm_` over all that the optimizer moves, in the same arithmetic."""
+    """Clips like `torch.nn.utils.clip_grad_norm_` over all weights of the optimizer, with the same arithmetic."""
 
     def __init__(self, norm: float) -> None:
-        """Raises ConfigError for what is not a norm."""
+        """Raises ConfigError if `norm` is not a positive number."""
         if not (math.isfinite(norm) and norm > 0):
             raise ConfigError(f"clip={norm:g} is not a gradient norm; give one above 0, or leave it out")
         self.norm = norm
 
     def announce(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
-        """Within multiples of the norm that it was made with. An actuator of the user's own goes before it."""
+        """Register the knob, with `bounds` as multiples of the initial norm, unless the user has an actuator of that
+        name."""
         if NAME not in actuators:
             low, high = (bound * self.norm for bound in bounds)
             actuators.scalar(
@@ -34,20 +35,23 @@ class Clip:
             )  # fmt: skip
 
     def always(self, optimizer: Any) -> Any:
-        """Before each step from now on, until the handle that comes back is removed."""
+        """Clip before each step from now on. Return the handle that removes the hook."""
         optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
         return before_update(optimizer, lambda _: self.apply(optimizer, gradient_norm(optimizer)))
 
     def apply(self, optimizer: Any, norm: torch.Tensor | None) -> None:
-        """`norm`: that of the gradients as they are meant, a scaler's factor taken out."""
+        """Clip the gradients. `norm` is their norm without the factor of a gradient scaler."""
         if norm is not None:
             torch.nn.utils.clip_grads_with_norm_(_with_gradients(optimizer), self.norm, norm)
 
 
 @torch.no_grad()
 def gradient_norm(optimizer: Any) -> torch.Tensor | None:
-    """Of all gradients as one vector, on their device; without the factor of a gradient scaler that leaves taking it
-    out to a fused optimizer. None where nothing has a gradient. Sharded gradients are put together: a collective."""
+    """Return the norm of all gradients as one vector, on their device; None without gradients.
+
+    The factor of a gradient scaler is divided out if that is left to a fused optimizer. A collective if gradients are
+    sharded.
+    """
     gradients = [parameter.grad for parameter in _with_gradients(optimizer) if parameter.grad is not None]
     if not gradients:
         return None

@@ -1,7 +1,7 @@
-"""A hook between gradients and update, wherever a loop computes them: before `optimizer.step`, or in its closure.
+"""A hook between gradients and update, whether the loop computes gradients before `optimizer.step` or in its closure.
 
-Lightning, for one, runs forward and backward within the closure that it gives `step`: what is looked at before that is
-the last step's.
+Lightning, for example, runs forward and backward within the closure that it passes to `step`. Before that the gradients
+are still those of the last step.
 """
 
 from __future__ import annotations
@@ -9,34 +9,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-Look = Callable[[bool], object]
-"""Called once the gradients are there; with False where the same step has computed them before (LBFGS)."""
+Callback = Callable[[bool], object]
+"""Called when the gradients are there; with False if the same step has computed gradients before (LBFGS)."""
 
 
-def before_update(optimizer: Any, look: Look) -> Any:
-    """From now on, until the handle that comes back is removed."""
+def before_update(optimizer: Any, callback: Callback) -> Any:
+    """Call `callback` before each update. Return the handle that removes the hook."""
 
     def hook(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
-        """`args` begin with the optimizer."""
+        """The first of `args` is the optimizer."""
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
-            look(True)
+            callback(True)
             return None
         if "closure" in kwargs:
-            return args, {**kwargs, "closure": _followed(closure, look)}
-        return (args[0], _followed(closure, look), *args[2:]), kwargs
+            return args, {**kwargs, "closure": _with_callback(closure, callback)}
+        return (args[0], _with_callback(closure, callback), *args[2:]), kwargs
 
     return optimizer.register_step_pre_hook(hook)
 
 
-def _followed(closure: Callable[[], Any], look: Look) -> Callable[[], Any]:
+def _with_callback(closure: Callable[[], Any], callback: Callback) -> Callable[[], Any]:
     first = True
 
-    def followed() -> Any:
+    def wrapped() -> Any:
         nonlocal first
         result = closure()
-        look(first)
+        callback(first)
         first = False
         return result
 
-    return followed
+    return wrapped

@@ -1,8 +1,8 @@
-"""Whether the optimizer's steps use the rate that was set: read at each step, just before it.
+"""`optimizer.lr_scale` with a check, just before each step, that the step uses the rate that was set.
 
-A loop, or a callback, may set `param_group["lr"]` itself and so undo what was written. A scheduler that is known says
-what it set; whatever else changes a rate is the loop's doing, and its rates are the user's own: a scale of 1, unless
-the loop says that it multiplies, by reading `lr_scale`.
+A loop or a callback may set `param_group["lr"]` itself and so overwrite the change. A known scheduler tells which rates
+it has set. Any other change comes from the loop, and its rates are the user's own: then the scale is 1, unless the loop
+shows that it multiplies by reading `lr_scale`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from oven_learner.optim.pre_update_hook import before_update
 log = logging.getLogger("oven.learner")
 
 IN_A_ROW = 2
-"""So many steps in a row whose rates the loop changed, or changes that it undid, and nothing is tried any more."""
+"""After so many steps in a row with rates of the loop, or so many changes that it overwrote, changes are refused."""
 IN_A_LOOP = (
     "let it multiply: `lr = get_lr(step) * client.lr_scale`, then `for group in optimizer.param_groups: group['lr'] = "
     "lr`; or, if a scheduler sets it, pass that: connect(scheduler=…)"
@@ -32,13 +32,13 @@ IN_A_TRAINER = "leave the rate to the trainer's scheduler (lr_scheduler_type=, o
 class _Change:
     before: float
     checks: int
-    """Steps that still have to show it."""
+    """Steps that still have to use it."""
     used: bool = False
     verdict: str | None = None
 
 
 class RateReadback:
-    """`optimizer.lr_scale` with its proof (oven_learner.actuators.Proof). Never raises within a step."""
+    """The knob `optimizer.lr_scale` and its proof (oven_learner.actuators.Proof). Never raises within a step."""
 
     def __init__(self, scale: LearningRateScale, remedy: str = IN_A_LOOP) -> None:
         self.scale, self._remedy = scale, remedy
@@ -46,10 +46,10 @@ class RateReadback:
         """The rate of the last step."""
         self._expected = scale.rates()
         self._own = math.nan  # the last step's rate, without the scale
-        self._asked = False
+        self._loop_read_scale = False
         self._foreign = self._undone = 0
         self._change: _Change | None = None
-        self._lost: tuple[float, float, str] | None = None
+        self._undone_setting: tuple[float, float, str] | None = None
         self._warned = False
         self._hooks: list[Any] = []
         if hasattr(scale.optimizer, "register_step_pre_hook"):
@@ -59,7 +59,7 @@ class RateReadback:
             ]
 
     def announce(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
-        """`optimizer.lr_scale`. Raises ConfigError when the scale that a checkpoint brought lies outside the bounds."""
+        """Register the knob. Raises ConfigError if a checkpoint has restored a scale outside the bounds."""
         actuators.scalar(
             "optimizer.lr_scale",
             self.read,
@@ -75,9 +75,8 @@ class RateReadback:
 
     @property
     def lr_scale(self) -> float:
-        """What a loop that sets the rate itself has to multiply it by: 1 where a scheduler was given, whose rates
-        contain it."""
-        self._asked = True
+        """The factor for a loop that sets the rate itself. It is 1 with a scheduler, whose rates contain the scale."""
+        self._loop_read_scale = True
         return 1.0 if self.scale.scheduled else self.scale.read()
 
     def read(self) -> float:
@@ -88,13 +87,13 @@ class RateReadback:
         self.moved()
 
     def moved(self) -> None:
-        """The rates are what they should be now."""
+        """Take the present rates as the expected ones."""
         self._expected = self.scale.rates()
 
     def before_step(self) -> None:
-        """The optimizer is about to use the rates; a closure that was computed before may have set them."""
+        """Check the rates that the optimizer is about to use. A closure may have set them."""
         try:
-            self._look(self.scale.rates())
+            self._check(self.scale.rates())
         except Exception as error:  # an optimizer whose groups are not torch's
             if not self._warned:
                 log.warning("the learning rate cannot be read back: %s", reason(error))
@@ -112,14 +111,14 @@ class RateReadback:
         return f"your loop sets the rate itself (the last step used {self.used:g}): {self._remedy}"
 
     def begin(self, before: Any) -> None:
-        """Several changes between two steps share their fate: the last is what a step can use."""
+        """Several changes between two steps count as one: a step can only use the last."""
         change = self._change
         if change is not None and change.verdict is None and not change.used:
             before = change.before
         self._change = _Change(float(before), checks=1 if self.scale.scheduled else 2)
 
     def verdict(self, *, ended: bool = False) -> str | None:
-        if not self._hooks and not ended:  # nothing is heard of this optimizer's steps
+        if not self._hooks and not ended:  # this optimizer has no hooks
             self.before_step()
         change = self._change
         if change is None:
@@ -127,19 +126,19 @@ class RateReadback:
         return "" if ended and change.verdict is None and change.used else change.verdict
 
     def lost(self) -> tuple[float, float, str] | None:
-        lost, self._lost = self._lost, None
-        return lost
+        undone, self._undone_setting = self._undone_setting, None
+        return undone
 
     def close(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
 
-    def _look(self, rates: list[float]) -> None:
+    def _check(self, rates: list[float]) -> None:
         change, expected = self._change, self._expected
         open_change = change if change is not None and change.verdict is None else None
-        ours = equal(expected, rates) or self.scale.as_scheduled(rates) or self._multiplied(rates[0], open_change)
-        if ours:
+        is_ours = equal(expected, rates) or self.scale.as_scheduled(rates) or self._multiplied(rates[0], open_change)
+        if is_ours:
             self._foreign = 0
             if open_change is not None and (rates[0] or self.scale.scheduled):  # 0 is 0 times anything
                 open_change.used, open_change.checks = True, open_change.checks - 1
@@ -147,13 +146,15 @@ class RateReadback:
         else:
             self._foreign += 1
             self._give_way(expected[0], rates[0], open_change)
-        self._expected, self._asked = rates, False
+        self._expected, self._loop_read_scale = rates, False
         self.used, self._own = rates[0], rates[0] / self.scale.read()
 
     def _multiplied(self, rate: float, change: _Change | None) -> bool:
-        """Whether the loop has set it anew, and multiplied. After a change: the rate has come nearer to what it was
-        times the change than to what it was."""
-        if not self._asked or self.scale.scheduled:
+        """Whether the loop has set the rate itself, and multiplied it by the scale.
+
+        After a change the rate must be nearer to its old value times the new scale than to its old value.
+        """
+        if not self._loop_read_scale or self.scale.scheduled:
             return False
         if change is None or not (rate > 0 and self._own > 0):
             return True
@@ -161,7 +162,7 @@ class RateReadback:
         return abs(math.log(rate / (self._own * scale))) <= abs(math.log(rate / (self._own * change.before)))
 
     def _give_way(self, expected: float, rate: float, change: _Change | None) -> None:
-        """The rates are the loop's own: nothing of ours is in them."""
+        """Treat the rates as the loop's own, with a scale of 1."""
         before = self.scale.read() if change is None else change.before
         was = f"{expected:g} was written, and the step used {rate:g}"
         if change is None:
@@ -172,7 +173,7 @@ class RateReadback:
         if self.scale.read() != 1:
             self.scale.yield_to(1.0)
         if before != 1:
-            self._lost = (before, 1.0, why)
+            self._undone_setting = (before, 1.0, why)
         if change is not None or before != 1:
             self._undone += 1
             if not self._warned:

@@ -1,12 +1,12 @@
-"""What each step of an optimizer measures by itself, in one's own loop: hooks before and after the update.
+"""Measurements of each optimizer step in the user's own loop, by hooks before and after the update.
 
-Where a step computes its gradients several times (LBFGS), the first are what is measured.
+If a step computes its gradients several times (LBFGS), the first ones are measured.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,12 +23,12 @@ log = logging.getLogger("oven.learner")
 
 GRAD_NORM = "grad_norm"
 RATE = MetricSpec(name="learning_rate", unit="of this step")
-LEFT_OUT = "_left_out"
-"""Among the numbers of a step: whether a gradient scaler had the optimizer leave it out."""
+SKIPPED = "_skipped"
+"""Among the numbers of a step: whether a gradient scaler made the optimizer skip it."""
 
 
 class StepGauges:
-    """One optimizer's. `end_step` publishes what its last step measured, beside what the loop says itself."""
+    """The gauges of one optimizer. `end_step` publishes what its last step measured, with the loop's own metrics."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class StepGauges:
         publish: Publish,
         *,
         clip: clipping.Clip | None = None,
-        heard: bool = True,
+        published: bool = True,
         unmeasured: str = "",
     ) -> None:
-        """`heard`: whether anybody hears this rank. `unmeasured`: why the gradient's norm is not measured, if so."""
+        """`published`: whether this rank publishes. `unmeasured`: why the gradient norm is not measured, if so."""
         self._rate, self._gauges, self._publish_on = rate, gauges, publish
-        self._clip, self._heard = clip, heard
-        self._norm = not unmeasured
+        self._clip, self._published = clip, published
+        self._measures_norm = not unmeasured
         self.unmeasured = {**gauges.unmeasured, **({GRAD_NORM: unmeasured} if unmeasured else {})}
         self._readback = Readback(self._publish, ABSENT_IF_NAN)
         self._numbers: dict[str, torch.Tensor] = {}
@@ -53,21 +53,21 @@ class StepGauges:
 
     def announced(self) -> tuple[MetricSpec, ...]:
         unit = "before clipping" if self._clip else "at the step, after clipping of the loop's own"
-        norm = (MetricSpec(name=GRAD_NORM, unit=unit),) if self._norm else ()
+        norm = (MetricSpec(name=GRAD_NORM, unit=unit),) if self._measures_norm else ()
         return (*norm, RATE, *self._gauges.announced())
 
-    def end_step(self, tick: int, step: int, known: Mapping[str, float]) -> None:
-        """What is `known` goes before what was measured under the same name."""
+    def end_step(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
+        """Publish the step. `metrics` of the loop win over gauges of the same name."""
         rate = {RATE.name: self._rate.used} if self._steps else {}
         self._steps = 0
-        wanted = frozenset(self._readback.names) - known.keys()
-        self._readback.end_step(tick, step, {**rate, **known}, wanted)
+        gauges = frozenset(self._readback.names) - metrics.keys()
+        self._readback.end_step(tick, step, {**rate, **metrics}, gauges)
 
     def settle(self) -> None:
         self._readback.settle()
 
     def forget(self) -> None:
-        """Something else than a step has moved the weights."""
+        """Forget past gradients: something other than a step has moved the weights."""
         self._gauges.forget()
 
     def close(self) -> None:
@@ -77,36 +77,38 @@ class StepGauges:
 
     def _before(self, first: bool) -> None:
         optimizer = self._optimizer
-        norm = self._tried(lambda: clipping.gradient_norm(optimizer)) if self._norm and self._clip is None else None
-        if self._clip is not None:  # asked for by the user: what keeps it from being done is not passed over
+        norm = None
+        if self._clip is not None:  # the user asked for clipping, so a failure is raised
             norm = clipping.gradient_norm(optimizer)
             self._clip.apply(optimizer, norm)
-        if self._heard and first:
+        elif self._measures_norm:
+            norm = self._norm_or_give_up()
+        if self._published and first:
             self._numbers = {} if norm is None else {GRAD_NORM: norm}
             self._numbers |= self._gauges.before_step()
-            left_out = getattr(optimizer, "found_inf", None)
-            if isinstance(left_out, torch.Tensor):
-                self._numbers[LEFT_OUT] = left_out
+            skipped = getattr(optimizer, "found_inf", None)
+            if isinstance(skipped, torch.Tensor):
+                self._numbers[SKIPPED] = skipped
 
     def _after(self, *_: Any) -> None:
         self._steps += 1
-        if self._heard:
+        if self._published:
             try:
-                self._readback.ask(self._numbers | self._gauges.after_step())
+                self._readback.request(self._numbers | self._gauges.after_step())
             except Exception as error:
                 log.warning("a step's gauges are lost: %s", reason(error))
 
-    def _tried(self, measure: Callable[[], torch.Tensor | None]) -> torch.Tensor | None:
+    def _norm_or_give_up(self) -> torch.Tensor | None:
         try:
-            return measure()
-        except Exception as error:  # sparse gradients, for one
-            self._norm = False
+            return clipping.gradient_norm(self._optimizer)
+        except Exception as error:  # for example, sparse gradients
+            self._measures_norm = False
             log.warning("%s is no longer measured: %s", GRAD_NORM, reason(error))
             return None
 
     def _publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
-        """An infinite norm of gradients that were never used is not a sign of anything."""
-        found = dict(metrics)
-        if found.pop(LEFT_OUT, 0.0):
-            found.pop(GRAD_NORM, None)
-        self._publish_on(tick, step, found)
+        """Omit the norm of a skipped step: gradients that were never used may well be infinite."""
+        published = dict(metrics)
+        if published.pop(SKIPPED, 0.0):
+            published.pop(GRAD_NORM, None)
+        self._publish_on(tick, step, published)

@@ -1,11 +1,11 @@
-"""How far an optimizer step has moved the weights, read off what Adam keeps: no copy of the weights is made.
+"""The norm of an optimizer step, computed from Adam's state without a copy of the weights.
 
 With t steps, c₁ = 1 − β₁ᵗ, c₂ = 1 − β₂ᵗ and λ = rate × decoupled decay, a step takes the weights w to
 
     w' = (1 − λ) w − u,   u = rate · √c₂/c₁ · m / (√v + ε √c₂)
 
-(Kingma & Ba 2015, arXiv 1412.6980, section 2; Loshchilov & Hutter 2019, arXiv 1711.05101, algorithm 2), so that
-w − w' = (u + λ w') / (1 − λ): all of it is in the state after the step.
+(Kingma & Ba 2015, arXiv 1412.6980, section 2; Loshchilov & Hutter 2019, arXiv 1711.05101, algorithm 2), so
+w − w' = (u + λ w') / (1 − λ), and all of that is in the state after the step.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from typing import Any
 import torch
 
 CHUNK = 2**24
-"""Elements that are computed at a time: that takes memory that training may not have to spare."""
+"""Elements per computation, to limit the extra memory."""
 
 Piece = tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any, Any]
 """Weights, first and second moment, ε √c₂ and √c₂/c₁ of a part of a parameter."""
 
 
-def known(optimizer: Any) -> bool:
-    """Whether its steps are the above: torch's own Adam and AdamW, and none that is made from them."""
+def is_supported(optimizer: Any) -> bool:
+    """Whether its steps follow the formula above: torch's own Adam and AdamW, but no subclasses."""
     parameters = (p for group in optimizer.param_groups for p in group["params"])
     return type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and not any(p.is_complex() for p in parameters)
 
 
-def count(optimizer: Any) -> torch.Tensor | None:
-    """Steps of one parameter that has a gradient, copied: it stays where a step is skipped. None: no gradient."""
+def step_count(optimizer: Any) -> torch.Tensor | None:
+    """Return a copy of the step count of one parameter with a gradient. It does not change if a step is skipped. None
+    without a gradient."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None:
@@ -39,19 +40,19 @@ def count(optimizer: Any) -> torch.Tensor | None:
 
 
 def trained(optimizer: Any) -> list[torch.nn.Parameter]:
-    """The weights that it moves."""
+    """Return the weights that the optimizer moves."""
     return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.numel()]
 
 
 @torch.no_grad()
 def weight_norm(optimizer: Any) -> torch.Tensor | None:
-    """Norm of all weights that are trained, as one vector; on their device. One pass over them."""
+    """Return the norm of all trained weights as one vector, on their device, in one pass."""
     weights = trained(optimizer)
     return _norm(_norms(weights)) if weights else None
 
 
 class Copies:
-    """The weights of before a step, for optimizers whose state does not say how long the step was."""
+    """The weights before a step, for optimizers whose state does not tell the length of the step."""
 
     def __init__(self) -> None:
         self._before: dict[torch.nn.Parameter, torch.Tensor] = {}
@@ -66,12 +67,12 @@ class Copies:
 
     @torch.no_grad()
     def distance(self, optimizer: Any) -> torch.Tensor | None:
-        """Norm of how far the weights are from the copies now; None where there are none."""
+        """Return the norm of the difference between weights and copies; None without copies."""
         pairs = [(p.detach(), self._before[p]) for p in trained(optimizer) if p in self._before]
         if not pairs:
             return None
         norms: list[torch.Tensor] = []
-        for part in slices([one.numel() for one, _ in pairs]):
+        for part in slices([weights.numel() for weights, _ in pairs]):
             now, before = (list(side) for side in zip(*pairs[part], strict=True))
             norms += _norms(torch._foreach_sub(now, before))
         return _norm(norms)
@@ -79,17 +80,18 @@ class Copies:
 
 @torch.no_grad()
 def update_norm(optimizer: Any) -> torch.Tensor | None:
-    """Norm of w − w' of the step just made, before it was rounded to the weights' precision; on their device.
+    """Return the norm of w − w' of the last step, before rounding to the weights' precision, on their device.
 
-    Called after `optimizer.step` and before gradients are dropped: what has none was not moved. Eight passes over the
-    weights, eleven with decay, in memory for 2 × CHUNK elements. None where nothing has a gradient.
+    Call it after `optimizer.step` and before gradients are dropped: a parameter without a gradient was not moved. It
+    makes eight passes over the weights, eleven with decay, and needs memory for 2 × CHUNK elements. None without any
+    gradient.
     """
     norms = [norm for group in optimizer.param_groups for norm in _moves(optimizer, group)]
     return _norm(norms) if norms else None
 
 
 def _moves(optimizer: Any, group: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """The norm of each piece's move."""
+    """Yield the norm of each piece's update."""
     decoupled = group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW))
     rate, decay = float(group["lr"]), float(group["weight_decay"]) if decoupled else 0.0
     shrunk = rate * decay
@@ -107,7 +109,7 @@ def _moves(optimizer: Any, group: dict[str, Any]) -> Iterator[torch.Tensor]:
 
 
 def _pieces(optimizer: Any, group: dict[str, Any]) -> Iterator[Piece]:
-    """Of the group's parameters that the step moved, each cut along its first axis where it is larger than CHUNK."""
+    """Yield the pieces of the group's moved parameters, each split along its first axis if larger than CHUNK."""
     moved = [p for p in group["params"] if p.grad is not None and p.numel() and "exp_avg" in optimizer.state.get(p, {})]
     if not moved:
         return
@@ -125,12 +127,13 @@ def _pieces(optimizer: Any, group: dict[str, Any]) -> Iterator[Piece]:
 
 
 def _scalars(numbers: torch.Tensor) -> Sequence[Any]:
-    """On CUDA they stay there (fused and capturable optimizers count there): reading them would wait for the device."""
+    """Return scalars on CUDA as tensors (fused and capturable optimizers count there), because reading them would
+    wait."""
     return numbers.unbind() if numbers.is_cuda else numbers.tolist()
 
 
 def _cut(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Of one shape, into parts of at most CHUNK elements, or of one entry along the first axis."""
+    """Split tensors of one shape into parts of at most CHUNK elements, or of one entry along the first axis."""
     size = tensors[0].numel()
     if size <= CHUNK:
         return iter([tensors])
@@ -140,30 +143,30 @@ def _cut(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
 
 def _parts(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
     part: list[Piece] = []
-    held = 0
+    size = 0
     for piece in pieces:
-        if part and held + piece[0].numel() > CHUNK:
+        if part and size + piece[0].numel() > CHUNK:
             yield part
-            part, held = [], 0
+            part, size = [], 0
         part.append(piece)
-        held += piece[0].numel()
+        size += piece[0].numel()
     if part:
         yield part
 
 
 def slices(sizes: list[int]) -> Iterator[slice]:
-    """Of at most CHUNK elements together; a larger tensor stands alone."""
-    start = held = 0
+    """Yield slices of tensors with at most CHUNK elements together. A larger tensor gets its own slice."""
+    start = total = 0
     for index, size in enumerate(sizes):
-        if held and held + size > CHUNK:
+        if total and total + size > CHUNK:
             yield slice(start, index)
-            start, held = index, 0
-        held += size
+            start, total = index, 0
+        total += size
     yield slice(start, len(sizes))
 
 
 def _norms(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Each one's, in float32 at least."""
+    """Return the norm of each tensor, in float32 at least."""
     double = any(tensor.dtype == torch.float64 for tensor in tensors)
     return torch._foreach_norm(list(tensors), dtype=torch.float64 if double else torch.float32)
 

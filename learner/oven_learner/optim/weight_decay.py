@@ -1,9 +1,9 @@
-"""`optimizer.weight_decay`: how hard AdamW pulls weights to 0, beside the gradient (Loshchilov & Hutter 2019, arXiv
-1711.05101): each step takes away rate × decay of a weight.
+"""`optimizer.weight_decay`: how hard AdamW pulls weights to 0, in addition to the gradient (Loshchilov & Hutter 2019,
+arXiv 1711.05101). Each step subtracts rate × decay of a weight.
 
-The parameter groups without decay (biases and norms, by the usual custom) stay without. Several groups with decays of
-their own keep their ratios: what is announced is the first one's. What the user had set is kept in the groups once
-something is changed: it travels in the optimizer's state, so that a resumed run finds bounds and ratios again.
+Parameter groups without decay (usually biases and norms) stay without. Several groups with different decays keep their
+ratios; the first group's decay is announced. After a change the groups also hold the user's own decay. It is saved in
+the optimizer's state, so that a resumed run has the same bounds and ratios.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from oven_learner.actuators import Actuators
 
 NAME = "optimizer.weight_decay"
 KEY = "oven_weight_decay"
-TIMES, LEAST = 10.0, 0.5
-"""The upper bound: so many times the user's own, and at least this."""
+MAX_FACTOR, LEAST_MAX = 10.0, 0.5
+"""The upper bound: MAX_FACTOR times the user's own decay, and at least LEAST_MAX."""
 
 
 class WeightDecay:
-    """Reads and writes the decay of an optimizer's groups; made once the optimizer exists."""
+    """Reads and writes the decay of an optimizer's groups."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
 
     @property
     def own(self) -> float:
-        """The user's own, of the first group that has any; 0 where none does."""
+        """The user's own decay, of the first group with one; 0 if no group has any."""
         return next((_own(group) for group in self._groups()), 0.0)
 
     def read(self) -> float:
@@ -39,15 +39,15 @@ class WeightDecay:
             group["weight_decay"] = decay if own == first else decay * own / first
 
     def _groups(self) -> list[dict[str, Any]]:
-        """Looked up each time: a rollback loads new ones."""
+        """Look them up each time, because a rollback loads new ones."""
         return [group for group in self._optimizer.param_groups if _own(group) > 0]
 
 
 def announce(optimizer: Any, actuators: Actuators) -> None:
-    """Where a group has a decay, and no one registered one."""
+    """Register the knob if a group has a decay, unless there is an actuator of that name."""
     knob = WeightDecay(optimizer)
     if knob.own > 0 and NAME not in actuators:
-        high = max(TIMES * knob.own, LEAST)
+        high = max(MAX_FACTOR * knob.own, LEAST_MAX)
         actuators.scalar(NAME, knob.read, knob.write, low=0.0, high=high, unit="× rate, of each weight in a step")
 
 

@@ -51,7 +51,7 @@ class Snapshots:
         """What the last rollback left."""
         self._count = 0
 
-    def across(self, share: Callable[[Any], Any]) -> None:
+    def use_clock_of_leader(self, share: Callable[[Any], Any]) -> None:
         """From now on rank 0's clock says on every rank when one is due."""
         self._schedule.share = share
 

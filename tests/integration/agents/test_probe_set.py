@@ -99,8 +99,8 @@ async def test_an_endpoint_that_answers_too_little_leaves_no_set(endpoint: Endpo
     ("name", "text", "said"),
     [
         ("p.txt", "\n \n", "has no prompts; write one per line"),
-        ("p.txt", "a\nb\na\n", "has a prompt twice"),
-        ("p.txt", "\n".join(map(str, range(513))), "513 prompts, and a set has 512 at most"),
+        ("p.txt", "a\nb\na\n", "has a duplicate prompt"),
+        ("p.txt", "\n".join(map(str, range(513))), "513 prompts, but at most 512 are allowed"),
         ("p.jsonl", '{"prompt": "a"}\n{"text": "b"}\n', 'p.jsonl:2 is not an object with "prompt"'),
         (".", None, "it is a folder"),
         ("nothing", None, "cannot read the prompts of committee.frontier"),

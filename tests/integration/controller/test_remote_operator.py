@@ -115,7 +115,7 @@ class Watching:
 
 @contextlib.asynccontextmanager
 async def watching(file: Path) -> AsyncIterator[Watching]:
-    made = Watching(RemoteRun.at(Endpoint(creds=file)))
+    made = Watching(RemoteRun.from_endpoint(Endpoint(creds=file)))
     task = asyncio.create_task(made.feed.run())
     yield made
     task.cancel()
@@ -205,7 +205,9 @@ def all_with_it(far: TlsStack, ann: Path, bob: Path) -> None:
 async def two_at_once(ann: Path, bob: Path) -> None:
     wanted = ((ann, 4.0), (bob, 5.0))
     both = [
-        carried_out(RemoteRun.at(Endpoint(creds=who)), command(action="set", actuator="grad.clip", value=value), 20)
+        carried_out(
+            RemoteRun.from_endpoint(Endpoint(creds=who)), command(action="set", actuator="grad.clip", value=value), 20
+        )
         for who, value in wanted
     ]
     assert [(found.code, found.line()) for found in await asyncio.gather(*both) if found.code] == []

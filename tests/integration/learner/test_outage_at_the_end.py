@@ -63,13 +63,13 @@ def test_it_stays_away_and_the_spool_goes_into_the_log_when_that_is_read(stack: 
     down(stack, "never")
     said = ended(stack, "never", up)
     folder = stack.run_folder("never")
-    left = look(folder.path, "never")
-    assert left.messages and left.end is not None and not left.lost
-    assert f"the log lacks {len(left.messages)} messages of the learner ({left.observations} observations" in said
+    content = look(folder.path, "never")
+    assert content.messages and content.end is not None and not content.lost
+    assert f"the log lacks {len(content.messages)} messages of the learner ({content.observations} observations" in said
     code, told = stack.command("log", "never", "--json")
-    assert code == 0 and f"spool.jsonl: {len(left.messages)} messages" in told
+    assert code == 0 and f"spool.jsonl: {len(content.messages)} messages" in told
     assert not (folder.path / NAME).exists()
-    assert whole(list(exported(folder))) > left.observations
+    assert whole(list(exported(folder))) > content.observations
     assert stack.command("replay", "never")[0] == 0
 
 
@@ -100,10 +100,10 @@ def test_the_store_is_removed_as_well_and_log_jsonl_has_all_of_it(stack: Stack) 
     up.until("the store of the log is gone")
     down(stack, "gone")
     ended(stack, "gone", up)
-    left = look(folder.path, "gone")
-    assert left.messages
+    content = look(folder.path, "gone")
+    assert content.messages
     code, told = stack.command("log", "gone")
-    assert code == 0 and "the store of run 'gone' is gone: what is left of its log is log.jsonl" in told, told
+    assert code == 0 and "the store of run 'gone' is gone: its log is log.jsonl" in told, told
     whole(list(exported(folder)))
     code, told = stack.command("replay", "gone")
     assert code == 0 and "is gone" in told and "byte for byte" in told, told
@@ -130,21 +130,24 @@ def test_the_disk_takes_no_more_and_it_is_said_how_much_is_missing(stack: Stack)
     (folder.path / "finish").touch()
     code, said = up.end(), "".join(up.lines)
     assert code == 3 and "Traceback" not in said, said
-    left = look(folder.path, "full")
-    assert left.messages and left.end is not None, "the end goes before the last observations"
-    assert f"the log lacks {left.words()}; see {folder.path / NAME}" in said
+    content = look(folder.path, "full")
+    assert content.messages and content.end is not None, "the end goes before the last observations"
+    assert f"the log lacks {content.summary()}; see {folder.path / NAME}" in said
 
     code, told = stack.command("log", "full", "--json")
     events = [Event.from_line(line) for line in told.splitlines() if line.startswith("{")]
     numbers = [event.body.n for event in events if isinstance(event.body, LearnerMessage)]
     [end] = [event.body for event in events if isinstance(event.body, RunEnded)]
-    assert numbers == sorted(set(numbers)) and len(numbers) + left.lost == end.n
-    assert (code, "for good: the spool that held them was cut" in told) == (3 if left.lost else 0, bool(left.lost))
+    assert numbers == sorted(set(numbers)) and len(numbers) + content.lost == end.n
+    assert (code, "for good: the spool that held them was cut" in told) == (
+        3 if content.lost else 0,
+        bool(content.lost),
+    )
     code, told = stack.command("replay", "full", "--verify")
-    assert code == (1 if left.lost else 0) and "byte for byte" in told, told
-    assert (f"missing: {left.lost} messages of the learner" in told) == bool(left.lost)
+    assert code == (1 if content.lost else 0) and "byte for byte" in told, told
+    assert (f"missing: {content.lost} messages of the learner" in told) == bool(content.lost)
     status = stack.json("status", "full")
-    assert status["status"] == "completed" and bool(status["missing"]) == bool(left.lost)
+    assert status["status"] == "completed" and bool(status["missing"]) == bool(content.lost)
 
 
 def killed(stack: Stack, run: str) -> RunFolder:
@@ -165,7 +168,7 @@ def test_another_runs_spool_is_refused_and_a_log_jsonl_that_differs_from_the_sto
     (folder.path / NAME).write_bytes(head)
     for command in (["log", "left"], ["replay", "left"], ["up", "--headless", "--resume", "--run", "left"]):
         code, told = stack.command(*command)
-        assert code == 2 and "holds messages of run 'other', and this is run 'left': move it into" in told, told
+        assert code == 2 and "holds messages of run 'other', but this is run 'left': move it to" in told, told
         assert "Traceback" not in told
     assert (folder.path / NAME).read_bytes() == head
     (folder.path / NAME).unlink()
@@ -175,8 +178,8 @@ def test_another_runs_spool_is_refused_and_a_log_jsonl_that_differs_from_the_sto
     code, told = stack.command("log", "left", "--json")
     [warning] = [line for line in told.splitlines() if line.startswith("warning: ")]
     aside = folder.path / "log.differs-1.jsonl"
-    assert "of log.jsonl, as it was written while the run continued, is not the store's: the store holds" in warning
-    assert f"kept as {aside}; compare the two, and remove it when you have" in warning
+    assert "of log.jsonl, which was written during the run, differs from the store; the store is used" in warning
+    assert f"the old file is now {aside}; compare the two and remove it" in warning
     assert code == 0 and aside.read_text() == grown and '"step":7,' in folder.export.read_text()
     code, told = stack.command("replay", "left")
     assert code == 0 and "warning" not in told, "said once: log.jsonl is the store's now"
@@ -223,6 +226,6 @@ def test_what_cannot_be_written_is_one_line_wherever_it_happens(stack: Stack) ->
     folder.export.unlink()
     code, told = stack.end_of(limited(stack, 300, "replay", "late"))
     assert code == 3 and "Traceback" not in told and told.count("\n") == 1, told
-    assert "File too large" in told and "make room" in told
+    assert "File too large" in told and "free some disk space" in told
     assert stack.command("replay", "late", "--verify")[0] == 0, "nothing was lost"
     assert stack.json("status", "late")["status"] == "interrupted"

@@ -180,8 +180,8 @@ async def test_one_that_is_frozen_at_the_end_is_not_waited_for(nats: Server, mon
 
 
 async def test_the_last_words_of_a_learner_that_is_killed_are_delivered(nats: Server, tmp_path: Path) -> None:
-    (tmp_path / "left.py").write_text(LEFT_BEHIND)
-    args = [sys.executable, str(tmp_path / "left.py"), nats.url, str(nats.creds("learner"))]
+    (tmp_path / "content.py").write_text(LEFT_BEHIND)
+    args = [sys.executable, str(tmp_path / "content.py"), nats.url, str(nats.creds("learner"))]
     done = await off_loop(
         subprocess.run, args, env=nats.env("learner"), stdout=subprocess.PIPE, text=True, timeout=60, check=False
     )
@@ -193,12 +193,12 @@ async def test_the_last_words_of_a_learner_that_is_killed_are_delivered(nats: Se
 @pytest.mark.parametrize("last", ["", "; link._closing.set(); spin(lambda: not link._told_close)"])
 async def test_one_that_is_left_behind_with_no_server_goes_too(nats: Server, tmp_path: Path, last: str) -> None:
     """Whether the learner was just closing it or not."""
-    (tmp_path / "left.py").write_text(LEFT_BEHIND.replace("print(", f"input(){last}; print("))
-    args = [sys.executable, str(tmp_path / "left.py"), nats.url, str(nats.creds("learner"))]
-    left = subprocess.Popen(args, env=nats.env("learner"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    (tmp_path / "content.py").write_text(LEFT_BEHIND.replace("print(", f"input(){last}; print("))
+    args = [sys.executable, str(tmp_path / "content.py"), nats.url, str(nats.creds("learner"))]
+    content = subprocess.Popen(args, env=nats.env("learner"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     await nats.logged(lambda event: isinstance(event.body, Observation))
     await nats.kill()
-    told, _ = await off_loop(left.communicate, "\n", 60)
+    told, _ = await off_loop(content.communicate, "\n", 60)
     await until(lambda: not psutil.pid_exists(int(told)))
 
 
@@ -255,11 +255,11 @@ async def test_what_the_log_does_not_take_in_the_end_the_next_learner_says_first
     run.steps(30)
     assert not await off_loop(run.client.close, "completed", timeout_s=0.2)
     assert "the log did not take 31 messages: 31 wait in" in caplog.text
-    left = look(folder, RUN)
-    assert (len(left.messages), left.observations, left.lost) == (31, 30, 0)
+    content = look(folder, RUN)
+    assert (len(content.messages), content.observations, content.lost) == (31, 30, 0)
     with pytest.raises(BusError):
         await off_loop(Training(nats, folder).client.start)
-    assert look(folder, RUN) == left, "a learner that finds no server leaves it as it was"
+    assert look(folder, RUN) == content, "a learner that finds no server leaves it as it was"
     await nats.start()
     again = Training(nats, folder)
     past = await off_loop(again.client.start)
@@ -280,12 +280,12 @@ async def test_what_is_in_the_log_already_does_not_go_in_again(nats: Server, fol
     await nats.kill()
     run.steps(10)
     assert not await off_loop(run.client.close, "completed", timeout_s=0.2)
-    left = look(folder, RUN)
+    content = look(folder, RUN)
     await nats.start()
     async with nats.bus() as bus:
-        assert await append(bus, RUN, left.messages[:4]) == 4
-        assert await append(bus, RUN, left.messages) == 7
-        assert await append(bus, RUN, left.messages) == 0
+        assert await append(bus, RUN, content.messages[:4]) == 4
+        assert await append(bus, RUN, content.messages) == 7
+        assert await append(bus, RUN, content.messages) == 0
     assert [message.n for message in await said(nats)] == list(range(1, 23))
 
 
@@ -302,11 +302,11 @@ async def test_the_process_that_is_killed_in_an_outage_leaves_the_learner_to_kee
     await until(lambda: "no NATS server answers" in caplog.text)
     run.steps(10)
     assert not await off_loop(run.client.close, "completed", timeout_s=0.2)
-    left = look(folder, RUN)
-    assert left.end is not None and left.observations == 10
+    content = look(folder, RUN)
+    assert content.end is not None and content.observations == 10
     await nats.start()
     async with nats.bus() as bus:
-        await append(bus, RUN, left.messages)
+        await append(bus, RUN, content.messages)
     assert [message.n for message in await said(nats)] == list(range(1, 23))
 
 
@@ -322,15 +322,15 @@ async def test_the_rest_of_a_learner_that_is_killed_in_an_outage_is_kept(nats: S
     text = LEFT_BEHIND.replace("print(", SAYS_MORE).replace(
         "(sys.argv[2])))", "(sys.argv[2])), folder=Path(sys.argv[3]))"
     )
-    (folder.parent / "left.py").write_text(text)
-    args = [sys.executable, str(folder.parent / "left.py"), nats.url, str(nats.creds("learner")), str(folder)]
+    (folder.parent / "content.py").write_text(text)
+    args = [sys.executable, str(folder.parent / "content.py"), nats.url, str(nats.creds("learner")), str(folder)]
     env = nats.env("learner")
-    left = subprocess.Popen(args, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    content = subprocess.Popen(args, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     await nats.logged(lambda event: isinstance(event.body, Observation) and event.body.tick == 5)
-    assert (folder / NAME).exists() and look(folder, RUN).nothing, "it is held while the learner lives"
+    assert (folder / NAME).exists() and look(folder, RUN).empty, "it is held while the learner lives"
     await nats.kill()
-    told, _ = await off_loop(left.communicate, "\n", 60)
-    assert left.returncode == -signal.SIGKILL
+    told, _ = await off_loop(content.communicate, "\n", 60)
+    assert content.returncode == -signal.SIGKILL
     await until(lambda: not psutil.pid_exists(int(told)))
     kept = look(folder, RUN)
     assert [message.message_id.split("-")[1] for message in kept.messages] == ["7", "8", "9", "10", "11"]
@@ -340,6 +340,6 @@ async def test_the_rest_of_a_learner_that_is_killed_in_an_outage_is_kept(nats: S
 async def test_a_spool_of_another_run_is_refused_where_the_run_is_opened(nats: Server, folder: Path) -> None:
     head = b'{"spool": 1, "run": "q", "messages": 0, "lost": 0}\n'
     (folder / NAME).write_bytes(head)
-    with pytest.raises(ConfigError, match="holds messages of run 'q', and this is run 'r': move it into"):
+    with pytest.raises(ConfigError, match="holds messages of run 'q', but this is run 'r': move it to"):
         await off_loop(Training(nats, folder).client.start)
     assert (folder / NAME).read_bytes() == head

@@ -16,7 +16,7 @@ from oven_core.bus.connection import Bus
 from oven_core.errors import ConfigError
 from oven_core.protocol.completion_messages import SampledGroup, StoredGroup
 from oven_core.protocol.names import Subjects
-from oven_core.replica.completions_service import serve_completions
+from oven_core.replica.history_service import serve_completions
 from oven_core.security.credentials import Credentials
 from oven_core.terminal_text import clean
 from oven_runs.access.completion_reader import followed, newest
@@ -74,7 +74,7 @@ async def test_live_over_a_restart_from_elsewhere_and_after(
             _, bus = await first.enter_async_context(serving(folder))
             await streams.create(bus.jetstream, "r")
             await serve_completions(bus, "r")
-            with pytest.raises(ConfigError, match=r"run 'r' keeps no completions: .*completions.every=10"):
+            with pytest.raises(ConfigError, match=r"run 'r' stores no completions: .*completions.every=10"):
                 await newest(local, 5)
             await streams.keep_completions(bus.jetstream, "r")
             assert await newest(local, 5) == []

@@ -36,7 +36,7 @@ async def test_every_action_by_its_keys_from_elsewhere(tls_stack: TlsStack) -> N
     bob = await asyncio.to_thread(far.person, "bob")
     eve = await asyncio.to_thread(far.person, "eve", "--read-only")
     await without_the_right(far, ann, bob, eve)
-    async with at_monitor(RemoteRun.at(Endpoint("", ann, None))) as person:
+    async with at_monitor(RemoteRun.from_endpoint(Endpoint("", ann, None))) as person:
         await advice(person)
         await knobs(person)
         await hold_and_resume(person)
@@ -59,14 +59,14 @@ async def test_every_action_by_its_keys_from_elsewhere(tls_stack: TlsStack) -> N
 
 async def without_the_right(far: TlsStack, ann: Path, bob: Path, eve: Path) -> None:
     """A read-only key, one that is revoked meanwhile, and another run's: nothing acts, and it is said why."""
-    async with at_monitor(RemoteRun.at(Endpoint("", eve, None))) as reader:
+    async with at_monitor(RemoteRun.from_endpoint(Endpoint("", eve, None))) as reader:
         await reader.until(reader.app.barred)
         assert "read-only" in reader.app.barred()
         for command in COMMANDS:
             if command.acts:
                 await reader.press(command.key_names()[0])
                 assert len(reader.app.screen_stack) == 1, command
-    async with at_monitor(RemoteRun.at(Endpoint("", bob, None))) as gone:
+    async with at_monitor(RemoteRun.from_endpoint(Endpoint("", bob, None))) as gone:
         code, said = await asyncio.to_thread(far.stack.command, "creds", "revoke", "bob", "--server", str(far.bus))
         assert code == 0, said
         await asyncio.to_thread(far.reload)

@@ -9,7 +9,7 @@ from tests.support import runs
 
 from oven_agents.sdk.window import Knob, Window
 from oven_agents.stats.rollback_success import LIMIT, SOON, last_rollback_failed, recovered_share, rollbacks_exhausted
-from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.actuator_names import ACTUATORS
 
 KNOBS = {name: Knob(ACTUATORS[name], None) for name in ("run.rollback", "run.undo_rollback")}
 FALLEN = {20: 2.9, 40: 2.6, 60: 3.1}

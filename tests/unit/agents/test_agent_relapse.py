@@ -14,7 +14,7 @@ from tests.support import runs
 from oven_agents import Alternatives
 from oven_agents.shipped.best_checkpoint import BestCheckpoint
 from oven_agents.stats.robust_statistics import since
-from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.messages import MetricSpec, Observation, Receipt, RunStarted, Value, Vote
 
 EVERY = 20

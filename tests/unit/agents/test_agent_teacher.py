@@ -14,7 +14,7 @@ from tests.support.gauges import receipt
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.teacher import BETA, TEACHER, Teacher
 from oven_agents.stats.confidence import STANDS_ALONE as STANDS_BEHIND
-from oven_core.protocol.known_actuators import ACTUATORS
+from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.messages import (
     ActuatorSpec,
     LearnerMessage,

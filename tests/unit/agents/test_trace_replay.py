@@ -316,7 +316,7 @@ def test_an_unknown_price_is_said_and_is_not_0(tmp_path: Path) -> None:
     file = teachers()
     (found,) = forecast_all(file, file.endpoints(), TRACES, tmp_path / "none.jsonl")
     assert found.usd is None and found.tokens_in > 0
-    assert "the price of t is not known" in "\n".join(cost_forecast.lines([found]))
+    assert "the price of t is unknown" in "\n".join(cost_forecast.lines([found]))
     assert cost_forecast.as_json([found])["usd"] is None
     path = tmp_path / "replies.jsonl"
     jsonl.write(path, [reply(0, 0, usd=None), reply(1, 0)])
@@ -332,7 +332,7 @@ def test_a_forecast_without_replies_says_what_it_assumes_and_counts_a_request_fo
         file = teachers(price=price, samples=3, **provider)
         (found,) = forecast_all(file, file.endpoints(), TRACES, path)
         tokens[wire] = found.tokens_in
-        assert "90% of what a state repeats come from the cache" in cost_forecast.lines([found])[0]
+        assert "90% of a state's repeated part come from the cache" in cost_forecast.lines([found])[0]
     assert tokens["one each"] == pytest.approx(3 * tokens["one request"], abs=2)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.mesh_log import LR, Log
+from tests.support.mesh_log import LR, NOON, Log
 from tests.support.own_home import invoke
 from tests.support.replayed import a_run, left_behind
 
@@ -20,6 +20,7 @@ from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.protocol.subjects import SIGNERS
+from oven_core.removed import COMMIT, TAG
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Signer
 from oven_runs.home.run_folder import Home, RunFolder
@@ -149,15 +150,15 @@ DAMAGE: dict[str, tuple[Callable[[RunFolder], bytes], str]] = {
     "cut": (cut, "the file is cut off after"),
     "empty": (lambda _: b"", "log.jsonl is empty"),
     "gap": (lambda f: b"".join(lines(f)[:4] + lines(f)[6:]), "line 5: event 7 follows event 4; 2 events between them"),
-    "twice": (lambda f: b"".join(lines(f)[:4] + lines(f)[3:]), "event 4 follows event 4; it stands there twice"),
+    "twice": (lambda f: b"".join(lines(f)[:4] + lines(f)[3:]), "event 4 follows event 4; it is a duplicate"),
     "beheaded": (lambda f: b"".join(lines(f)[1:]), "line 1: event 2 follows event 0; 1 events between them"),
-    "garbage": (lambda _: bytes(range(128, 256)), "line 1: it is not text (byte 0 is 0x80); nothing stands before it"),
-    "gzip": (lambda f: gzip.compress(b"".join(lines(f))), "line 1: it is gzip'ed; unpack it with `gunzip` first"),
+    "garbage": (lambda _: bytes(range(128, 256)), "line 1: it is not text (byte 0 is 0x80); no line before"),
+    "gzip": (lambda f: gzip.compress(b"".join(lines(f))), "line 1: it is gzip-compressed; unpack it with `gunzip`"),
     "foreign": (lambda _: b'{"level": "info"}\n', "line 1: not a line of an exported log"),
     "a field": (lambda f: lines(f)[0].replace(b'"seq"', b'"sequel"'), "line 1: its field 'seq' is missing"),
     "another run": (
         lambda f: b"".join(lines(f)).replace(b"oven.r.", b"oven.q."),
-        "line 1: the event is on oven.q.run, so this is the log of another run than 'r'",
+        "line 1: the event's subject is oven.q.run, so this is not the log of run 'r'",
     ),
 }  # fmt: skip
 
@@ -173,10 +174,10 @@ def test_a_damaged_log_is_named_with_its_line_and_what_is_left(
     assert invoke(command, "r") == 2
     said = capsys.readouterr().err
     assert said.startswith(f"error: {folder.export}") and said.count("\n") == 1
-    assert words in said and "restore it from a copy" in said
+    assert words in said and "restore it from a backup" in said
     (folder.server.folder / "store").mkdir(parents=True)
     assert invoke(command, "r") == 2
-    assert "move it away, and the store is read instead" in capsys.readouterr().err
+    assert "move it away, and the log is read from the store instead" in capsys.readouterr().err
 
 
 def test_a_cut_log_is_read_up_to_a_tick_that_is_whole(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,7 +185,7 @@ def test_a_cut_log_is_read_up_to_a_tick_that_is_whole(home: Home, capsys: pytest
     folder.export.write_bytes(cut(folder))
     assert invoke("replay", "r") == 2
     assert (
-        f"the {len(lines(folder)) - 1} lines before it are whole, up to tick 9: `--until 8`" in capsys.readouterr().err
+        f"the {len(lines(folder)) - 1} lines before it are intact, up to tick 9: `--until 8`" in capsys.readouterr().err
     )
     assert invoke("replay", "r", "--until", "8") == 0
     assert "up to tick 8" in capsys.readouterr().out
@@ -202,6 +203,43 @@ def test_a_log_of_another_schema_version_is_refused(
     assert invoke("replay", "r", *ask) == 2
     said = capsys.readouterr().err
     assert "event 1 on oven.r.run is of schema version 2, and this program reads version 1" in said
+
+
+def with_trials(text: str) -> str:
+    """The log of a run whose rules and learner allowed trials."""
+    return text.replace('"rules":{', '"trials":"eval/loss","rules":{"trials":"risky",', 1)
+
+
+def with_a_trial(text: str) -> str:
+    """The log with an event about a trial at its end."""
+    last = json.loads(text.splitlines()[-1])
+    trial = Event.read(last["seq"] + 1, "oven.r.trial.x", b'{"v":1,"type":"TrialStarted","id":"x"}', NOON)
+    return text + trial.line() + "\n"
+
+
+@pytest.mark.parametrize("change", [with_trials, with_a_trial])
+@pytest.mark.parametrize("command", [["replay", "r"], ["decisions", "r"], ["log", "r"]])
+def test_a_log_with_trials_is_refused_with_one_sentence_that_names_the_tag(
+    home: Home, capsys: pytest.CaptureFixture[str], change: Callable[[str], str], command: list[str]
+) -> None:
+    folder = left_behind(home, a_run())
+    folder.export.write_text(change(folder.export.read_text()))
+    assert invoke(*command) == 2
+    sentence = f"this log has trials, which were removed; check out the tag {TAG} (commit {COMMIT[:12]}) to replay it"
+    assert capsys.readouterr().err.strip().splitlines()[-1].endswith(sentence)
+
+
+def test_a_log_with_withheld_decisions_is_refused_too(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = left_behind(home, a_run())
+    folder.export.write_text(folder.export.read_text().replace('"rules":{', '"rules":{"control_share":0.1,', 1))
+    assert invoke("replay", "r") == 2
+    assert "this log has withheld decisions, which were removed; " in capsys.readouterr().err
+
+
+def test_rules_for_trials_without_a_learner_that_makes_any_replay(home: Home) -> None:
+    folder = left_behind(home, a_run())
+    folder.export.write_text(folder.export.read_text().replace('"rules":{', '"rules":{"trials":"risky",', 1))
+    assert invoke("replay", "r") == 0
 
 
 def test_an_agents_vote_of_another_version_spoils_nothing(home: Home, capsys: pytest.CaptureFixture[str]) -> None:

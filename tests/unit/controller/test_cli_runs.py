@@ -207,10 +207,10 @@ def test_it_asks_before_it_removes(
 
 
 @pytest.mark.parametrize(
-    ("size", "words"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (10**16, "10000.0 TB")]
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (10**16, "10000.0 TB")]
 )
-def test_sizes_in_words(size: int, words: str) -> None:
-    assert removal.in_words(size) == words
+def test_sizes_have_a_decimal_unit(size: int, text: str) -> None:
+    assert removal.readable_size(size) == text
 
 
 def test_a_home_that_is_made_keeps_its_keys_out_of_repositories(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_status_says_what_judges_have_cost(home: Home, capsys: pytest.CaptureFix
     assert invoke("status") == 0
     said = capsys.readouterr().out
     assert "judges: $0.7500 of $5, 1,055 tokens, 3 calls\n" in said
-    assert "1 of the calls were not answered, and count at their greatest cost" in said
+    assert "1 of the calls got no answer, and count with their maximum cost" in said
 
     judges_file(folder.path).write_bytes(b"no database" * 100)
     assert invoke("status", "--json") == 0

@@ -114,7 +114,7 @@ def test_a_set_is_done_when_its_value_was_read_back_in_whatever_order_it_is_hear
             "mute",
             [],
             3,
-            "mute: logged as event 7 of r; no answer from the mesh within 5 s: it counts as soon as a mesh",
+            "mute: logged as event 7 of r; no answer from the mesh within 5 s: a mesh acts on it when",
         ),
         ("mute", [answer(reason="agent x is muted")], 0, "mute: agent x is muted"),
         ("set", [answer(False, "1 > 0.5")], 1, "set: refused: 1 > 0.5"),

@@ -101,7 +101,7 @@ def test_a_log_cut_in_half_is_refused_with_what_is_left(home: Home, capsys: pyte
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     for command in (["decisions", "r"], ["explain", LR, "--run", "r"]):
         assert invoke(*command) == 2
-        assert "lines before it are whole, up to tick " in capsys.readouterr().err
+        assert "lines before it are intact, up to tick " in capsys.readouterr().err
 
 
 def test_an_id_is_known_by_its_beginning() -> None:

@@ -13,8 +13,8 @@ from tests.support.mesh_log import LR, METRICS, MOVES, SPECS, Log
 from oven_agents.sdk.window import Knob, Window
 from oven_controller.importing.declared_knobs import asked
 from oven_core.errors import ConfigError
+from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.codec import Malformed, decode
-from oven_core.protocol.known_actuators import ACTUATORS
 from oven_core.protocol.messages import ActuatorSpec, RunStarted
 from oven_learner.actuators import Actuators
 

@@ -46,7 +46,7 @@ def test_the_home_is_where_the_environment_says(tmp_path: Path, monkeypatch: pyt
 def test_a_home_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "inner", Path("/proc/oven")):
-        with pytest.raises(ConfigError, match="set OVEN_HOME to a folder that you may write to"):
+        with pytest.raises(ConfigError, match="set OVEN_HOME to a folder that you can write to"):
             Home(place).create("mine", "grpo")
 
 
@@ -77,7 +77,7 @@ def test_which_run_is_meant(home: Home) -> None:
     with old.hold():
         assert home.find(None).run == "old"
         assert home.find(None, running=True).run == "old"
-        with new.hold(), pytest.raises(ConfigError, match="name the one you mean"):
+        with new.hold(), pytest.raises(ConfigError, match="name one of them"):
             home.find(None, running=True)
 
 

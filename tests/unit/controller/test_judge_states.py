@@ -28,5 +28,5 @@ def test_status_says_what_each_judge_lacks(
     judges = json.loads(capsys.readouterr().out)["judges"]
     assert list(judges) == ["critic", "tricks"] and judges["critic"]["failure"] == "auth"
     states = judge_states.read(folder.path)
-    assert states["tricks"].words() == "deepseek/deepseek-reasoner; it gives no log-probabilities"
-    assert states["critic"].words().endswith("cannot judge: auth (HTTP 401); check the key in XAI_API_KEY")
+    assert states["tricks"].line() == "deepseek/deepseek-reasoner; it gives no log-probabilities"
+    assert states["critic"].line().endswith("cannot judge: auth (HTTP 401); check the key in XAI_API_KEY")

@@ -48,7 +48,7 @@ class Counting(Agent):
 CALLS: list[tuple[str, dict[str, Any], Callable[[Any], bool]]] = [
     ("runs", {}, lambda found: {one["run"] for one in found["runs"]} == {"r", "cut", "bare"}),
     ("status", {"run": "r"}, lambda found: found["tick"] == 153 and found["knobs"][LR] == 4.0),
-    ("status", {"run": "cut"}, lambda found: "lines before it are whole" in found["log_unread"]),
+    ("status", {"run": "cut"}, lambda found: "lines before it are intact" in found["log_unread"]),
     ("status", {"run": "bare"}, lambda found: found["metrics"] == {} and found["target"] is None),
     ("metric", {"name": "reward", "run": "r"}, lambda found: found["measured"] == 153 and len(found["points"]) <= 100),
     ("metric", {"name": "grad_norm", "run": "r", "max_points": 5}, lambda found: found["greatest"] > 9),
@@ -67,7 +67,7 @@ CALLS: list[tuple[str, dict[str, Any], Callable[[Any], bool]]] = [
 ]  # fmt: skip
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("status", {"run": "nosuch"}, "no run named 'nosuch'; known: bare, cut, r"),
-    ("decisions", {"run": "cut"}, "lines before it are whole, up to tick"),
+    ("decisions", {"run": "cut"}, "lines before it are intact, up to tick"),
     ("metric", {"name": "rewrd", "run": "r"}, "no metric named 'rewrd'; did you mean 'reward'?"),
     ("metric", {"name": "loss", "run": "bare"}, "no metric named 'loss'; there is no metric yet"),
     ("metric", {"name": "loss", "since": "soon"}, "is neither a step nor a time; write a step such as 120"),
@@ -225,5 +225,5 @@ async def test_a_read_only_key_acts_on_nothing(tmp_path: Path) -> None:
     async with Client(server(Reach(at=Endpoint(creds=file)), control=True)) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == [*READING, *ACTING]
         result = await client.call_tool("set", {"actuator": LR, "value": 0.5, "reason": "because"})
-        assert result.is_error and "the key of 'ann' is a read-only one" in text_of(result)
+        assert result.is_error and "the key of 'ann' is read-only" in text_of(result)
         assert "the run is on another machine" in text_of(await client.call_tool("runs", {}))

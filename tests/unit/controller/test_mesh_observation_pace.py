@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.mesh_log import LR, RUN, Log
 
-from oven_core.mesh.observation_pace import ObservationPace
+from oven_core.mesh.state import ObservationPace
 from oven_core.protocol.events import Event
 from oven_runs.log.replay import replay
 

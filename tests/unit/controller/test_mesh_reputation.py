@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from oven_core.mesh.effect import effect, median, sigma
+from oven_core.mesh.measurements import effect, median, sigma
 from oven_core.mesh.reputation import Stance, failed, merit, moved, outcomes_until_silent, success
 from oven_core.protocol.rules import Rules
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.support.mesh_log import Log
 
-from oven_core.mesh.rollback_limits import MOST, RollbackLimits
+from oven_core.mesh.limits import MAX_ROLLBACKS, RollbackLimits
 from oven_core.protocol.messages import Decision, MetricSpec, Receipt
 
 BACK, EVAL = "run.rollback", MetricSpec(name="eval/loss", better="down", held_out=True)
@@ -35,7 +35,7 @@ def test_a_third_rollback_to_one_place_is_refused() -> None:
     for _ in range(4):
         log.tick(5, loss=1.0)
         verdicts.append(back(log, 10, 10).verdict)
-    assert verdicts == ["adopted"] * MOST + ["rejected"] * 2
+    assert verdicts == ["adopted"] * MAX_ROLLBACKS + ["rejected"] * 2
     assert "no held-out reading was better since; 2 are the limit" in log.last.reason
     log.tick(**{"eval/loss": 2.5})
     assert back(log, 10, 10).verdict == "rejected", "a worse reading is no reason"
@@ -47,7 +47,7 @@ def test_a_place_before_both_is_another_one() -> None:
     log = running()
     log.tick(30, loss=1.0)
     log.tick(**{"eval/loss": 2.0})
-    for _ in range(MOST):
+    for _ in range(MAX_ROLLBACKS):
         log.tick(5, loss=1.0)
         assert back(log, 25, 25).verdict == "adopted"
     log.tick(5, loss=1.0)
@@ -58,7 +58,7 @@ def test_a_place_before_both_is_another_one() -> None:
 def test_without_held_out_readings_it_has_to_come_further() -> None:
     log = running(LOSS)
     log.tick(20, loss=1.0)
-    for _ in range(MOST):
+    for _ in range(MAX_ROLLBACKS):
         assert back(log, 10, 10).verdict == "adopted"
         log.tick(10, loss=1.0)
     assert back(log, 10, 10).verdict == "rejected" and "came no further" in log.last.reason
@@ -84,8 +84,8 @@ def test_nan_is_no_better_reading() -> None:
     returns.observe(1, 1, -2.0)
     for tick, reading in ((2, float("nan")), (3, float("inf"))):
         returns.observe(tick, tick, reading)
-    for n in range(MOST):
-        returns.take(
+    for n in range(MAX_ROLLBACKS):
+        returns.add(
             Receipt(
                 incarnation=1, n=n, decision_id=str(n), actuator=BACK, status="applied",
                 before=3.0, after=1.0, tick=3 + n, step=1,
@@ -98,7 +98,7 @@ def test_a_new_announcement_of_the_same_training_keeps_them() -> None:
     log = running()
     log.tick(10, loss=1.0)
     log.tick(**{"eval/loss": 2.0})
-    for _ in range(MOST):
+    for _ in range(MAX_ROLLBACKS):
         log.tick(5, loss=1.0)
         back(log, 10, 10)
     log.restart(tick=log.mesh.state.tick, metrics=(LOSS, EVAL), cooldown_ticks=0)
@@ -108,15 +108,17 @@ def test_a_new_announcement_of_the_same_training_keeps_them() -> None:
 
 
 def test_another_training_has_rollbacks_and_a_budget_of_its_own() -> None:
-    log = running(max_interventions=MOST)
+    log = running(max_interventions=MAX_ROLLBACKS)
     log.tick(10, loss=1.0)
     log.tick(**{"eval/loss": 2.0})
-    for _ in range(MOST):
+    for _ in range(MAX_ROLLBACKS):
         log.tick(5, loss=1.0)
         back(log, 10, 10)
     log.join("bob")  # who says nothing, so that the ballot stays open
     log.propose("amy", 10.0, BACK, 0.8)
-    log.restart(tick=log.mesh.state.tick, metrics=(LOSS, EVAL), training="2", max_interventions=MOST, cooldown_ticks=0)
+    log.restart(
+        tick=log.mesh.state.tick, metrics=(LOSS, EVAL), training="2", max_interventions=MAX_ROLLBACKS, cooldown_ticks=0
+    )
     assert log.last.verdict == "rejected" and "training 2 began" in log.last.reason
     log.status("bob", "left")
     log.step = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_runs.operator.receipt_wait import BOUNDARIES, LEAST_S, SETTLE_S, STEPS_LONG, STILL_S, ReceiptWait
+from oven_runs.operator.operator_client import BOUNDARIES, LONG_STEPS, MIN_WAIT_S, SETTLE_S, STILL_S, ReceiptWait
 
 
 def test_a_long_step_is_waited_for_and_two_of_them_are_enough() -> None:
@@ -16,22 +16,22 @@ def test_a_long_step_is_waited_for_and_two_of_them_are_enough() -> None:
     assert wait.deadline == 150.0 + STILL_S
     wait.boundary(8, 205.0)
     assert wait.deadline == 205.0 + SETTLE_S
-    assert wait.waited() == "within 2 steps" and not wait.still
+    assert wait.waited() == "within 2 steps" and not wait.waits_for_step
 
 
 def test_steps_of_milliseconds_do_not_cut_it_short() -> None:
     wait = ReceiptWait(0.0)
     for tick in range(BOUNDARIES):
         wait.boundary(tick, 0.01 * tick)
-    assert wait.deadline == LEAST_S
+    assert wait.deadline == MIN_WAIT_S
 
 
 def test_where_no_step_ends_the_newest_steps_length_counts() -> None:
     wait = ReceiptWait(0.0)
     assert wait.waited() == f"within {STILL_S:.0f} s in which no step ended"
-    wait.paced(90.0)
-    assert wait.deadline == STEPS_LONG * 90.0
-    wait.paced(1.0)
+    wait.set_pace(90.0)
+    assert wait.deadline == LONG_STEPS * 90.0
+    wait.set_pace(1.0)
     assert wait.deadline == STILL_S
 
 
@@ -40,4 +40,4 @@ def test_a_persons_limit_is_the_limit(limit: float, ticks: list[int]) -> None:
     wait = ReceiptWait(0.0, limit)
     for tick in ticks:
         wait.boundary(tick, float(tick))
-    assert wait.deadline == limit and not wait.still and wait.waited() == f"within {limit:g} s"
+    assert wait.deadline == limit and not wait.waits_for_step and wait.waited() == f"within {limit:g} s"

@@ -88,7 +88,7 @@ def test_what_is_not_an_address(address: str) -> None:
 def test_without_tls_to_another_machine_it_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = written(tmp_path)
     for url, warns in {"nats://192.0.2.1:4222": True, "tls://192.0.2.1:4222": False, "": False}.items():
-        RemoteRun.at(Endpoint(url, file))
+        RemoteRun.from_endpoint(Endpoint(url, file))
         assert ("has no TLS" in (said := capsys.readouterr().err)) == warns, said
 
 
@@ -110,7 +110,7 @@ def test_no_one_answers_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_a_key_of_another_run_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(tmp_path)
     assert find_run("far", Endpoint(creds=file)).run == find_run(None, Endpoint(creds=file)).run == "far"
-    with pytest.raises(ConfigError, match=r"key of 'ann' for run 'far', and not for 'near'.*named by --creds"):
+    with pytest.raises(ConfigError, match=r"key of 'ann' for run 'far', not for 'near'.*--creds named it"):
         find_run("near", Endpoint(creds=file))
     monkeypatch.setenv("OVEN_CREDS", str(file))
     with pytest.raises(ConfigError, match="it comes from OVEN_URL and OVEN_CREDS"):
@@ -139,7 +139,7 @@ def test_a_file_that_is_none(text: str, words: str, tmp_path: Path) -> None:
 
 def test_a_file_that_others_may_read_and_one_that_names_no_address(tmp_path: Path) -> None:
     file = written(tmp_path, url="")
-    with pytest.raises(ConfigError, match="names no address: give it by --nats URL"):
+    with pytest.raises(ConfigError, match="has no address: pass it with --nats URL"):
         find_run(None, Endpoint(creds=file))
     file.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
@@ -148,22 +148,22 @@ def test_a_file_that_others_may_read_and_one_that_names_no_address(tmp_path: Pat
 
 def test_an_nkey_alone_needs_the_runs_name(tmp_path: Path) -> None:
     seed = Credentials.new("ann").save(tmp_path)
-    with pytest.raises(ConfigError, match="name it: --run NAME, or OVEN_RUN"):
+    with pytest.raises(ConfigError, match="Name it with --run NAME or OVEN_RUN"):
         find_run(None, Endpoint("nats://127.0.0.1:1", seed))
     found = find_run("far", Endpoint("nats://127.0.0.1:1", seed))
     assert (found.run, found.by, found.up()) == ("far", "ann", True)
 
 
 def test_an_authority_without_a_server_and_one_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="add --nats URL, or --creds"):
+    with pytest.raises(ConfigError, match="add --nats URL or --creds"):
         find_run(None, Endpoint(tls_ca=tmp_path / "ca.pem"))
     with pytest.raises(ConfigError, match="is not a certificate"):
         find_run(None, Endpoint(creds=written(tmp_path, tls_ca="nothing")))
 
 
 async def test_a_read_only_key_does_not_command_and_no_key_is_the_stacks(tmp_path: Path) -> None:
-    access = RemoteRun.at(Endpoint(creds=written(tmp_path, role="monitor")))
-    with pytest.raises(RefusedError, match=r"a read-only one.*creds add NAME --operator --run far"):
+    access = RemoteRun.from_endpoint(Endpoint(creds=written(tmp_path, role="monitor")))
+    with pytest.raises(RefusedError, match=r"read-only.*creds add NAME --operator --run far"):
         async with access.connected("operator"):
             pass
     with pytest.raises(ConfigError, match="only the machine of run 'far'"):

@@ -15,10 +15,9 @@ from tests.support.monitor_log import ended, recorded
 from tests.support.recorded_runs import write_run
 
 from oven_runs.access.log_sources import exported
-from oven_runs.home import log_digest
-from oven_runs.home.log_digest import LogDigest
+from oven_runs.home import run_rows
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.home.run_rows import RunRows
+from oven_runs.home.run_rows import LogDigest, RunRows
 from oven_runs.log.run_row import RunRow
 from oven_runs.log.run_summary import RunSummary
 
@@ -86,8 +85,8 @@ EVENTS = recorded()
 
 
 def test_a_long_log_is_read_in_slices_with_its_end_first(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_digest, "SLICE_BYTES", 4096)
-    monkeypatch.setattr(log_digest, "TAIL_BYTES", 8192)
+    monkeypatch.setattr(run_rows, "SLICE_BYTES", 4096)
+    monkeypatch.setattr(run_rows, "TAIL_BYTES", 8192)
     folder = write_run(home, "long", EVENTS)
     rows = RunRows(home)
     rows.look()

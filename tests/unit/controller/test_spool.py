@@ -1,4 +1,4 @@
-"""The spool as a file: whole, cut at any byte, another run's, held by one who lives, on a disk that takes no more."""
+"""The spool file: intact, cut at any byte, of another run, held by a live learner, on a full disk."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from oven_core.protocol.messages import RunEnded
 from oven_learner.link import spool as spooling
 from oven_runs.access.log_sources import exported
 from oven_runs.home.run_folder import Home
-from oven_runs.home.spool import HEAD_BYTES, NAME, Kept, Left, Spool, look, lost_for_good
+from oven_runs.home.spool import HEAD_BYTES, NAME, Spool, SpoolContent, SpooledMessage, look, lost_for_good
 
 
-def messages(count: int) -> list[Kept]:
-    said = [Kept("oven.r.observation", b'{"n":%d,"loss":1.0}' % n, f"1-{n}-abc", "sig") for n in range(1, count)]
+def messages(count: int) -> list[SpooledMessage]:
+    said = [
+        SpooledMessage("oven.r.observation", b'{"n":%d,"loss":1.0}' % n, f"1-{n}-abc", "sig") for n in range(1, count)
+    ]
     end = RunEnded(incarnation=1, n=count, reason="completed", tick=count, step=count)
-    return [*said, Kept("oven.r.run", end.wire(), f"1-{count}-abc", "sig")]
+    return [*said, SpooledMessage("oven.r.run", end.wire(), f"1-{count}-abc", "sig")]
 
 
-def spooled(folder: Path, kept: list[Kept]) -> Path:
-    spool = Spool.take(folder, "r", make=True)
+def spooled(folder: Path, kept: list[SpooledMessage]) -> Path:
+    spool = Spool.take(folder, "r", create=True)
     assert spool is not None
     spool.begin()
     assert spool.keep(kept) == len(kept)
@@ -39,18 +41,18 @@ def spooled(folder: Path, kept: list[Kept]) -> Path:
     return folder / NAME
 
 
-def test_what_is_kept_is_read_again_in_the_order_of_its_numbers(tmp_path: Path) -> None:
+def test_messages_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     kept = messages(12)
     spooled(tmp_path, [kept[-1], *kept[:-1]])
-    left = look(tmp_path, "r")
-    assert left == Left(tuple(kept)) and left.observations == 11
-    assert left.end is not None and left.end.reason == "completed"
-    assert left.words() == "12 messages of the learner (11 observations, the run's end among them)"
+    content = look(tmp_path, "r")
+    assert content == SpoolContent(tuple(kept)) and content.observations == 11
+    assert content.end is not None and content.end.reason == "completed"
+    assert content.summary() == "12 messages of the learner (11 observations, including the run's end)"
 
 
 @settings(max_examples=60)
 @given(share=st.floats(0, 1))
-def test_one_that_is_cut_gives_its_whole_lines_and_says_how_many_are_lost(
+def test_a_cut_file_gives_its_whole_lines_and_the_number_of_lost_ones(
     tmp_path_factory: pytest.TempPathFactory, share: float
 ) -> None:
     folder = tmp_path_factory.mktemp("cut")
@@ -59,54 +61,54 @@ def test_one_that_is_cut_gives_its_whole_lines_and_says_how_many_are_lost(
     data = path.read_bytes()
     size = HEAD_BYTES + round(share * (len(data) - HEAD_BYTES))
     path.write_bytes(data[:size])
-    left = look(folder, "r")
+    content = look(folder, "r")
     whole = data[:size].count(b"\n") - 1
-    assert left.messages == tuple(kept[:whole]) and left.lost == 9 - whole
-    assert (f"{left.lost} that are lost" in left.words()) == bool(left.lost)
+    assert content.messages == tuple(kept[:whole]) and content.lost == 9 - whole
+    assert (f"{content.lost} that are lost" in content.summary()) == bool(content.lost)
 
 
 def test_a_line_that_was_altered_is_lost(tmp_path: Path) -> None:
     path = spooled(tmp_path, messages(3))
     path.write_bytes(path.read_bytes().replace(b'"n":2', b'"n":7'))
-    left = look(tmp_path, "r")
-    assert [kept.message_id for kept in left.messages] == ["1-1-abc", "1-3-abc"] and left.lost == 1
+    content = look(tmp_path, "r")
+    assert [kept.message_id for kept in content.messages] == ["1-1-abc", "1-3-abc"] and content.lost == 1
 
 
 @pytest.mark.parametrize(
     ("head", "words"),
     [
         (b"", "nothing"),
-        (b'{"spool": 1, "ru', "is damaged: its first line does not say whose messages it holds; move it away"),
+        (b'{"spool": 1, "ru', "is damaged: its first line does not say which run its messages belong to; move it away"),
         (b"[]\n", "is damaged"),
         (json.dumps({"spool": 1, "run": "q", "messages": 3, "lost": 0}).encode() + b"\n", "holds messages of run 'q'"),
     ],
 )
-def test_one_that_is_not_this_runs_is_refused_with_the_remedy(tmp_path: Path, head: bytes, words: str) -> None:
+def test_a_damaged_or_foreign_file_is_refused_with_a_remedy(tmp_path: Path, head: bytes, words: str) -> None:
     (tmp_path / NAME).write_bytes(head)
     if not head:
-        assert look(tmp_path, "r").nothing
+        assert look(tmp_path, "r").empty
         return
-    for asked in (lambda: look(tmp_path, "r"), lambda: Spool.take(tmp_path, "r", make=True)):
+    for asked in (lambda: look(tmp_path, "r"), lambda: Spool.take(tmp_path, "r", create=True)):
         with pytest.raises(ConfigError, match=words):
             asked()
     assert (tmp_path / NAME).read_bytes() == head, "it is left as it is"
 
 
-def test_while_a_learner_lives_nothing_is_missing_and_nobody_else_has_it(tmp_path: Path) -> None:
-    spool = Spool.take(tmp_path, "r", make=True)
+def test_while_a_learner_holds_the_spool_nothing_is_missing_and_no_other_can_take_it(tmp_path: Path) -> None:
+    spool = Spool.take(tmp_path, "r", create=True)
     assert spool is not None
     spool.begin()
-    assert look(tmp_path, "r").nothing and Spool.take(tmp_path, "r", wait_s=0) is None
+    assert look(tmp_path, "r").empty and Spool.take(tmp_path, "r", wait_s=0) is None
     spool.close()  # as a kill does
     assert look(tmp_path, "r").unknown
     again = Spool.take(tmp_path, "r", wait_s=0)
     assert again is not None
     again.done()
     again.close()
-    assert not (tmp_path / NAME).exists() and look(tmp_path, "r").nothing
+    assert not (tmp_path / NAME).exists() and look(tmp_path, "r").empty
 
 
-def test_what_was_lost_is_remembered_when_the_rest_is_in_the_log(tmp_path: Path) -> None:
+def test_lost_messages_are_still_counted_when_the_rest_is_in_the_log(tmp_path: Path) -> None:
     path = spooled(tmp_path, messages(9))
     path.write_bytes(path.read_bytes()[:-1])
     for _ in range(2):
@@ -127,27 +129,27 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_on_a_disk_that_takes_no_more_it_says_how_many_there_should_be(tmp_path: Path) -> None:
-    spool = Spool.take(tmp_path, "r", make=True)
+def test_on_a_full_disk_the_first_line_has_the_number_of_messages(tmp_path: Path) -> None:
+    spool = Spool.take(tmp_path, "r", create=True)
     assert spool is not None
     spool.begin()
     kept = messages(50)
     with files_of_at_most(2000):
         written = spool.keep(kept)
     spool.close()
-    left = look(tmp_path, "r")
-    assert 3 < written < 50 and left.messages == tuple(kept[:written]) and left.lost == 50 - written
+    content = look(tmp_path, "r")
+    assert 3 < written < 50 and content.messages == tuple(kept[:written]) and content.lost == 50 - written
 
 
-def test_the_run_s_end_goes_before_observations_where_there_is_no_room_for_all(tmp_path: Path) -> None:
+def test_on_a_full_disk_the_runs_end_is_saved_before_observations(tmp_path: Path) -> None:
     spool = spooling.taken(str(tmp_path), "r")
     assert spool is not None
     letters = [Entry(kept.subject, kept.data, kept.message_id) for kept in messages(50)]
     with files_of_at_most(2000):
         written = spooling.keep(spool, letters, None)
-    left = look(tmp_path, "r")
-    assert 3 < written == len(left.messages) < 50 and left.end is not None and left.end.n == 50
-    assert left.messages[:3] == tuple(replace(kept, signature="") for kept in messages(50)[:3]), "the oldest first"
+    content = look(tmp_path, "r")
+    assert 3 < written == len(content.messages) < 50 and content.end is not None and content.end.n == 50
+    assert content.messages[:3] == tuple(replace(kept, signature="") for kept in messages(50)[:3]), "the oldest first"
 
 
 def test_a_spool_of_another_run_in_a_runs_folder(
@@ -161,29 +163,29 @@ def test_a_spool_of_another_run_in_a_runs_folder(
     for command in (["log", "r"], ["replay", "r"]):
         assert invoke(*command) == 2
         said = capsys.readouterr().err
-        assert said.count("\n") == 1 and "holds messages of run 'q', and this is run 'r': move it into" in said
+        assert said.count("\n") == 1 and "holds messages of run 'q', but this is run 'r': move it to" in said
     assert invoke("status", "r") == 0
     assert "holds messages of run 'q'" in capsys.readouterr().out
 
 
-def test_a_run_whose_store_is_gone_takes_its_spool_into_log_jsonl(
+def test_without_a_store_the_spool_is_appended_to_log_jsonl(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the mesh would have said to it, too: or a replay would miss that."""
+    """And so is the mesh's answer, which a replay would miss."""
     monkeypatch.setenv("OVEN_HOME", str(tmp_path))
     log = a_run(end=False)
     log.propose("amy", 0.25, confidence=0.9)  # a ballot that the end leaves open
     folder = left_behind(Home(), log)
     folder.write_info(folder.info().model_copy(update={"mirrored": True}))
     end = RunEnded(incarnation=1, n=log.n, reason="completed", tick=9, step=9)
-    spooled(folder.path, [Kept("oven.r.run", end.wire(), "1-99-abc", "")])
+    spooled(folder.path, [SpooledMessage("oven.r.run", end.wire(), "1-99-abc", "")])
     with folder.export.open("a") as out:
         out.write('{"seq": 99, "ti')  # and it was killed as it wrote
     for _ in range(2):
         assert invoke("replay", "r", "--verify") == 0
         captured = capsys.readouterr()
         assert "byte for byte" in captured.out
-        assert "the store of run 'r' is gone: what is left of its log is log.jsonl" in captured.err
+        assert "the store of run 'r' is gone: its log is log.jsonl" in captured.err
     events = list(exported(folder))
     assert [type(event.body).__name__ for event in events[len(log.events) :]][:2] == ["RunEnded", "Decision"]
     assert not (folder.path / NAME).exists()

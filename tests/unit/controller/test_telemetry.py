@@ -55,7 +55,7 @@ def test_off_it_imports_nothing_of_opentelemetry_and_sends_no_header() -> None:
     done = python(
         "import sys, oven_core.replica.service, oven_agents.runtime.host, oven_learner.link.worker, "
         "oven_controller.cli.main\n"
-        "from oven_core.telemetry import genai, tracing as telemetry\n"
+        "from oven_core.telemetry import tracing as telemetry; from oven_llm import genai_telemetry as genai\n"
         "telemetry.start('mesh', 'r')\n"
         "with telemetry.span('observe', attributes={'oven.tick': 1}) as span: span.note({'a': 1})\n"
         "assert span is telemetry.OFF and telemetry.headers(span.traceparent) is None and not telemetry.on()\n"
@@ -69,7 +69,7 @@ def test_off_it_imports_nothing_of_opentelemetry_and_sends_no_header() -> None:
 def test_a_wanted_trace_without_the_extra_is_an_error_that_names_it() -> None:
     done = python(
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "from oven_controller import errors; from oven_core.telemetry import tracing as telemetry\n"
+        "from oven_core import errors; from oven_core.telemetry import tracing as telemetry\n"
         "try: telemetry.start('mesh', 'r')\n"
         "except errors.ConfigError as error: print(error, telemetry.on())",
         OVEN_OTLP="http://127.0.0.1:4318",

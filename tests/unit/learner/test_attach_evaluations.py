@@ -14,7 +14,7 @@ from tests.unit.learner.test_attach_trl_knobs import distillation, dpo, rloo
 from transformers import set_seed
 
 from oven_agents.stats.objective import held_out
-from oven_core.mesh.judging_metric import judging_metric
+from oven_core.mesh.forecast import judging_metric
 from oven_core.mesh.state import State
 from oven_core.protocol.messages import MetricSpec, RunEnded, RunStarted
 from oven_learner.hf.attach import attach

@@ -157,8 +157,8 @@ def test_an_optimizer_whose_steps_we_do_not_know_has_the_norm_alone(tmp_path: Pa
     assert line.series(NORM) == pytest.approx(copies.norms, rel=1e-6)
     assert not any(RATIO in seen.metrics for seen in line.observed())
     heir = type("Heir", (torch.optim.AdamW,), {})
-    assert not update_norm.known(heir(spread(1)))
-    assert not update_norm.known(torch.optim.AdamW([torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))]))
+    assert not update_norm.is_supported(heir(spread(1)))
+    assert not update_norm.is_supported(torch.optim.AdamW([torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))]))
 
 
 def test_frozen_weights_do_not_count(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_step_that_overflows_has_no_update(fused: bool) -> None:
     """The scaler leaves it out, or has a fused optimizer leave it out."""
     weights = spread(3, torch.float32)
     optimizer = torch.optim.AdamW(weights, lr=0.1, fused=fused)
-    measure = OptimizerGauges(optimizer, torch.nn.ParameterList(weights), heard=True)
+    measure = OptimizerGauges(optimizer, torch.nn.ParameterList(weights), published=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     found = []
     for step in range(4):

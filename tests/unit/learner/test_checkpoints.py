@@ -134,14 +134,14 @@ def test_one_that_comes_no_further_is_given_up_with_the_remedy(tmp_path: Path) -
     for trained in (60, 70, 80):
         sends_back(60, trained)
         assert learner.again() == "out/checkpoint-40"
-    assert said == ["rolled back; the learner is started again"] * 3
+    assert said == ["rolled back; the learner is restarted"] * 3
     assert learner.again() is None, "it died before it had gone on"
     sends_back(61, 90)
     assert learner.again() == "out/checkpoint-40", "a step further than ever"
     for trained in (100, 110, 120):
         sends_back(55, trained)
         last = learner.again()
-    assert last is None and "3 rollbacks in a row came no further than step 61" in said[-1]
+    assert last is None and "3 rollbacks in a row got no further than step 61" in said[-1]
     assert "`oven-controller run --resume --run r -- python train.py` continues from out/checkpoint-40" in said[-1]
     relaunch.path_in(tmp_path).write_text("{")
     assert learner.again() is None and "remove it to continue from the newest checkpoint" in said[-1]

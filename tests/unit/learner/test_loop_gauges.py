@@ -170,7 +170,7 @@ def test_muon_has_a_momentum_of_its_own() -> None:
     matrices = [parameter for parameter in loop.model.parameters() if parameter.ndim == 2]
     loop.optimizer = torch.optim.Muon(matrices, lr=0.01)
     line = loop.run(FakeLink())
-    assert gauges.kept(loop.optimizer) == "momentum_buffer"
+    assert gauges.mean_of_gradients(loop.optimizer) == "momentum_buffer"
     assert all(COSINE in seen.metrics for seen in line.observed()[1:])
     assert RATIO in run_of(line).unmeasured
 
@@ -178,7 +178,7 @@ def test_muon_has_a_momentum_of_its_own() -> None:
 def test_eight_bit_states_are_not_read_as_numbers() -> None:
     quantized = type("AdamW8bit", (torch.optim.AdamW,), {})
     loop = Loop(lambda p: quantized(p, lr=0.01))
-    assert gauges.kept(loop.optimizer) is None
+    assert gauges.mean_of_gradients(loop.optimizer) is None
     assert all({COSINE, RATIO} <= seen.metrics.keys() for seen in loop.run(FakeLink()).observed()[1:])
 
 
@@ -381,7 +381,7 @@ def test_which_way_is_better_is_said_or_known_by_the_name(caplog: pytest.LogCapt
     assert next((m.name, m.better, m.held_out) for m in run_of(line).metrics) == ("quality", "up", True)
     assert not caplog.records
     Loop(evaluate=lambda: {"quality": 1.0}).run(FakeLink())
-    assert "which way is better is known of none of quality" in caplog.text
+    assert "the better direction of quality is unknown" in caplog.text
 
 
 def test_it_goes_back_and_tells_the_loop_where_it_is() -> None:

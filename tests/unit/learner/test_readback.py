@@ -52,7 +52,7 @@ class Arrival:
 
 
 def step(back: Readback, tick: int) -> None:
-    back.ask({"loss": torch.tensor(float(tick)), "cosine": torch.tensor(math.nan)})
+    back.request({"loss": torch.tensor(float(tick)), "cosine": torch.tensor(math.nan)})
     back.end_step(tick, tick, {"rate": tick / 10}, frozenset(back.names))
 
 
@@ -78,13 +78,13 @@ def test_on_cpu_the_numbers_are_there_at_once_exactly() -> None:
         "half": torch.tensor(2.0).half(),
     }
     asked = transfer(numbers)
-    assert asked.here and asked.read() == {name: number.item() for name, number in numbers.items()}
+    assert asked.has_arrived and asked.read() == {name: number.item() for name, number in numbers.items()}
 
 
 def test_a_step_without_numbers_publishes_what_is_known() -> None:
     said: list[Any] = []
     back = Readback(lambda *words: said.append(words))
-    back.ask({})
+    back.request({})
     back.end_step(4, 2, {"rate": 0.5}, frozenset())
     assert said == [(4, 2, {"rate": 0.5})]
 
@@ -92,7 +92,7 @@ def test_a_step_without_numbers_publishes_what_is_known() -> None:
 def test_a_nan_is_published_and_one_that_means_nothing_is_absent() -> None:
     said: list[Any] = []
     back = Readback(lambda *words: said.append(words[2]), frozenset({"cosine"}))
-    back.ask({"loss": torch.tensor(math.nan), "cosine": torch.tensor(math.nan), "entropy": torch.tensor(1.0)})
+    back.request({"loss": torch.tensor(math.nan), "cosine": torch.tensor(math.nan), "entropy": torch.tensor(1.0)})
     back.end_step(1, 1, {}, frozenset({"loss", "cosine"}))
     assert list(said[0]) == ["loss"] and math.isnan(said[0]["loss"])
 
@@ -107,7 +107,7 @@ def test_a_receipt_and_the_end_come_after_the_numbers_before_them() -> None:
     client.start()
     line.incoming.append(decide(2.0, apply_at=4))
     for number in range(1, 6):
-        back.ask({"loss": torch.tensor(float(number))})
+        back.request({"loss": torch.tensor(float(number))})
         back.end_step(client.advance(number), number, {}, frozenset({"loss"}))
         client.poll()
     client.close("completed")

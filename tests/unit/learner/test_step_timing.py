@@ -62,7 +62,7 @@ def step(timing: StepTiming, trainer: Any, clock: Clock, inputs: Any = None) -> 
     timing.end_step(ended)
     clock.now += 0.125
     timing.after_poll(TrainerControl(), None)  # type: ignore[arg-type]
-    return ended.known
+    return ended.metrics
 
 
 def test_the_parts_of_a_step_and_its_tokens() -> None:

@@ -101,7 +101,7 @@ async def test_a_run_elsewhere_is_listed_first_and_says_when_it_is_not_reached(h
     app = RunsApp(RunRows(home), elsewhere=elsewhere)
     async with opened(app, (200, 30)) as pilot:
         await until(pilot, lambda: "not reached" in text(app))
-        assert app.query_one(RunList).all[0].place and "138/240" in text(app)
+        assert app.query_one(RunList).all[0].location and "138/240" in text(app)
 
 
 async def test_p_plays_and_q_closes(home: Home) -> None:
@@ -228,4 +228,4 @@ def test_a_log_cut_in_half_is_shown_as_far_as_it_goes_and_the_remedy_named(tmp_p
     frames = reading(folder.path)
     whole, failed = frames[-2:]
     assert isinstance(whole, Whole) and whole.fold.seq > 50 and isinstance(failed, Failed)
-    assert "the file is cut off" in failed.reason and "restore it from a copy" in failed.reason
+    assert "the file is cut off" in failed.reason and "restore it from a backup" in failed.reason

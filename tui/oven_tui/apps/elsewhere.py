@@ -31,7 +31,7 @@ class Elsewhere:
         while True:
             try:
                 async with self.access.connected("monitor") as bus:
-                    keyring = await self.access.keyring_now(bus)
+                    keyring = await self.access.live_keyring(bus)
                     while True:
                         async for events in batches(bus, self.access.run, self._view.run.seq):
                             for event in events:
@@ -70,7 +70,7 @@ class Elsewhere:
             pace_s=self._view.pace_s or None,
             last=run.last_time.isoformat() if run.last_time else "",
             fault=self._fault,
-            place=self.access.place,
+            location=self.access.location,
             whole=True,
         )
 

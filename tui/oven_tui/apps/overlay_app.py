@@ -150,7 +150,7 @@ class OverlayApp(ThemedApp[None]):
         self.paint()
 
     def action_save(self) -> None:
-        folder = self._accesses[0].saves_to if self._accesses else Path.cwd()
+        folder = self._accesses[0].export_folder if self._accesses else Path.cwd()
         try:
             path = self.save_screenshot(f"overlay-{datetime.now():%m%d-%H%M%S}.svg", str(folder))
         except OSError as error:

@@ -162,7 +162,7 @@ def _about(found: RunRow, now: datetime) -> list[Run]:
     heard = f", last event {ago(silent)} ago" if silent is not None else ""
     age = found.age_s(now)
     old = f", {ago(age)} old" if age is not None else ""
-    at = f" at {found.place}" if found.place else ""
+    at = f" at {found.location}" if found.location else ""
     parts: list[Run] = [(found.run, "strong"), (f"{at}  {found.recipe}{old}{heard}", "dim")]
     if found.ended:
         parts.append((f"  {found.ended}", "dim"))

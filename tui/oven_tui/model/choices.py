@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oven_core.mesh.actuator_values import bounds, number
-from oven_core.protocol.actions import CHECKPOINT, ROLLBACK
+from oven_core.protocol.actuator_names import CHECKPOINT, ROLLBACK
 from oven_core.protocol.messages import ActuatorSpec
 from oven_runs.log.run_summary import text
 from oven_tui.model.consequences import countdown, level, remaining

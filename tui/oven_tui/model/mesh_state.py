@@ -54,13 +54,13 @@ class MeshState:
                 if state.is_new(body):
                     self._learner(body)
             case AgentStatus() as body:
-                state.note(event.author, body)
+                state.apply_status(event.author, body)
             case BallotOpened() as body:
                 self.ballots[body.actuator] = Ballot(body)
             case Decision() as body:
                 if body.ballot:
                     self.ballots.pop(body.actuator, None)
-                state.take_decision(body)
+                state.apply_decision(body)
             case Outcome() as body:
                 state.reputations.update({line.agent: line.after for line in body.lines})
             case OperatorCommand() as body:
@@ -75,10 +75,10 @@ class MeshState:
         match body:
             case Observation():
                 state.tick = max(state.tick, body.tick)
-                state.read(body)
-                state.lose_silent()
+                state.apply_observation(body)
+                state.drop_silent()
             case Receipt():
-                state.take(body)
+                state.apply_receipt(body)
             case RunStarted():
                 state.start(body)
             case ActuatorAnnounced():
@@ -111,5 +111,5 @@ class MeshState:
         state = copy(self.state)
         state.autonomy, state.muted = dict(state.autonomy), set(state.muted)
         state.advised, state.closed_because = dict(state.advised), dict(state.closed_because)
-        state.trust, state.rate_limits = deepcopy(state.trust), deepcopy(state.rate_limits)
+        state.trust, state.vote_limits = deepcopy(state.trust), deepcopy(state.vote_limits)
         return state

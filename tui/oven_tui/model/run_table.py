@@ -169,5 +169,5 @@ def _word(word: str, now: datetime) -> Callable[[RunRow], bool]:
 
 
 def _text(found: RunRow, now: datetime) -> str:
-    words = (found.run, found.place, found.recipe, found.state(now), found.drill, found.target, *found.alerts(now))
+    words = (found.run, found.location, found.recipe, found.state(now), found.drill, found.target, *found.alerts(now))
     return " ".join(words)

@@ -14,7 +14,7 @@ from functools import cache
 from random import Random
 from typing import Any, ClassVar, TypeAlias
 
-from oven_agents.runtime.in_process import participants
+from oven_agents.runtime.closed_loop import ClosedLoop, Participant, participants
 from oven_controller.stack.kg_rules import merged
 from oven_core.protocol.events import Event
 from oven_core.protocol.graph_requests import GraphInfo, GraphInfoRequest
@@ -24,7 +24,6 @@ from oven_kg.service.endpoints import answers
 from oven_learner.link.link_interface import Make
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
-from oven_runs.log.closed_loop import ClosedLoop, Participant
 
 Ask: TypeAlias = Callable[[str, bytes], bytes | None]
 """The prior service without a bus: (endpoint, request) → reply."""
@@ -114,7 +113,7 @@ class LoopLink:
         message = make()
         if isinstance(message, RunStarted):
             message = message.model_copy(update={"rules": self._rules(message.rules)})
-        self._inbox.extend(self._loop.hear(message))
+        self._inbox.extend(self._loop.send(message))
 
     def show(self, make: Parcel) -> None:
         pass

@@ -85,7 +85,7 @@ class AuthoredPromptsReader(StepHook):
     def end_step(self, step: StepEnd) -> None:
         if self._settings is not None:
             authored = self._source.authored
-            step.known |= {HELD.name: float(len(authored.pool)), REFUSED.name: float(authored.refused.total())}
+            step.metrics |= {HELD.name: float(len(authored.pool)), REFUSED.name: float(authored.refused.total())}
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
         """Take what the author wrote since the last step."""

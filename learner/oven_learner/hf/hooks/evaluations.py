@@ -60,7 +60,7 @@ class UserEvaluation(StepHook):
         if step.last or self._asked or step.trained % self._every == 0:
             self._asked = False
             self.newest = self.measure()
-            step.known.update(self.newest)
+            step.metrics.update(self.newest)
 
     def _measured_first(self) -> dict[str, float]:
         if self._first is None:
@@ -102,7 +102,7 @@ class TrainerEvaluation(StepHook):
         return measured
 
     def end_step(self, step: StepEnd) -> None:
-        step.known.update(self._pending)
+        step.metrics.update(self._pending)
         self._pending = {}
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:

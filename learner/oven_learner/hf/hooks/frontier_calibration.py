@@ -70,9 +70,9 @@ class FrontierCalibration(StepHook):
         if self._reading is None:
             if self._found():
                 self._begin()
-                step.known |= self._metrics(self._first)
+                step.metrics |= self._metrics(self._first)
         elif due:
-            step.known |= self._metrics(self._now())
+            step.metrics |= self._metrics(self._now())
 
     def _found(self) -> bool:
         """Whether the set is there, and fits."""

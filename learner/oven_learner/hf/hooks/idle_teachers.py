@@ -63,7 +63,7 @@ class IdleTeachers(StepHook):
             names, self._trainer.accelerator.reduce(sums, reduction="sum").tolist(), strict=True
         ):
             if tokens:
-                step.known[PREFIX + name] = total / tokens
+                step.metrics[PREFIX + name] = total / tokens
 
     @property
     def _due(self) -> bool:

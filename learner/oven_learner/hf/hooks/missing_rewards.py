@@ -43,7 +43,7 @@ class RewardFaults(StepHook):
 
     def end_step(self, step: StepEnd) -> None:
         """Adds the counts of the generation that this step made; nothing where it made none."""
-        step.known.update(self._seen)
+        step.metrics.update(self._seen)
         self._seen = {}
 
     def _count(self, rewards: torch.Tensor) -> None:

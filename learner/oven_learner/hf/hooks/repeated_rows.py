@@ -39,4 +39,4 @@ class Repeated(StepHook):
         if self._prompts:
             rows = self._mixture.rows(self._chunk, self._prompts)
             self._chunk += 1
-            step.known[REPEATED.name] = self._mixture.read.repeated(rows)
+            step.metrics[REPEATED.name] = self._mixture.read.repeated(rows)

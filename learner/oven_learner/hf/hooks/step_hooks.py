@@ -33,9 +33,9 @@ class StepEnd:
     trained: int
     """Gradient steps of this training so far, those that rollbacks threw away included."""
     last: bool
-    wanted: frozenset[str]
-    """Of the numbers on their way from the device, those that are true of this step."""
-    known: dict[str, float]
+    published_names: frozenset[str]
+    """The numbers on their way from the device that are published for this step."""
+    metrics: dict[str, float]
     """The other metrics."""
 
 
@@ -82,7 +82,7 @@ class Gauges(StepHook):
         self._gauges = OptimizerGauges(
             trainer.optimizer,
             trainer.model,
-            heard=ranks.leader,
+            published=ranks.leader,
             sharded="FSDP or DeepSpeed shards the gradients" if cut else "",
         )
 
@@ -116,7 +116,7 @@ class StepRate(StepHook):
         return {}
 
     def end_step(self, step: StepEnd) -> None:
-        step.known["learning_rate"] = self._used
+        step.metrics["learning_rate"] = self._used
 
 
 class CommitteeScores(StepHook):
@@ -141,11 +141,11 @@ class CommitteeScores(StepHook):
 
     def end_step(self, step: StepEnd) -> None:
         if self._ahead is not None:
-            step.known |= self._ahead.take()
-        kept, why = self._skipping.take(step.known | dict.fromkeys(step.wanted, math.nan))
-        step.known = {name: value for name, value in kept.items() if name not in step.wanted}
-        step.known |= self._committee.take_cost()
-        step.wanted &= kept.keys()
+            step.metrics |= self._ahead.take()
+        kept, why = self._skipping.take(step.metrics | dict.fromkeys(step.published_names, math.nan))
+        step.metrics = {name: value for name, value in kept.items() if name not in step.published_names}
+        step.metrics |= self._committee.take_cost()
+        step.published_names &= kept.keys()
         if why:
             self._hold(why)
 

@@ -82,12 +82,12 @@ class StepTiming(StepHook):
         whole = max(now - began, 1e-9)
         if TRAIN in spent:
             spent[TRAIN] = max(0.0, spent[TRAIN] - spent.get("generate", 0.0) - spent.get("reward", 0.0))
-        step.known[STEP] = whole
-        step.known |= {f"time/{part}": seconds for part, seconds in spent.items()}
+        step.metrics[STEP] = whole
+        step.metrics |= {f"time/{part}": seconds for part, seconds in spent.items()}
         if self._controller is not None:
-            step.known[CONTROLLER] = self._controller
+            step.metrics[CONTROLLER] = self._controller
         if tokens > 0:
-            step.known[TOKENS] = tokens / whole
+            step.metrics[TOKENS] = tokens / whole
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
         self._began = self._clock()
@@ -213,7 +213,7 @@ class StepMetrics(StepHook):
 
     def end_step(self, step: StepEnd) -> None:
         """Adds what TRL has measured in this step and read itself."""
-        metrics = step.known
+        metrics = step.metrics
         # TRL keeps a list per metric until the next log: what this step added is this step's.
         for name, values in getattr(self._trainer, "_metrics", {}).get("train", {}).items():
             read = self._read.get(name, 0)

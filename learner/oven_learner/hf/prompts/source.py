@@ -44,7 +44,7 @@ class Speaker(Protocol):
     tick: int
     step: int
 
-    def say(self, kind: type[LearnerMessage], **fields: Any) -> None:
+    def publish_message(self, kind: type[LearnerMessage], **fields: Any) -> None:
         """Put a message into the log."""
 
 
@@ -230,7 +230,7 @@ class PromptSource(Mixture):
         if self._speaker is None:
             return
         for one in self._unsaid:
-            self._speaker.say(
+            self._speaker.publish_message(
                 PromptsInjected,
                 by=one.by,
                 why=one.why,

@@ -8,7 +8,7 @@ import pytest
 from tests.support.scripted_replay import Skills, scripted
 from tests.support.traces import REPAIR, called, reply
 
-from oven_llm.trace_replay.gate import GATES, NEEDS, NOTHING, Curve, Replay, cheapest, curve, replayed, tiers
+from oven_llm.trace_replay.gate import GATES, NEEDS, NOTHING, Curve, RecordedReplay, cheapest, curve, replayed, tiers
 from oven_llm.trace_replay.pairs import grouped
 from oven_runs.traces.records import Reply, Sampled, Trace
 
@@ -51,7 +51,7 @@ def test_scores_of_the_gates(traces: list[Trace]) -> None:
     assert [GATES[name](bare, 0) for name in ("entropy", "disagreement", "failed")] == [None, None, None]
 
 
-def judged(replay: Replay, gate: str) -> Curve:
+def judged(replay: RecordedReplay, gate: str) -> Curve:
     found = curve(replay, gate)
     assert isinstance(found, Curve), found
     return found
@@ -72,7 +72,7 @@ def test_a_gate_that_cannot_be_judged_says_why_and_has_no_figure(traces: list[Tr
     assert {name: curve(lacking, name) for name in NEEDS} == dict(NEEDS)
     unsolved = [one.model_copy(update={"solved": False}) for one in traces]
     alike = replayed(unsolved, grouped(asked(unsolved, [False, True, False, False])))
-    assert curve(alike, "failed") == "it tells no state from another: all have the score 1"
+    assert curve(alike, "failed") == "all states have the same score 1"
     assert curve(replayed(traces, grouped(asked(traces, [False] * 4))), "entropy") == NOTHING
     single = replayed(traces[:1], grouped(asked(traces[:1], [False, True, False, False])))
     assert (judged(single, "entropy").low, judged(single, "entropy").high) == (None, None), "all draws are the same"

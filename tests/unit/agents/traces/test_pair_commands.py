@@ -52,7 +52,7 @@ def test_gates_are_reported(files: tuple[Path, Path], capsys: pytest.CaptureFixt
     assert code == 0
     assert {name for name, one in found["gates"].items() if one} == {"random"}
     assert found["unit"] == "usd" and set(found["not_judged"]) == {"entropy", "disagreement", "failed"}
-    assert "all have the score" in found["not_judged"]["entropy"]
+    assert "all states have the same score" in found["not_judged"]["entropy"]
     code, said, _ = command(capsys, "gate", *files, "--cheap", "b")
     assert "tiers: b first" in said
     assert "disagreement     not judged: no step has further samples" in said

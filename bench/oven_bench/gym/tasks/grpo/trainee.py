@@ -21,7 +21,7 @@ from oven_bench.gym.sorting.warm_weights import warm_weights
 from oven_bench.gym.task_table import Kind
 from oven_bench.gym.tasks.grpo.knobs import Knobs
 from oven_bench.gym.tasks.grpo.policy_loss import advantages, kl, policy_loss
-from oven_core.protocol.actions import EVALUATE
+from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 

@@ -1,4 +1,4 @@
-"""A question to a run's log: what would other rules have made of one decision?"""
+"""Decide one logged decision again under other rules."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from oven_runs.settings.resolution import with_rules
 async def other_ruling(
     access: RunAccess, decision: Decision, rules: Mapping[str, Any], hear: Callable[[Event], object] = lambda _: None
 ) -> OtherRuling:
-    """The answer for these rules in place of the run's. The log is read as far as the answer needs; `hear` is called
-    with each event, and may raise to end it. Raises what reading a log raises."""
-    asked = OtherRules(access.run, decision, rules, lambda logged: with_rules(logged, rules))
+    """Return the decision that these rules would have made in place of the run's.
+
+    Reads the log only as far as needed. `hear` gets each event, and may raise to stop. Raises the log reader's errors.
+    """
+    ruling = OtherRules(access.run, decision, rules, lambda logged: with_rules(logged, rules))
     async with contextlib.aclosing(access.events(exact=True)) as log:
         async for event in log:
-            asked.feed(event)
+            ruling.feed(event)
             hear(event)
-            if asked.done:
+            if ruling.done:
                 break
-    return asked.answer()
+    return ruling.answer()

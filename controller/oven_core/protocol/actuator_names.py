@@ -1,15 +1,24 @@
-"""The actuators that this project's learner announces by itself: what is the same in every run.
+"""Names of actuators: those that code refers to, and all that this project's learner announces by itself.
 
-The knowledge graph's linter and imported logs have no announcement to read, and read this one. In a run its own
-announcement counts: the mesh, the learner and the agents never look here.
+A run's own announcement says what an actuator does to it (`ActuatorSpec.effect`); the mesh, the learner and the agents
+read that. The knowledge graph's linter and imported logs have no announcement, and read `ACTUATORS`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from oven_core.protocol.actions import BEST, CHECKPOINT, EVALUATE, HOLD, ROLLBACK, STOP, UNDO
 from oven_core.protocol.messages import ActuatorSpec
+
+ROLLBACK: Final = "run.rollback"
+UNDO: Final = "run.undo_rollback"
+"""Forward again to what the last rollback left."""
+EVALUATE: Final = "run.evaluate"
+CHECKPOINT: Final = "run.checkpoint"
+BEST: Final = "run.best"
+"""Which weights the run ends with: a choice, not an action, and nothing moves before the end."""
+HOLD: Final = "run.hold"
+STOP: Final = "run.stop"
 
 _ALL = (
     ActuatorSpec(name="optimizer.lr_scale", kind="scalar", unit="× the schedule", risky=True),

@@ -1,0 +1,219 @@
+"""Limits on repetition: rollbacks to one place, votes of one agent, and reversals of one actuator.
+
+**Rollbacks.** A rollback that is repeated without a gain is a loop: the run trains the same steps again and ends where
+it began. So at most MAX_ROLLBACKS lead to one place, or past it, until a held-out reading is better than all before it.
+None goes where a rollback did harm. Without held-out readings a rollback counts until the run has come as far beyond
+the step it left as it was taken back.
+
+**Votes.** A limited number of an agent's votes counts per tick, and it may have opened a limited number of the open
+ballots. An agent whose ballot failed at the vote waits before it opens the next one on that actuator: one cool-down,
+twice that after the next failure, at most MAX_COOLDOWNS. A newcomer waits on every actuator, and also after advice that
+nobody followed. A proposal that failed is refused with the same reasons for REPEAT_COOLDOWNS. A proposal that a
+guardrail rejected is not a failure, because it passed the vote.
+
+**Reversals.** An actuator that changes direction `rules.reversals` times, each within REVERSAL_WINDOWS outcome windows
+of the change before, means that two agents disagree or that one oscillates. A person decides on it from then on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from oven_core.mesh.actuator_values import direction, show
+from oven_core.mesh.measurements import sound
+from oven_core.protocol.messages import ActuatorSpec, Decision, Receipt, Value, Vote
+from oven_core.protocol.rules import Rules
+
+MAX_ROLLBACKS: Final = 2
+MAX_COOLDOWNS: Final = 16
+REPEAT_COOLDOWNS: Final = 10
+REVERSAL_WINDOWS: Final = 2
+
+
+@dataclass(slots=True)
+class _Rollback:
+    decision: str
+    tick: int
+    left_step: float
+    """The step at which the rollback happened."""
+    restored_step: float
+    """The step to which it went back."""
+    harm: bool = False
+
+
+@dataclass(slots=True)
+class RollbackLimits:
+    """The rollbacks of one training. The mesh feeds it observations, receipts and outcomes, and asks it before it
+    adopts a rollback."""
+
+    _rollbacks: list[_Rollback] = field(default_factory=list)
+    _best: tuple[float, int] | None = None
+    """The best held-out reading, higher is better, and its tick."""
+    _offsets: list[tuple[int, int]] = field(default_factory=list)
+    """(tick, step − tick) wherever the difference changed."""
+    _furthest: float = 0.0
+    """The highest step since the newest rollback."""
+
+    def observe(self, tick: int, step: int, reading: float | None) -> None:
+        """Record an observation. `reading` is the held-out metric that stands for quality, turned so that higher is
+        better."""
+        if not self._offsets or self._offsets[-1][1] != step - tick:
+            self._offsets.append((tick, step - tick))
+        self._furthest = max(self._furthest, float(step))
+        if reading is not None and sound(reading) and (self._best is None or reading > self._best[0]):
+            self._best = reading, tick
+
+    def add(self, receipt: Receipt) -> None:
+        """Record an applied rollback, whose receipt has the steps before and after."""
+        before, after = receipt.before, receipt.after
+        if not isinstance(before, int | float) or not isinstance(after, int | float):
+            return  # an action that says nothing of steps
+        self._rollbacks.append(_Rollback(receipt.decision_id, receipt.tick, float(before), float(after)))
+        self._furthest = float(after)
+
+    def harmed(self, decision: str) -> None:
+        """Record that the outcome of this rollback was harm."""
+        for rollback in self._rollbacks:
+            rollback.harm |= rollback.decision == decision
+
+    def barred(self, tick: int) -> str:
+        """Return why the run may not go back to `tick` now; empty if it may."""
+        step = self._step_at(tick)
+        counted = [back for back in self._rollbacks if back.restored_step <= step and self._counts(back)]
+        read = "no held-out reading was better since" if self._best else "the run came no further since"
+        harm = next((rollback for rollback in counted if rollback.harm), None)
+        if harm is not None:
+            return f"the rollback of tick {harm.tick} to step {harm.restored_step:.0f} did harm, and {read}"
+        if len(counted) < MAX_ROLLBACKS:
+            return ""
+        ticks = " and ".join(str(rollback.tick) for rollback in counted[-MAX_ROLLBACKS:])
+        return (
+            f"rolled back often enough: the rollbacks of ticks {ticks} led to step {counted[-1].restored_step:.0f}, "
+            f"{read}; {MAX_ROLLBACKS} are the limit"
+        )
+
+    def _counts(self, rollback: _Rollback) -> bool:
+        if self._best is not None:
+            return rollback.tick > self._best[1]
+        if rollback is not self._rollbacks[-1]:
+            return True
+        return self._furthest <= rollback.left_step + (rollback.left_step - rollback.restored_step)
+
+    def _step_at(self, tick: int) -> int:
+        """The step of that tick's observation, or of the one before it."""
+        index = bisect_right(self._offsets, (tick, 2**62)) - 1
+        return tick + self._offsets[max(index, 0)][1] if self._offsets else tick
+
+
+_Argument: TypeAlias = tuple[str, str, tuple[str, ...]]
+"""A proposal's value, rationale and evidence, by which a repetition is recognised."""
+
+
+@dataclass(slots=True)
+class _FailedBallots:
+    """Failed ballots in a row of one agent on one actuator."""
+
+    count: int
+    tick: int
+    """Of the newest."""
+    argument: _Argument | None
+    """Of the newest; None where the agent may repeat it."""
+
+
+@dataclass(slots=True)
+class _NewestChange:
+    """The newest change of an actuator."""
+
+    tick: int
+    direction: str
+    before: Value
+    reversals: int = 0
+    """How often the direction was reversed in quick succession."""
+
+
+@dataclass
+class VoteLimits:
+    """The votes and changes of one training. Part of the mesh's state."""
+
+    _tick: int = -1
+    _votes: Counter[str] = field(default_factory=Counter)
+    _failed: dict[tuple[str, str], _FailedBallots] = field(default_factory=dict)
+    _newest_changes: dict[str, _NewestChange] = field(default_factory=dict)
+
+    def exceeded(self, agent: str, tick: int, rules: Rules) -> bool:
+        """Count a vote; return whether it is one too many of the agent in this tick."""
+        if tick != self._tick:
+            self._tick, self._votes = tick, Counter()
+        self._votes[agent] += 1
+        return self._votes[agent] > rules.votes_per_tick
+
+    def wait_reason(self, agent: str, newcomer: bool, vote: Vote, tick: int, rules: Rules) -> str:
+        """Return why the agent may not open this ballot now; empty if it may."""
+        failed = self._failed.get((agent, "" if newcomer else vote.actuator))
+        if failed is None:
+            return ""
+        wait = rules.cooldown_ticks * min(2 ** (failed.count - 1), MAX_COOLDOWNS)
+        if tick < failed.tick + wait:
+            did = "failed at the vote" if failed.argument is not None else "were advice that nobody followed"
+            return f"its last {failed.count} {did}; it may open one again at tick {failed.tick + wait}"
+        if failed.argument == _argument(vote) and tick < failed.tick + REPEAT_COOLDOWNS * rules.cooldown_ticks:
+            return f"the same failed at tick {failed.tick}, for the same reasons"
+        return ""
+
+    def add_failed(self, agent: str, newcomer: bool, vote: Vote, tick: int) -> None:
+        """Record that the agent's ballot failed at the vote."""
+        self._add_wait(agent, "" if newcomer else vote.actuator, tick, _argument(vote))
+
+    def add_advised(self, newcomer: str, tick: int) -> None:
+        """Record that a newcomer's ballot became advice: until a person follows it, the next one comes later and
+        later."""
+        self._add_wait(newcomer, "", tick, None)
+
+    def _add_wait(self, agent: str, actuator: str, tick: int, argument: _Argument | None) -> None:
+        before = self._failed.get((agent, actuator))
+        count = before.count if before else 0
+        if before is None or before.tick != tick:  # the parts of a plan close together and count once
+            count = min(count, 30) + 1
+        self._failed[agent, actuator] = _FailedBallots(count, tick, argument)
+
+    def add_passed(self, agent: str, actuator: str) -> None:
+        """Record that the agent's ballot passed the vote, or that a person followed its advice."""
+        self._failed.pop((agent, actuator), None)
+        self._failed.pop((agent, ""), None)
+
+    def add_change(self, decision: Decision, spec: ActuatorSpec | None, rules: Rules) -> None:
+        """Record an adopted change that agents decided."""
+        if spec is None or spec.kind not in ("scalar", "choice"):
+            return
+        way, last = direction(decision.before, decision.value), self._newest_changes.get(spec.name)
+        quick = last is not None and decision.tick - last.tick <= REVERSAL_WINDOWS * rules.outcome_ticks
+        reversals = last.reversals if last is not None and quick else 0
+        if last is not None and quick and _reverses(spec, last, way, decision.value):
+            reversals += 1
+        self._newest_changes[spec.name] = _NewestChange(decision.tick, way, decision.before, reversals)
+
+    def frozen_reason(self, actuator: str, rules: Rules) -> str:
+        """Return why a person decides on this actuator; empty if the agents do."""
+        newest = self._newest_changes.get(actuator)
+        if newest is None or newest.reversals < rules.reversals:
+            return ""
+        remedy = f"set it, or `oven-controller autonomy auto {actuator}` lets the agents go on"
+        return f"{actuator} was turned back {newest.reversals} times, at last at tick {newest.tick}: {remedy}"
+
+    def thaw(self, actuator: str) -> None:
+        """Record that a person decided on the actuator; on all of them if it is empty."""
+        for name in [actuator] if actuator else list(self._newest_changes):
+            self._newest_changes.pop(name, None)
+
+
+def _reverses(spec: ActuatorSpec, last: _NewestChange, way: str, value: Value) -> bool:
+    if spec.kind == "choice":
+        return show(value) == show(last.before)
+    return way != last.direction
+
+
+def _argument(vote: Vote) -> _Argument:
+    return show(vote.value), vote.rationale, vote.evidence

@@ -1,0 +1,145 @@
+"""Plans: proposals of one agent on several actuators, which are adopted all together or not at all.
+
+A rollback without the rate cut that belongs to it only fails again, and a cut without its rollback keeps the harm. So
+the ballots that a plan ties together close together, and a proposal counts only if every other part of its plan is
+adopted at the same time. A change that passes without the proposal passes anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from oven_core.mesh.actuator_values import clip, direction
+from oven_core.mesh.ballots import Ballot
+from oven_core.mesh.change_requirements import spelt
+from oven_core.mesh.state import State
+from oven_core.protocol.messages import TallyLine, Value, Vote
+
+
+@dataclass(frozen=True, slots=True)
+class BallotResult:
+    """The verdict of tally and guardrails on one ballot."""
+
+    verdict: str
+    before: Value
+    """The effective value."""
+    value: Value
+    direction: str
+    reason: str
+    note: str
+    """What rejected it; empty if nothing did."""
+    lines: tuple[TallyLine, ...]
+    newcomers: bool = False
+    """Only newcomers are for it, so it is advised whatever becomes of the ballots that it is tied to."""
+    veto: str = ""
+    """The agent whose veto rejected it."""
+    passed: bool = False
+    """The vote passed, whatever the guardrails decided."""
+
+
+Rule = Callable[[Ballot, frozenset[str], Sequence[str]], BallotResult]
+"""(ballot, agents whose proposals do not count, changes adopted together with it) → its result."""
+
+
+def other_parts(vote: Vote) -> tuple[str, ...]:
+    """Return the other actuators of a proposal's plan."""
+    return tuple(name for name in vote.plan if name != vote.actuator) if vote.stance == "propose" else ()
+
+
+def linked(ballots: Mapping[str, Ballot], actuator: str, state: State) -> list[str]:
+    """Return the actuators whose open ballots share a plan with this one's, directly or through others, in order of
+    opening. The actuator itself is among them."""
+    ties = {name: {*_tied(ballots, name, state)} for name in ballots}
+    reached, frontier = set[str](), {actuator}
+    while frontier:
+        reached |= frontier
+        outgoing = {part for name in frontier for part in ties[name]}
+        frontier = (outgoing | {name for name in ballots if frontier & ties[name]}) - reached
+    return [name for name in ballots if name in reached]
+
+
+def complete(ballots: Mapping[str, Ballot], actuator: str, state: State, newcomers: bool = True) -> bool:
+    """Return whether the ballot has every vote, and every proposal on it has the other parts of its plan, unless its
+    agent is done without them. Without `newcomers` only votes that have weight are awaited."""
+    ballot = ballots[actuator]
+    return ballot.complete(state, newcomers) and not any(
+        part not in ballots or name not in ballots[part].casts
+        for name, cast in ballot.casts.items()
+        if newcomers or ballot.binds(state, name)
+        for part in other_parts(cast.vote)
+        if not ballot.passed(state, name)
+    )
+
+
+def _tied(ballots: Mapping[str, Ballot], actuator: str, state: State) -> Iterator[str]:
+    """The actuators of other open ballots to which proposals tie this one."""
+    for name, cast in ballots[actuator].casts.items():
+        for part in other_parts(cast.vote):
+            if part in ballots and ballots[actuator].binds(state, name) and ballots[part].binds(state, name):
+                yield part
+
+
+def settled(ballots: Sequence[Ballot], rule: Rule) -> list[tuple[Ballot, BallotResult]]:
+    """Return the results of ballots that close together.
+
+    Proposals are removed until every one that counts belongs to a whole plan. Removing one can break another plan, so
+    the rule is applied again until none breaks.
+    """
+    without: dict[str, frozenset[str]] = {ballot.opened.actuator: frozenset() for ballot in ballots}
+    initial: dict[str, BallotResult] = {}  # before any plan broke
+    break_reasons: dict[str, str] = {}  # actuator → why the first plan broke that took votes from its ballot
+    while True:
+        results: dict[str, BallotResult] = {}
+        adopted_changes: list[str] = []
+        for ballot in ballots:
+            name = ballot.opened.actuator
+            results[name] = rule(ballot, without[name], tuple(adopted_changes))
+            if results[name].verdict != "rejected":
+                adopted_changes.append(spelt(name, results[name].direction))
+        initial = initial or results
+        broken = [
+            (ballot, agent, reason)
+            for ballot in ballots
+            for agent, cast in ballot.casts.items()
+            if agent not in without[ballot.opened.actuator]
+            and (reason := _break_reason(agent, cast.vote, ballots, results))
+        ]
+        if not broken:
+            break
+        for ballot, agent, reason in broken:
+            name = ballot.opened.actuator
+            without[name] |= {agent}
+            break_reasons.setdefault(name, reason)
+    if any(result.verdict == "advised" and not result.newcomers for result in results.values()):
+        # A person approves the whole plan, so that no part of it is applied before the others.
+        results = {
+            name: replace(result, verdict="advised") if result.verdict == "adopted" else result
+            for name, result in results.items()
+        }
+    return [
+        (ballot, _with_final_reason(results[name], initial[name], break_reasons.get(name, "")))
+        for ballot in ballots
+        for name in [ballot.opened.actuator]
+    ]
+
+
+def _break_reason(agent: str, vote: Vote, ballots: Sequence[Ballot], results: Mapping[str, BallotResult]) -> str:
+    """What the rest of the plan lacks; empty if nothing."""
+    by_actuator = {ballot.opened.actuator: ballot for ballot in ballots}
+    for part in other_parts(vote):
+        if part not in results or agent not in by_actuator[part].casts:
+            return f"{clip(part, 120)} is not on the ballot with it"
+        if results[part].verdict == "rejected":
+            return f"{part} is refused ({clip(results[part].note, 200)})"
+        if direction(results[part].before, by_actuator[part].casts[agent].value) != results[part].direction:
+            return f"{part} goes the other way"
+    return ""
+
+
+def _with_final_reason(result: BallotResult, initial: BallotResult, break_reason: str) -> BallotResult:
+    """The result with the reason that holds: what rejected it at first, or what broke its plan."""
+    if result.verdict != "rejected" or not break_reason or initial.verdict == "rejected":
+        return initial if result.verdict == initial.verdict == "rejected" else result
+    note = f"a plan is adopted whole or not at all: {break_reason}"
+    return replace(result, value=initial.value, reason=f"{initial.reason}; {note}", note=note)

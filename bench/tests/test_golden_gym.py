@@ -1,6 +1,6 @@
 """The gym against its golden files: what every family draws, what a few do to a run, and a few whole episodes.
 
-`python bench/tests/golden/make_gym.py --check` compares the rest.
+`python -m bench_testing.make_golden --check` compares the rest.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.golden import episodes, families
 from tests.golden.entry_points import installed
 from tests.golden.make import AGENTS
 from tests.golden.store import Limits, differences, numbers, read
 
+from bench_testing import episodes, families
 from oven_bench.gym.faults import families as families_by_name
 from oven_bench.gym.shared_prefix import draw
 from oven_bench.gym.task_table import TASKS, Kind

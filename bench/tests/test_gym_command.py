@@ -8,8 +8,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.gym_line import BadStretch, NotANumber, Plain, TooHigh, line
 
+from bench_testing.gym_line import BadStretch, NotANumber, Plain, TooHigh, line
 from oven_bench.gym import command, runner
 from oven_bench.gym.arms import Arm, alarm_rules
 from oven_bench.gym.fault import Fault

@@ -8,9 +8,9 @@ from functools import cache
 from random import Random
 
 import pytest
-from tests.gym_line import FAMILIES, BadStretch, Line, Plain, Script, TooHigh, TooLow, line
-from tests.gym_line import NotANumber as NaN
 
+from bench_testing.gym_line import FAMILIES, BadStretch, Line, Plain, Script, TooHigh, TooLow, line
+from bench_testing.gym_line import NotANumber as NaN
 from oven_bench.fixed_rules import Change
 from oven_bench.gym import shared_prefix
 from oven_bench.gym.arms import Arm, arms

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.gym_line import Script
 
+from bench_testing.gym_line import Script
 from oven_bench.gym.episode import play
 from oven_bench.gym.fault import Fault, Step, make
 from oven_bench.gym.shared_prefix import Record, untouched

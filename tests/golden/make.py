@@ -63,7 +63,7 @@ PARTS: Mapping[str, Part] = {
     "commands": Part(lambda limits, _: commands.documents(limits)),
     "protocol": Part(lambda limits, _: protocol.documents(limits)),
 }
-"""In this order, since `logs` reads what `runs` records. The gym's parts are in bench/tests/golden/make_gym.py."""
+"""In this order, since `logs` reads what `runs` records. The gym's parts are in bench/bench_testing/make_golden.py."""
 
 
 def main(args: list[str], parts: Mapping[str, Part] = PARTS) -> int:

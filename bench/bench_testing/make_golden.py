@@ -1,6 +1,6 @@
 """Golden files of the gym: the families' draws and effects, and whole episodes. Both take minutes.
 
-    python bench/tests/golden/make_gym.py --check families --only 'grpo.kl_*' --steps 20
+    python -m bench_testing.make_golden --check families --only 'grpo.kl_*' --steps 20
 
 Run it in the project's folder; `tests.golden.make` has the options.
 """
@@ -8,13 +8,10 @@ Run it in the project's folder; `tests.golden.make` has the options.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
+from tests.golden.make import Part, main
 
-from tests.golden import episodes, families  # noqa: E402
-from tests.golden.make import Part, main  # noqa: E402
+from bench_testing import episodes, families
 
 PARTS = {
     "families": Part(lambda limits, _: families.documents(limits), families.limited),

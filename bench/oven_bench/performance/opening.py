@@ -22,9 +22,9 @@ from typing import Annotated
 import psutil
 from typer import Option
 
-from oven_bench.bench_command import Bench, HomeFolder, Json, home_folder, print_object
 from oven_bench.performance.long_log import LongLog
 from oven_bench.performance.monitor import Terminal
+from oven_bench.study import HomeFolder, Report, Study, home_folder
 from oven_core.security.signing import Keyring
 from oven_runs.access.log_sources import LogFile
 from oven_runs.home.run_folder import Home, RunFolder
@@ -150,14 +150,9 @@ async def measure(home: Home, events: int, tell: Callable[[str], object]) -> dic
 def bench(
     events: Annotated[int, Option(min=10_000, help="Events of the long log.")] = 1_000_000,
     home: HomeFolder = None,
-    as_json: Json = False,
-) -> int:
+) -> Report:
     with home_folder(home) as path:
-        tell = (lambda _line: None) if as_json else print
-        print_object(asyncio.run(measure(Home(path), events, tell)), as_json)
-    return 0
+        return Report(asyncio.run(measure(Home(path), events, lambda line: print(line, file=sys.stderr))))
 
 
-BENCH = Bench(
-    "opening", bench, "seconds and memory to open a run of 1,000,000 events in the monitor", "--events 100000 --json"
-)
+STUDY = Study("opening", bench, "--events 100000 --json")

@@ -12,10 +12,10 @@ from oven_bench.diagnosis.planted_run import planted
 from oven_bench.diagnosis.scripted_supervisor import script
 from oven_bench.judging.judge_endpoint import Endpoint
 from oven_kg.service.endpoints import answers
-from oven_llm.diagnosis.answer import NONE, Diagnosis
-from oven_llm.diagnosis.diagnosing import Found, diagnose
+from oven_llm.diagnosis.diagnosing import DiagnosisResult, diagnose
 from oven_llm.diagnosis.graph_view import GraphView, by_detectors, view
 from oven_llm.diagnosis.log_context import LogContext, context_of
+from oven_llm.diagnosis.model_answer import NONE, Diagnosis
 from oven_llm.supervisor.models import OpenAIHandler
 
 MODEL: Final = "scripted"
@@ -83,7 +83,7 @@ def play(family: str, seed: int, asked: Asked) -> Row:
     )
 
 
-async def _by_programs(log: LogContext, seen: GraphView, asked: Asked) -> Found:
+async def _by_programs(log: LogContext, seen: GraphView, asked: Asked) -> DiagnosisResult:
     if asked.base_url:
         return await _ask(log, seen, asked.model, asked.base_url)
     endpoint = Endpoint()
@@ -92,7 +92,7 @@ async def _by_programs(log: LogContext, seen: GraphView, asked: Asked) -> Found:
         return await _ask(log, seen, asked.model, endpoint.openai_url)
 
 
-async def _ask(log: LogContext, seen: GraphView, model: str, url: str) -> Found:
+async def _ask(log: LogContext, seen: GraphView, model: str, url: str) -> DiagnosisResult:
     handler = await asyncio.to_thread(OpenAIHandler, model, url)
     try:
         return await diagnose(log, seen, handler, handler)
@@ -104,6 +104,6 @@ def _named(diagnosis: Diagnosis) -> Named:
     return Named(diagnosis.cause, diagnosis.onset)
 
 
-def _said(found: Found) -> Named:
+def _said(found: DiagnosisResult) -> Named:
     """An answer that does not hold names nothing."""
     return _named(found.diagnosis) if found.diagnosis is not None else Named(NONE, None, found.kind)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from oven_bench.diagnosis.diagnosed_run import Named, Row
 from oven_bench.statistics import Interval, bootstrapped_mean, share, word
-from oven_llm.diagnosis.answer import NONE
+from oven_llm.diagnosis.model_answer import NONE
 
 SMALLEST: Final = 0.05
 """The smallest difference of interest, in the share of causes that are right: one fault in twenty."""

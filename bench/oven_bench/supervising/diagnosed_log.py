@@ -25,7 +25,7 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.names import Subjects
 from oven_kg.service.endpoints import answers
-from oven_llm.diagnosis.diagnosing import Found, diagnose
+from oven_llm.diagnosis.diagnosing import DiagnosisResult, diagnose
 from oven_llm.diagnosis.graph_view import view
 from oven_llm.diagnosis.log_context import context_of
 
@@ -70,7 +70,7 @@ class Took:
     """Detectors and the knowledge graph."""
     loop: float
     """From the call to an answer whose figures were computed again: sandbox, programs, logs."""
-    found: Found
+    found: DiagnosisResult
 
     @property
     def total(self) -> float:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from oven_agents.runtime.companion import Surroundings
-from oven_agents.sdk.agent import Agent, Notice, Said
+from oven_agents.sdk.agent import Agent, Answer, Notice
 from oven_agents.sdk.alternative_plans import SYMPTOM
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import held_out, objective
@@ -141,7 +141,7 @@ class Supervisor(Agent):
             return "the run announces no metric with a better direction, so that no vote could name its target"
         return None
 
-    def vote(self, window: Window) -> Said:
+    def vote(self, window: Window) -> Answer:
         if self._kept is not None:
             return self._recalled(window)
         answered = self.desk.take()
@@ -153,7 +153,7 @@ class Supervisor(Agent):
             return Notice(answered.found.kind, f"abstains: {answered.found}; so far {self._told()}")
         return self._said(answered.asked, answered.found, window)
 
-    def _said(self, asked: DiagnosisRequest, found: DiagnosisResult, window: Window) -> Said:
+    def _said(self, asked: DiagnosisRequest, found: DiagnosisResult, window: Window) -> Answer:
         """The vote that follows from an answer, or why there is none."""
         if found.diagnosis is None:
             return Notice(found.kind, f"abstains: {found.why} (diagnosis {asked.number}); so far {self._told()}")
@@ -175,7 +175,7 @@ class Supervisor(Agent):
             )
         return _proposal(window, diagnosis, f"diagnosis {asked.number}, asked at tick {asked.tick}")
 
-    def _recalled(self, window: Window) -> Said:
+    def _recalled(self, window: Window) -> Answer:
         """What the kept diagnosis leads to that was taken at this tick."""
         assert self._kept is not None
         kept = self._kept.get(window.tick)

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from oven_agents.runtime.companion import AskGraph, Surroundings
-from oven_agents.sdk.agent import Agent, Notice, Said
+from oven_agents.sdk.agent import Agent, Answer, Notice
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import held_out, signed
 from oven_agents.stats.robust_statistics import total_variation
@@ -139,7 +139,7 @@ class Author(Agent):
             return f"{why}, and the run publishes no reward by topic (reward/NAME)"
         return None
 
-    def vote(self, window: Window) -> Said:
+    def vote(self, window: Window) -> Answer:
         answered = self.desk.take()
         if answered is None:
             notice = self._ask_if_due(window)

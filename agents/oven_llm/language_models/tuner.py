@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from oven_agents.runtime.companion import AskGraph, Surroundings
-from oven_agents.sdk.agent import Agent, Notice, Said
+from oven_agents.sdk.agent import Agent, Answer, Notice
 from oven_agents.sdk.window import Window
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis
@@ -102,7 +102,7 @@ class Tuner(Agent):
             return "the run announces no metric with a better direction, so that no vote could name its target"
         return None
 
-    def vote(self, window: Window) -> Said:
+    def vote(self, window: Window) -> Answer:
         answered = self.desk.take()
         if answered is None:
             return self._ask_if_due(window)

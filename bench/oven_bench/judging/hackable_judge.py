@@ -98,7 +98,7 @@ def run(arm: Arm, seed: int, steps: int, home: str, quick: bool) -> Row:
 def committee(arm: Arm, seed: int) -> Any:
     """With a run's own defaults."""
     from oven_learner.rewards import Committee
-    from oven_recipes.grpo.rewards import exact_match
+    from oven_recipes.grpo.job import exact_match
 
     if arm == "checker":
         return Committee({"exact": exact_match}, seed=seed)

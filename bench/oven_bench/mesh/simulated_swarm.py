@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from oven_agents.runtime.closed_loop import MemoryLog
 from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
@@ -24,7 +25,6 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.rules import Rules
-from oven_runs.log.closed_loop import MemoryLog
 
 RUN, METRIC = "swarm", "reward"
 STEP, NOISE, HORIZON = 0.1, 0.05, 8
@@ -164,5 +164,5 @@ class Swarm:
 
     def _put(self, subject: str, body: Message) -> list[Message]:
         """What the mesh makes of it."""
-        _, *outputs = self.log.append(f"{self.log.on.base}.{subject}", body)
+        _, *outputs = self.log.append(f"{self.log.subjects.base}.{subject}", body)
         return [output.body for output in outputs if isinstance(output.body, Message)]

@@ -69,9 +69,8 @@ def _arms(folder: Path, steps: int, options: dict[str, Any]) -> dict[str, Any]:
     from oven_recipes.activations.blocks import layer_at
     from oven_recipes.activations.grpo_trainer import ActivationGRPOTrainer
     from oven_recipes.activations.store import ActivationStore
-    from oven_recipes.oracle.activation_rows import captured, training_rows
     from oven_recipes.oracle.given_model import fresh_adapter
-    from oven_recipes.oracle.grpo_arguments import grpo_arguments
+    from oven_recipes.oracle.job import captured, grpo_arguments, training_rows
     from oven_recipes.oracle.model import Sizes, build_model, build_tokenizer
     from oven_recipes.oracle.settings import OracleSettings
     from oven_recipes.oracle.template_questions import template_dataset

@@ -20,7 +20,7 @@ from oven_bench.training.graph_scores import GraphScores, scores_of_folder, scor
 from oven_core import plugins
 from oven_core.errors import ProcessError
 from oven_recipes.pretrain import corpus, tokens
-from oven_recipes.pretrain.evaluation import METRIC, served_metric
+from oven_recipes.pretrain.job import METRIC, served_metric
 from oven_recipes.pretrain.settings import PretrainSettings
 
 

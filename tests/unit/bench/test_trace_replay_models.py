@@ -14,8 +14,7 @@ from oven_bench.trace_replay.model_endpoint import Loaded, _choice, answer
 from oven_recipes.environments.patches import apply_patch
 from oven_recipes.environments.small_functions import TrustedTests, tasks
 from oven_recipes.repair.chat_format import build_tokenizer
-from oven_recipes.repair.demonstrations import replacement
-from oven_recipes.repair.warm_policy import POSITIONS, build_model
+from oven_recipes.repair.warm_policy import POSITIONS, build_model, replacement
 from oven_runs.traces.records import Message, Pair, Task, ToolCall, Trace, TraceStep
 
 CALL = '<tool_call>{"name": "read", "arguments": {"path": "units.py"}}</tool_call><|im_end|>'

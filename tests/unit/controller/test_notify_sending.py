@@ -30,6 +30,7 @@ HELD = Notice(
 @pytest.fixture(autouse=True)
 def propagating_logger() -> Iterator[None]:
     """Else pytest attaches its handler to apprise's logger itself, which no user's program does."""
+    logging.getLogger("apprise").propagate = True
     yield
     logging.getLogger("apprise").propagate = True
 

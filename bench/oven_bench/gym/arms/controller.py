@@ -12,7 +12,7 @@ from functools import lru_cache
 from random import Random
 from typing import ClassVar, Literal, TypeAlias
 
-from oven_agents.runtime.in_process import participants
+from oven_agents.runtime.closed_loop import participants
 from oven_bench.gym.arms.in_memory_link import LoopLink
 from oven_controller.stack.kg_rules import merged
 from oven_core.errors import ConfigError

@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from oven_agents.runtime.closed_loop import ClosedLoop, Participant
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, LogMessage, Observation, Outcome, RunStarted
 from oven_core.protocol.rules import Rules
 from oven_learner.link.link_interface import Make
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
-from oven_runs.log.closed_loop import ClosedLoop, Participant
 
 
 class LoopLink:
@@ -53,7 +53,7 @@ class LoopLink:
         message = make()
         if isinstance(message, RunStarted):
             message = message.model_copy(update={"rules": self._rules(message.rules)})
-        self._inbox.extend(self._loop.hear(message))
+        self._inbox.extend(self._loop.send(message))
 
     def show(self, make: Parcel) -> None:
         pass

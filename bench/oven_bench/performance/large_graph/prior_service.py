@@ -25,7 +25,7 @@ from oven_core.protocol.rules import Rules
 from oven_core.security.credentials import Credentials
 from oven_kg.service.endpoints import answers
 from oven_learner.link.find_controller import Connection
-from oven_recipes.pretrain.token_prior import ask_token_prior
+from oven_recipes.pretrain.prior import ask_token_prior
 from oven_runs.home.run_folder import Home
 from oven_runs.server.embedded import EmbeddedServer
 

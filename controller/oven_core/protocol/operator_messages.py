@@ -8,11 +8,12 @@ from pydantic import Field
 
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_core.protocol.messages import LogMessage, Value
+from oven_core.protocol.operator_actions import ACTIONS
 from oven_core.protocol.rules import Autonomy
 
 JUDGES: Final = ("offer", "add", "remove")
 """The actions that change who may judge in a reward committee."""
-TO_LEARNER: Final = ("hold", "resume", "stop", *JUDGES)
+TO_LEARNER: Final = (*(action.name for action in ACTIONS.values() if action.answer == "receipt"), *JUDGES)
 """The actions that the learner obeys; the mesh deals with the others."""
 
 

@@ -14,11 +14,10 @@ import torch
 import oven_learner as oven
 from oven_learner.teachers import TeacherConfig
 from oven_recipes.motion.intents import TRAINED
-from oven_recipes.motion.job import HELD_OUT, held_out, new_policy
+from oven_recipes.motion.job import HELD_OUT, held_out, new_policy, warm
 from oven_recipes.motion.rewards import RULES
 from oven_recipes.motion.settings import MotionSettings
 from oven_recipes.motion.skeleton import DIMS
-from oven_recipes.motion.warmup import warm
 
 STEPS = int(os.environ.get("STEPS", "120"))
 WARM_STEPS = int(os.environ.get("WARM_STEPS", "300"))

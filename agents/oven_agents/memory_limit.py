@@ -1,8 +1,8 @@
-"""How much memory a process of agents may take: what one of them hoards would be the training's.
+"""The memory limit of an agent process, so that a leaking agent takes no memory from the training.
 
-The kernel holds each process to it (RLIMIT_DATA), those that an agent starts too, so an agent's own allocation fails
-before the machine's does. That is a MemoryError where it happens, which the session answers for its agent; where other
-code meets it, the process ends and says why.
+The kernel enforces the limit (RLIMIT_DATA) for each process, also for those that an agent starts, so the agent's
+allocation fails before the machine runs out. In an agent's code that is a MemoryError, which the session handles. In
+other code the process ends and says why.
 """
 
 from __future__ import annotations
@@ -14,27 +14,26 @@ from oven_core.errors import ConfigError
 
 SETTING = "agents_memory_mb"
 MB = 1_000_000
-"""Bytes."""
+"""Bytes in a megabyte."""
 
 
 def limit(megabytes: int) -> None:
-    """For this process from now on, and for all that it starts. Raises ConfigError where the system does not hold a
-    process to it."""
+    """Limit this process and all processes that it starts. Raises ConfigError on systems without the limit."""
     if sys.platform != "linux":
-        raise ConfigError(f"{SETTING} = {megabytes} holds on Linux only; leave it out")
-    held = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    most = megabytes * MB if held == resource.RLIM_INFINITY else min(held, megabytes * MB)
+        raise ConfigError(f"{SETTING} = {megabytes} works on Linux only; remove it")
+    hard_limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    most = megabytes * MB if hard_limit == resource.RLIM_INFINITY else min(hard_limit, megabytes * MB)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def reached(*agents: str) -> str:
-    """That the process of `agents` got no more memory, at which limit, and what to do; for its log and a status."""
+    """Return the message for the log and a status: these agents' process got no more memory, the limit, the remedy."""
     most = resource.getrlimit(resource.RLIMIT_DATA)[0]
     who = f"agent{'s' if len(agents) > 1 else ''} {', '.join(agents)}"
     if most == resource.RLIM_INFINITY:
-        return f"{who} found no memory left on this machine; leave it out, or mend what it hoards"
+        return f"{who} found no memory left on this machine; fix what the agent hoards, or remove it from the run"
     now = most // MB
     return (
-        f"{who} reached the limit of {now} MB on the memory of a process of agents ({SETTING}); mend what it hoards, "
-        f"leave it out, or allow more with --set {SETTING}={2 * now}"
+        f"{who} reached the limit of {now} MB on the memory of an agent process ({SETTING}); fix what the agent "
+        f"hoards, remove it from the run, or allow more with --set {SETTING}={2 * now}"
     )

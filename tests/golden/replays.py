@@ -16,13 +16,12 @@ from tests.golden.store import Json, Limits, digest, digest_of
 
 from oven_agents.review.backtest import Backtest, RecordedOutcome
 from oven_agents.review.open_loop_replay import CastVote
-from oven_agents.runtime.in_process import participants
+from oven_agents.runtime.closed_loop import ClosedLoop, participants
 from oven_agents.runtime.loader import load
 from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import LearnerMessage
 from oven_kg.service.endpoints import answers
-from oven_runs.log.closed_loop import ClosedLoop
 
 FILE = "logs.json"
 
@@ -67,7 +66,7 @@ def again(log: Sequence[Event]) -> dict[str, Json]:
     loop = ClosedLoop(recorded.run_of(log), participants(None, ask))
     for event in log:
         if isinstance(event.body, LearnerMessage):
-            loop.hear(event.body)
+            loop.send(event.body)
     messages = [said.of(event) for event in loop.events]
     return {
         "decisions": said.decisions(messages),

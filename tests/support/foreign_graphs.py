@@ -76,74 +76,13 @@ def _about(weight: float) -> dict[str, object]:
     return about | ({"zeta": {"weight": 8}} if weight == 1 else {})
 
 
-def _apoc(path: Path) -> None:
-    lines: list[dict[str, object]] = [
-        {"type": "node", "id": str(n), "labels": ["event"], "properties": {"name": name}}
-        for n, name in enumerate(NODES)
-    ]
-    lines += [
-        {
-            "id": str(n),
-            "type": "relationship",
-            "label": relation,
-            "properties": {"weight": weight},
-            "start": {"id": str(NODES.index(source)), "labels": ["event"]},
-            "end": {"id": str(NODES.index(target)), "labels": ["event"]},
-        }
-        for n, (source, relation, target, weight) in enumerate(TRIPLES)
-    ]
-    path.write_text("\n".join(map(json.dumps, lines)))
-
-
-def neo4j_csv(folder: Path) -> list[Path]:
-    """Relationships are named first: they are read last."""
-    nodes, edges = folder / "nodes.csv", folder / "edges.csv"
-    nodes.write_text(
-        "eventId:ID(Event),name,:LABEL\n" + "".join(f'{n},"{name}",event\n' for n, name in enumerate(NODES))
-    )
-    edges.write_text(
-        ":START_ID(Event),weight:double,:END_ID(Event),:TYPE\n"
-        + "".join(f"{NODES.index(s)},{w},{NODES.index(o)},{p}\n" for s, p, o, w in TRIPLES)
-    )
-    return [edges, nodes]
-
-
-def _causenet(path: Path) -> None:
-    lines = [
-        {
-            "causal_relation": {"cause": {"concept": source}, "effect": {"concept": target}},
-            "sources": [{"type": "web", "payload": {}}] * 3,
-        }
-        for source, relation, target, _ in TRIPLES
-        if relation == "Causes"
-    ]
-    path.write_text("\n".join(map(json.dumps, lines)))
-
-
-def graphrag(folder: Path, prefix: str = "") -> Path:
-    """A folder; its relationships have no type."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    folder.mkdir()
-    entities = {"id": list(NODES), "title": list(NODES), "type": ["event"] * len(NODES)}
-    again = {"id": ["x"], "title": ["mud"], "type": ["substance"]}
-    pq.write_table(
-        pa.table({name: values + again[name] for name, values in entities.items()}),
-        folder / f"{prefix}entities.parquet",
-    )
-    columns = {"source": [s for s, *_ in TRIPLES], "target": [o for _, _, o, _ in TRIPLES]}
-    pq.write_table(pa.table(columns | {"weight": [w for *_, w in TRIPLES]}), folder / f"{prefix}relationships.parquet")
-    return folder
-
-
 def _iri(name: str) -> str:
     return IRI + name.replace(" ", "_")
 
 
-def _statements(graph: str = "") -> Callable[[Path], object]:
-    rows = "".join(f"<{_iri(s)}> <{_iri(p)}> <{_iri(o)}>{graph} .\n" for s, p, o, _ in TRIPLES)
-    literal = f'<{_iri("rain")}> <{_iri("label")}> "rain, or \\"Regen\\" ."@en{graph} .\n'
+def _statements() -> Callable[[Path], object]:
+    rows = "".join(f"<{_iri(s)}> <{_iri(p)}> <{_iri(o)}> .\n" for s, p, o, _ in TRIPLES)
+    literal = f'<{_iri("rain")}> <{_iri("label")}> "rain, or \\"Regen\\" ."@en .\n'
     return lambda path: path.write_text("# a comment\n\n" + rows + literal)
 
 
@@ -177,23 +116,13 @@ WEIGHTED: Final[Mapping[str, Callable[[Path], object]]] = {
     "parquet": _parquet,
     "node-link": lambda path: path.write_text(json.dumps(nx.node_link_data(_network(), edges="edges"))),
     "graphml": lambda path: nx.write_graphml(_network(), path),
-    "gexf": lambda path: nx.write_gexf(_network(), path),
-    "neo4j-jsonl": _apoc,
     "conceptnet": _conceptnet,
 }
 """Format → what writes `TRIPLES` to a file."""
 RDF: Final[Mapping[str, Callable[[Path], object]]] = {
     "ntriples": _statements(),
-    "nquads": _statements(" <http://example.org/graph>"),
     "turtle": _turtle(_PAIRS + _BRACKETS),
-    "trig": _turtle("e:graph {" + _PAIRS + "}"),
     "rdfxml": _rdfxml,
     "jsonld": _jsonld,
 }
 """The same, of formats that have IRIs and no weights."""
-
-
-def causenet(path: Path) -> Path:
-    """The causes among `TRIPLES`, of three sources each."""
-    _causenet(path)
-    return path

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 
 from oven_agents import Agent
-from oven_agents.sdk.alternative_plans import spoken
+from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.learning_rate import ALIGNMENT
 from oven_core.protocol.actuator_names import ACTUATORS
@@ -50,7 +50,7 @@ def votes(agent: Agent, observations: Iterable[Observation], run: RunStarted | N
     said = []
     for observation in observations:
         session.absorb(observation)
-        said += [message for message in spoken(session.react()) if isinstance(message, Vote)]
+        said += [message for message in without_graph(session.react()) if isinstance(message, Vote)]
         assert not session.problems, session.problems
     return said
 

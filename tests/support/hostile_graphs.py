@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Final
 
 HEADER: Final = b"s,p,o,w\n"
-GEXF: Final = '<gexf version="1.2"><graph defaultedgetype="directed"><nodes>{}</nodes><edges>{}</edges></graph></gexf>'
 GRAPHML: Final = (
     '<graphml><key id="w" for="edge" attr.name="weight"/><graph edgedefault="directed">{}</graph></graphml>'
 )
@@ -113,15 +112,6 @@ def _array(path: Path) -> None:
     np.save(path.with_suffix(""), np.array([{}], object), allow_pickle=True)
 
 
-def apoc(*rows: object) -> str:
-    return "\n".join(map(json.dumps, rows))
-
-
-def node(id_: int) -> dict[str, object]:
-    return {"type": "node", "id": str(id_), "labels": ["Thing"], "properties": {"name": f"n{id_}"}}
-
-
-EDGE: Final = {"type": "relationship", "id": "0", "label": "CAUSES", "start": {"id": "1"}, "end": {"id": "2"}}
 LINKS: Final = {"directed": True, "nodes": [{"id": "a"}, {"id": "b"}], "links": [{"source": "a", "target": "b"}]}
 CONCEPT: Final = "/a/x\t/r/{}\t/c/en/{}\t/c/en/{}\t{}\n"
 NT: Final = b"<http://a/b> <http://a/c> <http://a/d> .\n"
@@ -130,26 +120,25 @@ DOCTYPE: Final = "declares a document type or entities"
 CASES: Final[Mapping[str, Case]] = {
     # Bombs
     "laughs, GraphML": Case("g.graphml", f"<!DOCTYPE g [{LAUGHS}]><graphml>&l8;</graphml>", DOCTYPE),
-    "laughs, GEXF": Case("g.gexf", f"<!DOCTYPE g [{LAUGHS}]><gexf>&l8;</gexf>", DOCTYPE),
     "laughs, RDF": Case("g.rdf", f"<!DOCTYPE g [{LAUGHS}]>{RDF.format('&l8;')}", DOCTYPE),
     "a file as an entity": Case(
         "g.graphml", '<!DOCTYPE g [<!ENTITY x SYSTEM "file:///etc/passwd">]><graphml/>', DOCTYPE
     ),
-    "gzip bomb": Case("g.csv.gz", bomb(gzip.compress, 10_000), "unpacks to more than 100 times its size"),
-    "bzip2 bomb": Case("g.csv.bz2", bomb(bz2.compress, 10_000), "unpacks to more than 100 times its size"),
+    "gzip bomb": Case("g.csv.gz", bomb(gzip.compress, 10_000), "decompresses to more than 100 times its size"),
+    "bzip2 bomb": Case("g.csv.bz2", bomb(bz2.compress, 10_000), "decompresses to more than 100 times its size"),
     "a billion rows": Case("g.parquet", claims(10**9), "claims 1,000,000,000 rows"),
     "rows that are not there": Case("g.parquet", claims(90_000_000), "g.parquet"),
     "a long text, often": Case(
-        "g.parquet", lambda path: _repeated_text(path), "a name of 5,000,000 bytes; at most 1000 characters"
+        "g.parquet", lambda path: _repeated_text(path), "a name of 5,000,000 bytes; the limit is 1000 characters"
     ),
     "deep JSON": Case("g.json", '{"nodes": ' + "[" * 500_000, "line 1 is not JSON: it is nested too deeply"),
     "deep JSON line": Case("g.jsonl", "[" * 60_000, "line 1 is not JSON"),
     "deep XML": Case("g.graphml", "<graphml>" + "<a>" * 5_000, "has elements 65 deep"),
-    "deep Turtle": Case("g.ttl", b"@prefix a: <http://a/> .\na:b a:c " + b"( " * 600_000, "brackets within each other"),
+    "deep Turtle": Case("g.ttl", b"@prefix a: <http://a/> .\na:b a:c " + b"( " * 600_000, "nested brackets"),
     "deep Turtle, between comments": Case(
-        "g.ttl", b"@prefix a: <http://a/> .\na:b a:c " + b'( "\\")" # x.\n' * 60_000, "brackets within each other"
+        "g.ttl", b"@prefix a: <http://a/> .\na:b a:c " + b'( "\\")" # x.\n' * 60_000, "nested brackets"
     ),
-    "deep JSON-LD": Case("g.jsonld", '{"@graph": ' + "[" * 500_000, "is not RDF of its form"),
+    "deep JSON-LD": Case("g.jsonld", '{"@graph": ' + "[" * 500_000, "is not valid RDF"),
     # A line of 10 GB
     "long line, CSV": Case("g.csv", long_line(HEADER + b"x,y,z,1\n"), "line 3 has more than"),
     "long first line": Case("g.csv", long_line(b"s,p,o"), "line 1 has more than 65,536 bytes"),
@@ -168,9 +157,7 @@ CASES: Final[Mapping[str, Case]] = {
     "long text, GraphML": Case(
         "g.graphml", lambda path: _endless_text(path, b"<graphml><graph>"), "bytes in one element"
     ),
-    "long attribute, GEXF": Case("g.gexf", lambda path: _endless_text(path, b'<gexf a="'), "bytes in one element"),
     "long text, RDF/XML": Case("g.rdf", lambda path: _endless_text(path, RDF[:-12].encode()), "bytes in one element"),
-    "long line, Neo4j": Case("g.csv", long_line(b":ID,name\n1,"), "line 2 has more than"),
     "long name": Case("g.csv", HEADER + b"x" * 2_000 + b",y,z,1\n", "line 2: the node 'xxxx"),
     # Weights
     "not a number": Case("g.csv", HEADER + b"x,y,z,much\n", "line 2: the weight 'much' is not a number"),
@@ -187,7 +174,7 @@ CASES: Final[Mapping[str, Case]] = {
         "g.tsv", CONCEPT.format("Causes", "a", "b", '{"note": 1}'), "with a number as `weight`"
     ),
     "NaN, Parquet": Case("g.parquet", parquet(s=["x"], p=["y"], o=["z"], w=[float("nan")]), "row 1: the weight nan"),
-    "text, Parquet": Case("g.parquet", parquet(s=["x"], p=["y"], o=["z"], w=["much"]), "has to be a number"),
+    "text, Parquet": Case("g.parquet", parquet(s=["x"], p=["y"], o=["z"], w=["much"]), "write numbers"),
     "negative, GraphML": Case(
         "g.graphml",
         GRAPHML.format(AB + '\n<edge source="a" target="b"><data key="w">-1</data></edge>'),
@@ -197,28 +184,12 @@ CASES: Final[Mapping[str, Case]] = {
         "g.json", json.dumps(LINKS | {"links": [{"source": "a", "target": "b", "weight": float("nan")}]}), "weight nan"
     ),
     # Order and ids
-    "relationship first, APOC": Case(
-        "g.jsonl", apoc(node(1), EDGE, node(2)), "line 2: the relationship ends at the id '2'"
-    ),
-    "relationship first, GEXF": Case(
-        "g.gexf",
-        "<gexf><graph><edges>\n<edge source='a' target='b'/></edges><nodes>" + AB + "</nodes></graph></gexf>",
-        "line 2: the relationship ends at the id 'a'",
-    ),
-    "no such node, Neo4j": Case(
-        "g.csv", ":START_ID,:END_ID,:TYPE\n1,2,CAUSES\n", "line 2: the relationship ends at the id '1'"
-    ),
     "no such node, GraphML": Case(
         "g.graphml", GRAPHML.format('<node id="a"/>\n<edge source="a" target="b"/>'), "line 2: the edge ends at 'b'"
     ),
     "no such node, node-link": Case(
         "g.json", json.dumps(LINKS | {"links": [{"source": "a", "target": "c"}]}), "edge 1: the edge ends at 'c'"
     ),
-    "one id twice, APOC": Case(
-        "g.jsonl", apoc(node(1), node(2), node(1), EDGE), "line 3: the id '1' is a node's already"
-    ),
-    "one id twice, Neo4j": Case("g.csv", "x:ID,name\n1,a\n1,b\n", "line 3: the id '1' is a node's already"),
-    "one id twice, GEXF": Case("g.gexf", GEXF.format(AB + "\n" + AB, ""), "line 2: the id 'a' is a node's already"),
     "one id twice, GraphML": Case(
         "g.graphml", GRAPHML.format(AB + "\n" + AB), "line 2: the node 'a' is declared twice"
     ),
@@ -238,19 +209,18 @@ CASES: Final[Mapping[str, Case]] = {
     # Half a file
     "half a gzip": Case("g.csv.gz", gzip.compress(HEADER + os.urandom(0) + b"x,y,z,1\n" * 999)[:-9], "is cut short"),
     "half a bzip2": Case("g.csv.bz2", bz2.compress(HEADER + b"x,y,z,1\n" * 999)[:-9], "is cut short"),
-    "a wrong gzip": Case("g.csv.gz", gzip.compress(HEADER)[:-8] + b"\0" * 8, "cannot be unpacked"),
+    "a wrong gzip": Case("g.csv.gz", gzip.compress(HEADER)[:-8] + b"\0" * 8, "cannot be decompressed"),
     "half a Parquet": Case("g.parquet", _cut(parquet(s=["x"] * 99, p=["y"] * 99, o=["z"] * 99)), "is it cut short"),
     "half a GraphML": Case("g.graphml", "<graphml><graph>", "line 1: it is not GraphML: no element found"),
     "half an RDF/XML": Case("g.rdf", RDF[:-12], "line 1: it is not RDF/XML: no element found"),
     "half a JSON": Case("g.json", json.dumps(LINKS)[:-9], "line 1 is not JSON"),
     "half a JSON line": Case("g.jsonl", '{"s":"x","p":"y","o":"z"}\n{"s":"x","p"', "line 2 is not JSON"),
-    "half an N-Triples": Case("g.nt", NT + NT[:-9], "line 2 is not RDF of its form"),
-    "half a Turtle": Case("g.ttl", "@prefix a: <http://a/> .\na:b a:c", "is not RDF of its form"),
+    "half an N-Triples": Case("g.nt", NT + NT[:-9], "line 2 is not valid RDF"),
+    "half a Turtle": Case("g.ttl", "@prefix a: <http://a/> .\na:b a:c", "is not valid RDF"),
     "half a row": Case("g.csv", HEADER + b"x,y,z,1\nx,y", "line 3 has 2 columns and should have 4"),
     "half a ConceptNet": Case(
         "g.tsv", CONCEPT.format("Causes", "a", "b", '{"weight": 1}') + "/a/x\t/r/Causes\t/c/en", "line 2 has 3 columns"
     ),
-    "half a Neo4j": Case("g.csv", ":ID,name\n1,a\n2\n", "line 3 has 1 columns and should have 2"),
     "an open quote": Case("g.csv", HEADER + b'x,y,z,1\n"x,y,z,1\n', "line 3 has 1 columns"),
     "a longer open quote": Case("g.csv", HEADER + b'"x,y,z,1\n' + b"x,y,z,1\n" * 600_000, "line 2 opens a quote"),
     "nothing": Case("g.csv", b"", "has the columns none"),
@@ -270,7 +240,7 @@ CASES: Final[Mapping[str, Case]] = {
     "Latin-1, GraphML": Case(
         "g.graphml", GRAPHML.format('<node id="\xe9"/>').encode("latin-1"), "line 1: it is not GraphML"
     ),
-    "Latin-1, N-Triples": Case("g.nt", NT.replace(b"d", b"\xe9"), "line 1 is not RDF of its form: "),
+    "Latin-1, N-Triples": Case("g.nt", NT.replace(b"d", b"\xe9"), "line 1 is not valid RDF: "),
     "bytes, Parquet": Case("g.parquet", parquet(s=[b"\xe9"], p=[b"y"], o=[b"z"]), "row 1 is not UTF-8 (byte 0xe9)"),
     "UTF-16": Case("g.csv", "s,p,o\nx,y,z\n".encode("utf-16"), "is in UTF-16, which is not read"),
     "half a letter": Case(
@@ -286,9 +256,9 @@ CASES: Final[Mapping[str, Case]] = {
     "a pickle as Parquet": Case(
         "g.parquet", pickle.dumps([1]), "is a pickle, which is not read", ("--format", "parquet")
     ),
-    "an array of objects": Case("g.npy", _array, "is an array of numpy's, which is not read"),
+    "an array of objects": Case("g.npy", _array, "is a numpy array, which is not read"),
     "an archive": Case("g.csv", b"PK\x03\x04" + bytes(99), "is a zip archive, which is not read"),
-    "something else": Case("g.txt", "Once upon a time", "cannot be told; give it with --format"),
+    "something else": Case("g.txt", "Once upon a time", "is unknown; name it with --format"),
     "other columns": Case("g.csv", "a,b,c\n1,2,3", "has the columns a, b, c; a graph of triples needs subject"),
     "no lists": Case("g.json", '{"nodes": 3}', "has no lists `nodes` and `edges`"),
     "a node without id": Case("g.json", '{"nodes": [{}], "edges": []}', "node 1: the id is None"),
@@ -298,9 +268,7 @@ CASES: Final[Mapping[str, Case]] = {
     "an edge with one end": Case("g.graphml", '<graphml><edge source="a"/></graphml>', "line 1: an edge has no target"),
     "a list": Case("g.jsonl", '{"s":"x","p":"y","o":"z"}\n[1]', "line 2 is not an object"),
     "no Parquet": Case("g.parquet", b"PAR1" + b"x" * 50 + b"PAR1", "is not a readable Parquet file"),
-    "a remote context": Case(
-        "g.jsonld", '{"@context": "http://localhost/x", "@id": "http://a/b"}', "is not RDF of its form"
-    ),
+    "a remote context": Case("g.jsonld", '{"@context": "http://localhost/x", "@id": "http://a/b"}', "is not valid RDF"),
     "a pipe": Case("g.csv", os.mkfifo, "it is not a regular file"),
     "a folder": Case("g", lambda path: path.mkdir(), "is a folder without `graph.json`"),
 }

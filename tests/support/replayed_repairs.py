@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from oven_recipes.environments.small_functions import tasks
-from oven_recipes.repair.demonstrations import Habits, demonstration
+from oven_recipes.repair.warm_policy import Habits, demonstration
 from oven_runs.traces import jsonl
 from oven_runs.traces.records import Message, Policy, Reply, Task, ToolCall, Trace, TraceStep
 

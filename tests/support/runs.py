@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 
 from oven_agents import Agent
-from oven_agents.sdk.alternative_plans import Alternatives, Plan, spoken
+from oven_agents.sdk.alternative_plans import Alternatives, Plan, without_graph
 from oven_agents.sdk.session import Session
 from oven_agents.sdk.topic_shares import TopicShares
 from oven_core.protocol.alerts import Alert
@@ -178,4 +178,4 @@ def said(
 
 def votes(agent: Agent, run: RunStarted, events: Iterable[Observation | Receipt | Decision]) -> list[Vote]:
     """The same, of alternatives the agent's own first."""
-    return [word for word in spoken(said(agent, run, events)) if isinstance(word, Vote)]
+    return [word for word in without_graph(said(agent, run, events)) if isinstance(word, Vote)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from oven_agents.review.columnar_window import ColumnarWindow
 from oven_agents.sdk.agent import Agent
-from oven_agents.sdk.alternative_plans import spoken
+from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.sdk.session import KEPT, Session
 from oven_core.errors import OvenError
 from oven_core.mesh.actuator_values import direction
@@ -182,7 +182,7 @@ class OpenLoopReplay:
     def _ask(self, event: Event) -> None:
         """Ask all agents, and again as long as they answer to what their own messages led to."""
         for _ in range(ROUNDS):
-            replies = [(name, spoken(session.react())) for name, session in self._sessions.items()]
+            replies = [(name, without_graph(session.react())) for name, session in self._sessions.items()]
             if not any(messages for _, messages in replies):
                 return
             outputs = [

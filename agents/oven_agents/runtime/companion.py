@@ -1,7 +1,7 @@
-"""What an agent may have beside its votes: its own coroutine, for something that takes longer than a vote may.
+"""An agent's companion: a coroutine for work that takes longer than a vote may, such as asking a language model.
 
-`vote` stays synchronous and waits for nothing: it leaves what it wants to know, and finds the answer at a later tick.
-Only the process of a run has companions: a replay, a gym and a backtest give an agent none.
+`vote` stays synchronous and never waits. It leaves a question for the companion and finds the answer at a later tick.
+Companions exist only in a live run. A replay, a backtest and the gym start none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from oven_agents.runtime.kg_client import AWAY_S, DEADLINE_S
+from oven_agents.runtime.kg_client import DEADLINE_S, RETRY_AFTER_S
 from oven_agents.sdk.session import Session
 from oven_core.bus.connection import Bus
 from oven_core.cancellation import end
@@ -28,9 +28,9 @@ from oven_runs.access.log_sources import batches
 log = logging.getLogger("oven.agent")
 
 AskGraph = Callable[[str, bytes], Awaitable[bytes | None]]
-"""(endpoint, request) → the prior service's reply; None: no one answered in time."""
+"""(endpoint, request) → the prior service's reply, or None if there was none in time."""
 ReadLog = Callable[[], Awaitable[list[Event]]]
-"""The events behind those of the call before, judged. Raises BusError where no mesh answers."""
+"""Return the verified events since the previous call. Raises BusError if no mesh replica answers."""
 
 
 async def _no_log() -> list[Event]:
@@ -39,39 +39,39 @@ async def _no_log() -> list[Event]:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What an agent's process has around it."""
+    """The run around an agent, for its companion."""
 
     name: str
-    """Under which the agent votes."""
+    """The name under which the agent votes."""
     folder: Path
-    """The run's; it may not be there, where the process runs on another machine."""
+    """The run's folder. It does not exist if the process runs on another machine."""
     settings: dict[str, Any]
-    """The run's, as `up` resolved them; empty where there is no folder."""
+    """The run's settings as `up` resolved them; empty without a folder."""
     ask_graph: AskGraph
     read_log: ReadLog = _no_log
-    """Of the run's whole log, for this agent alone."""
+    """Reads the run's whole log for this agent."""
 
     @property
     def providers_file(self) -> str:
-        """The user's overlay of the catalogue of language models' providers; empty: there is none."""
+        """The user's file of language-model providers; empty if there is none."""
         committee = self.settings.get("committee")
         return str(committee.get("providers") or "") if isinstance(committee, dict) else ""
 
 
 @runtime_checkable
 class Companioned(Protocol):
-    """An agent with something to wait for."""
+    """An agent with a companion."""
 
     def begin(self, around: Surroundings) -> Coroutine[Any, Any, None] | None:
-        """Called once, before the first event: what to run beside the agent until the process ends; None: nothing."""
+        """Return the coroutine to run until the process ends, or None. Called once, before the first event."""
         ...
 
 
 class Companions:
-    """The coroutines beside the agents of one process. One that raises takes no agent's vote with it."""
+    """The companions of one process's agents. One that raises stops no agent from voting."""
 
     def __init__(self, sessions: Sequence[Session], bus: Bus, run: str = "", pin: str | None = None) -> None:
-        """`run` and `pin`, the learner's key, are for those that read the log."""
+        """`run` and `pin`, the learner's public key, are for companions that read the log."""
         self._tasks: list[asyncio.Task[None]] = []
         folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull)
         settings: dict[str, Any] | None = None
@@ -79,42 +79,38 @@ class Companions:
             if not isinstance(session.agent, Companioned):
                 continue
             settings = _settings(folder) if settings is None else settings
-            beside = session.agent.begin(_surroundings(session, folder, settings, bus, run, pin))
-            if beside is not None:
-                self._tasks.append(asyncio.create_task(_watched(session.name, beside), name=f"beside {session.name}"))
+            around = Surroundings(session.name, folder, settings, _graph(bus), _Log(bus, run, pin).read_new)
+            companion = session.agent.begin(around)
+            if companion is not None:
+                task = asyncio.create_task(_logged(session.name, companion), name=f"companion of {session.name}")
+                self._tasks.append(task)
 
     async def end(self) -> None:
-        """What they wait for is given up."""
+        """Cancel all companions."""
         await end(*self._tasks)
 
 
-def _surroundings(
-    session: Session, folder: Path, settings: dict[str, Any], bus: Bus, run: str, pin: str | None
-) -> Surroundings:
-    return Surroundings(session.name, folder, settings, _graph(bus), _Log(bus, run, pin).news)
-
-
 class _Log:
-    """The run's log as the mesh tells it, read from where the last reading ended."""
+    """The run's log from the mesh's `history`, read in increments."""
 
     def __init__(self, bus: Bus, run: str, pin: str | None) -> None:
         self._bus, self._run, self._after, self._keyring = bus, run, 0, Keyring(pin)
 
-    async def news(self) -> list[Event]:
-        found: list[Event] = []
+    async def read_new(self) -> list[Event]:
+        events: list[Event] = []
         async for batch in batches(self._bus, self._run, self._after):
             for event in map(self._keyring.verify, batch):
-                found.append(event)
+                events.append(event)
                 self._after = event.seq
-            await asyncio.sleep(0)  # a long log must not hold up the votes of this process
-        return found
+            await asyncio.sleep(0)  # a long log must not delay the votes of this process
+        return events
 
 
-async def _watched(name: str, beside: Coroutine[Any, Any, None]) -> None:
+async def _logged(name: str, companion: Coroutine[Any, Any, None]) -> None:
     try:
-        await beside
-    except Exception as error:  # its text may hold what was sent to a model
-        log.error("%s: what runs beside the agent raised %s; it has no more answers", name, type(error).__name__)
+        await companion
+    except Exception as error:  # the error's text may hold a prompt, so only its type is logged
+        log.error("%s: the agent's companion raised %s and has stopped", name, type(error).__name__)
 
 
 def _graph(bus: Bus) -> AskGraph:
@@ -128,20 +124,21 @@ def _graph(bus: Bus) -> AskGraph:
         try:
             return await bus.request(names.kg(endpoint), request, DEADLINE_S)
         except BusError:
-            away_until = now + AWAY_S
+            away_until = now + RETRY_AFTER_S
             return None
 
     return ask
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """Nothing where they cannot be read, which is said: the other agents of the process need none."""
+    """Read the run's settings; empty, with an error in the log, if that fails: other agents of the process need
+    none."""
     config = folder / "config.json"
     if not config.is_file():
         return {}
     try:
-        found = json.loads(config.read_text())
+        settings = json.loads(config.read_text())
     except (OSError, ValueError, RecursionError) as error:
         log.error("%s does not hold the run's settings (%s); `up` writes it", config, reason(error))
         return {}
-    return found if isinstance(found, dict) else {}
+    return settings if isinstance(settings, dict) else {}

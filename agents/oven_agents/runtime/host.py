@@ -1,4 +1,4 @@
-"""A process of agents: one of them, or several that share a connection; no rights beyond their own subjects."""
+"""The process of one or several agents, which share a connection. It may publish on the agents' own subjects only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 
 from oven_agents import memory_limit
 from oven_agents.runtime.companion import Companions
-from oven_agents.runtime.kg_client import Prior
+from oven_agents.runtime.kg_client import PriorClient
 from oven_agents.runtime.loader import default_name, load
 from oven_agents.runtime.publisher import Publisher, react, trace_key
 from oven_agents.sdk.session import Session
@@ -36,17 +36,17 @@ from oven_runs.settings.agent_options import assigned, described
 log = logging.getLogger("oven.agent")
 
 REPEAT_S = 0.25
-"""In lockstep, how long to wait for the next event before saying `done` again."""
+"""In lockstep, seconds to wait for the next event before repeating `done`."""
 REPEATS = 20
-"""And how often at most: a run that is held for a night must not fill its log."""
+"""The most repetitions, so that a run on hold does not fill its log overnight."""
 HISTORY_S = 15.0
-"""How long to continue asking for history when no one answers."""
-HISTORY_ANSWER_S = 2.0
-"""How long to wait for one answer."""
+"""Seconds to keep asking for history while no mesh replica answers."""
+HISTORY_REPLY_S = 2.0
+"""Seconds to wait for one reply."""
 
 
 def main(args: list[str]) -> int:
-    """Entry point of a process of agents."""
+    """Run the agents' process with these command-line arguments."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(serve)
     app(args, prog_name="agent")
@@ -54,125 +54,128 @@ def main(args: list[str]) -> int:
 
 
 def serve(
-    agents: Annotated[list[str], typer.Argument(metavar="agent", help="the name of an installed one, or a file")],
-    called: Annotated[
-        list[str] | None, typer.Option("--name", help="for each agent, in their order: the name that it votes under")
+    agents: Annotated[list[str], typer.Argument(metavar="agent", help="the name of an installed agent, or a file")],
+    aliases: Annotated[
+        list[str] | None, typer.Option("--name", help="the name under which an agent votes; once per agent, in order")
     ] = None,
-    given: Annotated[
-        list[str] | None, typer.Option("--option", metavar="NAME.OPTION=VALUE", help="of the agent of that name")
+    settings: Annotated[
+        list[str] | None, typer.Option("--option", metavar="NAME.OPTION=VALUE", help="an option of the agent NAME")
     ] = None,
-    shadow: Annotated[bool, typer.Option("--shadow", help="their votes are logged, and do not count")] = False,
-    check: Annotated[bool, typer.Option("--check", help="load the agents, and end")] = False,
-    tell: Annotated[bool, typer.Option("--options", help="print as JSON which options they have, and end")] = False,
+    shadow: Annotated[bool, typer.Option("--shadow", help="log the votes without counting them")] = False,
+    check: Annotated[bool, typer.Option("--check", help="load the agents and exit")] = False,
+    list_options: Annotated[bool, typer.Option("--options", help="print the agents' options as JSON and exit")] = False,
 ) -> None:
-    """Take part in the run of OVEN_RUN until told to end."""
-    called = called or [default_name(agent) for agent in agents]
-    if len(called) != len(agents):
-        raise typer.BadParameter(f"{len(agents)} agents and {len(called)} names; give each a --name, or none")
+    """Take part in the run OVEN_RUN until the process is told to end."""
+    voters = aliases or [default_name(agent) for agent in agents]
+    if len(voters) != len(agents):
+        raise typer.BadParameter(f"{len(agents)} agents and {len(voters)} names; give each agent a --name, or none")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if most := os.environ.get("OVEN_AGENTS_MEMORY_MB"):
         memory_limit.limit(int(most))
-    options = _given(given or (), called)
-    loaded = [load(agent, options.get(name), name)[1] for agent, name in zip(agents, called, strict=True)]
-    if tell:
-        print(json.dumps([described(name, type(agent)) for name, agent in zip(called, loaded, strict=True)]))
-    if not check and not tell:
-        called = [names.checked("agent", name) for name in called]
-        _host([Session(agent, name, shadow=shadow) for name, agent in zip(called, loaded, strict=True)])
+    options = _options(settings or (), voters)
+    loaded = [load(agent, options.get(name), name)[1] for agent, name in zip(agents, voters, strict=True)]
+    if list_options:
+        print(json.dumps([described(name, type(agent)) for name, agent in zip(voters, loaded, strict=True)]))
+    if not check and not list_options:
+        voters = [names.checked("agent", name) for name in voters]
+        _host([Session(agent, name, shadow=shadow) for name, agent in zip(voters, loaded, strict=True)])
 
 
 def _host(sessions: Sequence[Session]) -> None:
-    """`host` by the environment that the stack sets."""
-    called = [session.name for session in sessions]
+    """Call `host` with the environment that the stack sets."""
+    voters = [session.name for session in sessions]
     credentials = Credentials.from_environment()
     url, run, pin = os.environ["OVEN_URL"], os.environ["OVEN_RUN"], os.environ.get("OVEN_LEARNER_KEY")
-    shared = credentials.name if credentials and len(called) > 1 else ""
-    tracing.start(shared or f"agent-{called[0]}", run)
-    why = memory_limit.reached(*called)
+    shared = credentials.name if credentials and len(voters) > 1 else ""
+    tracing.start(shared or f"agent-{voters[0]}", run)
+    out_of_memory = memory_limit.reached(*voters)
     try:
         asyncio.run(host(sessions, url, run, credentials, pin))
-    except MemoryError:  # not in an agent's own code, which the session answers for
+    except MemoryError:  # outside an agent's code, where the session handles it
         for session in sessions:
             vars(session.agent).clear()
-        raise ProcessError(why) from None
+        raise ProcessError(out_of_memory) from None
     finally:
         tracing.shutdown()
 
 
-def _given(texts: Sequence[str], called: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Options by the agent's name, of `NAME.OPTION=VALUE`. Raises UnknownNameError, ConfigError."""
-    found: dict[str, dict[str, str]] = {}
-    for text in texts:
-        key, value = assigned(text)
+def _options(settings: Sequence[str], voters: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Parse `NAME.OPTION=VALUE` into options by agent. Raises UnknownNameError or ConfigError."""
+    options: dict[str, dict[str, str]] = {}
+    for setting in settings:
+        key, value = assigned(setting)
         name, _, option = key.rpartition(".")
-        if name not in called:
-            raise UnknownNameError("agent of this process", name, called)
-        found.setdefault(name, {})[option] = value
-    return found
+        if name not in voters:
+            raise UnknownNameError("agent of this process", name, voters)
+        options.setdefault(name, {})[option] = value
+    return options
 
 
 async def host(
     sessions: Sequence[Session], url: str, run: str, credentials: Credentials | None, pin: str | None = None
 ) -> None:
-    """Take part until SIGTERM or SIGINT, then say goodbye. Several agents share the connection, and each event is read
-    and judged once for all of them; one that raises abstains, one that never comes back holds up the others too.
+    """Take part in a run until SIGTERM or SIGINT, then announce the end.
 
-    Live subscriptions come first and history second, so that nothing falls between; what comes twice is dropped by
-    the sessions. The same again whenever the connection was lost: until history has filled the gap, what is heard
-    waits, and is judged only then, by the keys that history told. Events that arrive while the agents think are
-    absorbed together before they are asked again. `pin`: the learner's public key, if known.
+    The agents share the connection, and each event is read and verified once for all of them. An agent that raises
+    abstains. An agent that never returns also blocks the others of its process.
 
-    Raises BusError when there is no server to begin with, or when the connection is closed for good.
+    Live subscriptions come first and history second, so that no event falls between them; sessions drop duplicates. The
+    same happens after a lost connection: live events wait until history has filled the gap, because they are verified
+    with the keys from history. Events that arrive while the agents work are absorbed together before the next vote.
+    `pin` is the learner's public key, if known.
+
+    Raises BusError if there is no server at the start, or if the connection is closed for good.
     """
-    on = names.Subjects(run)
-    stop, news = asyncio.Event(), asyncio.Event()
+    subjects = names.Subjects(run)
+    stop, wake = asyncio.Event(), asyncio.Event()
 
-    def asked() -> None:
+    def request_stop() -> None:
         stop.set()
-        news.set()
+        wake.set()
 
-    call_at_end(asked)
+    call_at_end(request_stop)
     inbox: deque[Event] = deque()
     contexts = tracing.Contexts()
     keyring = Keyring(pin)
 
-    async with Bus.connect(url, credentials, name=sessions[0].name, changed=news.set, timeout_s=PATIENT_S) as bus:
-        prior = Prior(bus)
+    async with Bus.connect(url, credentials, name=sessions[0].name, changed=wake.set, timeout_s=PATIENT_S) as bus:
+        prior = PriorClient(bus)
         companions = Companions(sessions, bus, run, pin)
         publishers = [Publisher(session, bus, run, prior, contexts) for session in sessions]
 
-        def hear(message: InlineMessage) -> None:
+        def receive(message: InlineMessage) -> None:
             context = tracing.carried(message.headers)
             inbox.append(Event.carried(0, message.subject, message.data, UNKNOWN, message.headers, context))
-            news.set()
+            wake.set()
 
-        for subject in (on.run, on.observation, on.receipt, on.ballot("*"), on.decision("*")):
-            await bus.subscribe_inline(subject, hear)
+        topics = (subjects.run, subjects.observation, subjects.receipt, subjects.ballot("*"), subjects.decision("*"))
+        for subject in topics:
+            await bus.subscribe_inline(subject, receive)
         await bus.flush()
-        known, filled = 0, -1  # the log's sequence up to which history told, and the loss of connection it made good
+        last_seq, filled = 0, -1  # the newest sequence from history; the connection loss that it has made up for
         while not stop.is_set():
-            news.clear()
+            wake.clear()
             while filled != bus.losses:
                 filled = bus.losses
-                known = await _catch_up(sessions, keyring, bus, run, known, stop)
+                last_seq = await _catch_up(sessions, keyring, bus, run, last_seq, stop)
                 for session in sessions:
                     session.announce()
             _read(inbox, keyring, contexts, sessions)
             await react(publishers)
             _log_problems(sessions)
-            await _repeat_awaited(publishers, news)
+            await _repeat_awaited(publishers, wake)
             if bus.closed.is_set():
                 raise BusError(f"the connection was closed for good: {bus.errors[-1] if bus.errors else 'no reason'}")
-            await news.wait()
+            await wake.wait()
         await companions.end()
         with contextlib.suppress(BusError):
             for session in sessions:
-                await bus.publish(on.agent(session.name), session.leave("asked to stop").wire())
+                await bus.publish(subjects.agent(session.name), session.leave("asked to stop").wire())
             await bus.flush()
 
 
 def _read(inbox: deque[Event], keyring: Keyring, contexts: tracing.Contexts, sessions: Sequence[Session]) -> None:
-    """Absorb all that has come."""
+    """Verify and absorb all waiting events."""
     while inbox:
         event = keyring.verify(inbox.popleft())
         if isinstance(event.body, Observation | BallotOpened):
@@ -187,17 +190,17 @@ def _log_problems(sessions: Sequence[Session]) -> None:
         session.problems.clear()
 
 
-async def _repeat_awaited(publishers: Sequence[Publisher], news: asyncio.Event) -> None:
-    """In lockstep, say `done` again until something comes of it."""
+async def _repeat_awaited(publishers: Sequence[Publisher], wake: asyncio.Event) -> None:
+    """In lockstep, repeat `done` until the mesh reacts."""
     for _ in range(REPEATS):
-        if not any(one.session.awaited for one in publishers) or await _within(news, REPEAT_S):
+        if not any(publisher.session.awaited for publisher in publishers) or await _within(wake, REPEAT_S):
             return
-        for one in publishers:
-            await one.say([awaited] if (awaited := one.session.awaited) else [])
+        for publisher in publishers:
+            await publisher.publish([status] if (status := publisher.session.awaited) else [])
 
 
 def _absorb(sessions: Sequence[Session], event: Event) -> None:
-    """An alert is heard by who raised it alone: one that started again knows from history what it has said."""
+    """Pass an event to all sessions; an alert only to the agent that raised it, which needs it after a restart."""
     for session in sessions:
         if not isinstance(event.body, Alert) or event.author == session.name:
             session.absorb(event.body)
@@ -215,12 +218,12 @@ async def _within(event: asyncio.Event, seconds: float) -> bool:
 async def _catch_up(
     sessions: Sequence[Session], keyring: Keyring, bus: Bus, run: str, after: int, stop: asyncio.Event
 ) -> int:
-    """Absorb what the log holds after that sequence; the last one that was told. The mesh answers, and may be starting
-    again itself, so it is asked for a while."""
-    patience = asyncio.get_running_loop().time() + HISTORY_S
+    """Absorb the log's events after that sequence, and return the newest sequence. Mesh replicas answer; they may be
+    restarting too, so the request is repeated for a while."""
+    give_up_at = asyncio.get_running_loop().time() + HISTORY_S
     while not stop.is_set():
         try:
-            async for batch in batches(bus, run, after, HISTORY_ANSWER_S):
+            async for batch in batches(bus, run, after, HISTORY_REPLY_S):
                 for event in map(keyring.verify, batch):
                     _absorb(sessions, event)
                     after = event.seq
@@ -228,8 +231,8 @@ async def _catch_up(
                     break
             break
         except BusError as error:
-            if bus.closed.is_set() or asyncio.get_running_loop().time() > patience:
-                log.warning("no history (%s): nothing is known here but what comes from now on", error)
+            if bus.closed.is_set() or asyncio.get_running_loop().time() > give_up_at:
+                log.warning("no history (%s): only events from now on are known", error)
                 break
             await asyncio.sleep(REPEAT_S)
     return after

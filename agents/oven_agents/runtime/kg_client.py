@@ -1,12 +1,10 @@
-"""What the knowledge graph says of a proposal before it is published: which of several plans, sources for the vote, or
-why not to vote.
+"""Asks the knowledge graph about a proposal before it is published: which of several plans, sources, or a veto.
 
-The service may be away or late; then the vote goes out as it is, and of several plans the agent's own first. What the
-graph bars, the mesh bars by the run's rules, no matter who votes.
+The service may be away or late. Then the vote is published as it is, and of several plans the agent's first. What the
+graph forbids, the mesh forbids too by the run's rules, whoever votes.
 
-What is asked, and what becomes of the answers, is one generator: it yields (endpoint, request) and is sent the reply,
-or None. `consider` answers it from a function in this process, `Prior` over the bus.
-"""
+The questions are one generator: it yields (endpoint, request) and receives the reply, or None. `consult` answers it
+with a function in this process, `PriorClient` over the bus."""
 
 from __future__ import annotations
 
@@ -21,10 +19,11 @@ from oven_agents.sdk.alternative_plans import (
     SYMPTOM,
     Alternatives,
     Plan,
-    chosen,
-    enquiry,
+    UnsentMessage,
+    best_plan,
+    diagnose_request,
     phase,
-    spoken,
+    without_graph,
 )
 from oven_agents.sdk.topic_shares import TopicShares
 from oven_agents.sdk.window import Knob
@@ -47,32 +46,31 @@ from oven_core.protocol.messages import AgentStatus, Message, RunStarted, Vote
 log = logging.getLogger("oven.agent")
 
 DEADLINE_S: Final = 0.25
-"""Seconds that the service has for an answer: a vote that waits longer may miss its ballot."""
-AWAY_S: Final = 5.0
-"""How long a service that did not answer is left alone: an agent must not lose a deadline at every tick."""
-ENTRIES: Final = 32
-"""Entries of evidence that a vote may hold at most (`Vote.evidence`)."""
-HEADERS: Final = 1024
-"""Bytes of a vote's limit that are left to its headers."""
+"""Seconds for an answer. A vote that waits longer may miss its ballot."""
+RETRY_AFTER_S: Final = 5.0
+"""Seconds to leave a service alone that did not answer, so that an agent does not lose the deadline at every tick."""
+MAX_EVIDENCE: Final = 32
+"""Entries of evidence that a vote may hold (`Vote.evidence`)."""
+HEADER_BYTES: Final = 1024
+"""The part of a vote's size limit that is reserved for its headers."""
 
-Said: TypeAlias = Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares
-Words: TypeAlias = list[Vote | AgentStatus | Alert]
-Ask: TypeAlias = Callable[[str, bytes], bytes | None]
-"""(endpoint, request) → reply; None: no one answered."""
-Tell: TypeAlias = Callable[[str], None]
-Asking: TypeAlias = Generator[tuple[str, bytes], bytes | None, Words]
+Messages: TypeAlias = list[Vote | AgentStatus | Alert]
+AskPrior: TypeAlias = Callable[[str, bytes], bytes | None]
+"""(endpoint, request) → reply, or None if there was no answer."""
+Report: TypeAlias = Callable[[str], None]
+Consultation: TypeAlias = Generator[tuple[str, bytes], bytes | None, Messages]
 
-_Answer = TypeVar("_Answer", bound=Message)
+_Reply = TypeVar("_Reply", bound=Message)
 
 
-def question(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_flight: Sequence[str]) -> JudgeRequest:
-    """What to ask of a proposal: its change with the direction, what was seen, and what the run can do."""
+def judge_request(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_flight: Sequence[str]) -> JudgeRequest:
+    """Return the question about a proposal: its change and direction, its symptoms, and what the run can do."""
     knob = knobs.get(vote.actuator)
-    seen = dict.fromkeys(entry.removeprefix(SYMPTOM) for entry in vote.evidence if entry.startswith(SYMPTOM))
+    symptoms = dict.fromkeys(entry.removeprefix(SYMPTOM) for entry in vote.evidence if entry.startswith(SYMPTOM))
     return JudgeRequest(
         phase=phase(run),
         changes=change(vote.actuator, knob.value if knob else None, vote.value),
-        symptoms=tuple(Symptom(id=id_) for id_ in seen),
+        symptoms=tuple(Symptom(id=symptom) for symptom in symptoms),
         actuators=tuple(spec.name for spec in run.actuators),
         metrics=tuple(metric.name for metric in run.metrics),
         held_out=any(metric.held_out for metric in run.metrics),
@@ -80,142 +78,148 @@ def question(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_flight: 
     )
 
 
-def informed(vote: Vote, judgement: Judgement) -> Vote:
-    """The vote with the graph's paths behind its own evidence, as many as the vote's limits leave room for."""
-    found = [f"kg:{judgement.graph[:12]}"]
-    found += [f"for: {cited(path)}" for path in judgement.supports]
-    found += [f"against: {cited(path)}" for path in judgement.objections]
-    return _with(vote, found)
+def with_sources(vote: Vote, judgement: Judgement) -> Vote:
+    """Return the vote with the graph's paths after its own evidence, as many as fit into its limits."""
+    sources = [f"kg:{judgement.graph[:12]}"]
+    sources += [f"for: {cited(path)}" for path in judgement.supports]
+    sources += [f"against: {cited(path)}" for path in judgement.objections]
+    return _with_evidence(vote, sources)
 
 
 def cited(path: EvidencePath) -> str:
-    """ "loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; own-faults]": edges, grade, sources."""
+    """Format a path with its edges, grade and sources:
+    "loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; own-faults]"."""
     return f"{path.text} [{' '.join(path.edges)}; {path.grade}; {' '.join(path.sources)}]"
 
 
-def barred(judgement: Judgement) -> str:
-    """Why the change may not be made now; empty if it may."""
+def veto_reason(judgement: Judgement) -> str:
+    """Return why the graph forbids the change now; empty if it does not."""
     return "; ".join(map(cited, judgement.objections)) or "no reason given" if judgement.verdict == "barred" else ""
 
 
-def consider(
-    said: Sequence[Said],
+def consult(
+    messages: Sequence[UnsentMessage],
     run: RunStarted | None,
     knobs: Mapping[str, Knob],
     in_flight: Sequence[str],
-    ask: Ask,
-    tell: Tell = log.debug,
-) -> Words:
-    """`said` in its order: of alternatives one plan, proposals with their evidence, without what is barred. `tell` gets
-    a line for what is not said, and for an answer that cannot be read."""
-    words: Words = []
-    for message in said:
-        asking = considering(message, run, knobs, in_flight, tell)
+    ask: AskPrior,
+    report: Report = log.debug,
+) -> Messages:
+    """Return the messages to publish, in order: one plan of `Alternatives`, proposals with sources, nothing forbidden.
+
+    `report` receives a line for each omitted message, and for each reply that cannot be read.
+    """
+    resolved: Messages = []
+    for message in messages:
+        questions = consultation(message, run, knobs, in_flight, report)
         try:
-            request = next(asking)
+            request = next(questions)
             while True:
-                request = asking.send(ask(*request))
+                request = questions.send(ask(*request))
         except StopIteration as end:
-            words += end.value
-    return words
+            resolved += end.value
+    return resolved
 
 
-def considering(
-    message: Said, run: RunStarted | None, knobs: Mapping[str, Knob], in_flight: Sequence[str], tell: Tell
-) -> Asking:
-    """What to ask about one message, and in the end what to say. A plan of which any part is barred is not said at all:
-    a rollback without the cut that belongs to it only fails again."""
-    if run is None or not asks(message):
-        return spoken([message])
+def consultation(
+    message: UnsentMessage, run: RunStarted | None, knobs: Mapping[str, Knob], in_flight: Sequence[str], report: Report
+) -> Consultation:
+    """Yield the questions about one message, and return the messages to publish.
+
+    A plan of which any part is forbidden is omitted as a whole: a rollback without its cut would only fail again.
+    """
+    if run is None or not needs_graph(message):
+        return without_graph([message])
     if isinstance(message, Alternatives):
-        diagnosis = _read(Diagnosis, (yield "diagnose", enquiry(message, run).wire()), tell)
-        plan, paths = chosen(message, diagnosis)
-        votes = [_with(vote, [f"chosen: {cited(path)}" for path in paths]) for vote in plan.votes]
+        diagnosis = _read(Diagnosis, (yield "diagnose", diagnose_request(message, run).wire()), report)
+        plan, paths = best_plan(message, diagnosis)
+        votes = [_with_evidence(vote, [f"chosen: {cited(path)}" for path in paths]) for vote in plan.votes]
     elif isinstance(message, Plan):
         votes = list(message.votes)
     elif isinstance(message, TopicShares):
-        answer = _read(Curriculum, (yield "curriculum", message.question.wire()), tell)
-        votes = [vote for vote in (message.decided(answer),) if vote is not None]
+        curriculum = _read(Curriculum, (yield "curriculum", message.question.wire()), report)
+        votes = [vote for vote in (message.resolve(curriculum),) if vote is not None]
     else:
         votes = [vote for vote in (message,) if isinstance(vote, Vote)]
-    words: Words = []
+    resolved: Messages = []
     for vote in votes:
-        judgement = _read(Judgement, (yield "judge", question(vote, run, knobs, in_flight).wire()), tell)
-        if judgement is not None and (why := barred(judgement)):
-            tell(f"not proposed: {vote.actuator}: {why}")
+        judgement = _read(Judgement, (yield "judge", judge_request(vote, run, knobs, in_flight).wire()), report)
+        if judgement is not None and (reason := veto_reason(judgement)):
+            report(f"not proposed: {vote.actuator}: {reason}")
             return []
-        words.append(vote if judgement is None else informed(vote, judgement))
-    return words
+        resolved.append(vote if judgement is None else with_sources(vote, judgement))
+    return resolved
 
 
-def asks(message: Said) -> bool:
-    """Whether the graph has a say in it: statuses and answers to ballots go out as they are."""
+def needs_graph(message: UnsentMessage) -> bool:
+    """Return whether the graph is asked about a message. Statuses and votes on others' ballots are published as is."""
     if isinstance(message, Vote):
         return message.stance == "propose"
     return isinstance(message, Plan | Alternatives | TopicShares)
 
 
-class Prior:
-    """The agent's side of the service: asks within a deadline, and says once what goes wrong."""
+class PriorClient:
+    """Asks the prior service over the bus within a deadline, and logs each problem once."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._away_until = 0.0
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
-    async def considered(
+    async def consult(
         self,
-        said: Sequence[Said],
+        messages: Sequence[UnsentMessage],
         run: RunStarted | None,
         knobs: Mapping[str, Knob],
         in_flight: Sequence[str],
-    ) -> Words:
-        """As `consider`, over the bus, all messages at once."""
-        if self._away() or not any(map(asks, said)):
-            return spoken(said)
-        each = (self._answered(considering(one, run, knobs, in_flight, self._tell)) for one in said)
-        return [word for words in await asyncio.gather(*each) for word in words]
+    ) -> Messages:
+        """Like the function `consult`, but over the bus and about all messages at once."""
+        if self._is_away() or not any(map(needs_graph, messages)):
+            return without_graph(messages)
+        consultations = (consultation(message, run, knobs, in_flight, self._report) for message in messages)
+        replies = await asyncio.gather(*map(self._complete, consultations))
+        return [message for resolved in replies for message in resolved]
 
-    async def _answered(self, asking: Asking) -> Words:
+    async def _complete(self, questions: Consultation) -> Messages:
         try:
-            request = next(asking)
+            request = next(questions)
             while True:
-                request = asking.send(await self._ask(*request))
+                request = questions.send(await self._ask(*request))
         except StopIteration as end:
-            words: Words = end.value
-            return words
+            resolved: Messages = end.value
+            return resolved
 
     async def _ask(self, endpoint: str, request: bytes) -> bytes | None:
-        if self._away():
+        if self._is_away():
             return None
         try:
             return await self._bus.request(names.kg(endpoint), request, DEADLINE_S)
         except BusError as error:
-            self._away_until = asyncio.get_running_loop().time() + AWAY_S
-            self._tell(f"votes go out without the graph's sources: {error}")
+            self._away_until = asyncio.get_running_loop().time() + RETRY_AFTER_S
+            self._report(f"votes go out without the graph's sources: {error}")
             return None
 
-    def _away(self) -> bool:
+    def _is_away(self) -> bool:
         return asyncio.get_running_loop().time() < self._away_until
 
-    def _tell(self, line: str) -> None:
-        if line not in self._told:
-            self._told.add(line)
+    def _report(self, line: str) -> None:
+        if line not in self._reported:
+            self._reported.add(line)
             log.warning("%s", line)
 
 
-def _read(kind: type[_Answer], reply: bytes | None, tell: Tell) -> _Answer | None:
-    """The answer; None where there is none, or none that can be read."""
+def _read(kind: type[_Reply], reply: bytes | None, report: Report) -> _Reply | None:
+    """Parse a reply; None if there is none, or if it is not valid."""
     try:
         return None if reply is None else kind.model_validate_json(reply)
     except ValidationError as error:
-        tell(f"votes go out without the graph's sources: {error}")
+        report(f"votes go out without the graph's sources: {error}")
         return None
 
 
-def _with(vote: Vote, found: Sequence[str]) -> Vote:
-    for room in range(min(len(found), ENTRIES - len(vote.evidence)), 0, -1):
-        longer = vote.model_copy(update={"evidence": (*vote.evidence, *found[:room])})
-        if len(longer.wire()) <= VOTE_BYTES - HEADERS:
+def _with_evidence(vote: Vote, entries: Sequence[str]) -> Vote:
+    for count in range(min(len(entries), MAX_EVIDENCE - len(vote.evidence)), 0, -1):
+        longer = vote.model_copy(update={"evidence": (*vote.evidence, *entries[:count])})
+        if len(longer.wire()) <= VOTE_BYTES - HEADER_BYTES:
             return longer
     return vote

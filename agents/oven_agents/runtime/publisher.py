@@ -1,4 +1,4 @@
-"""What an agent says on its way to the bus: proposals get the graph's sources, votes their place in a trace."""
+"""Publishes an agent's messages: proposals with the graph's sources, votes with their place in a trace."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import logging
 import time
 from collections.abc import Sequence
 
-from oven_agents.runtime.kg_client import Prior, Said
+from oven_agents.runtime.kg_client import PriorClient
+from oven_agents.sdk.alternative_plans import UnsentMessage
 from oven_agents.sdk.session import Session
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError
@@ -21,38 +22,39 @@ log = logging.getLogger("oven.agent")
 
 
 def trace_key(body: Observation | BallotOpened) -> str:
-    """What votes name the trace of a message by: an answer its ballot, any other vote the tick that its window ends
-    with."""
+    """Return the key of a message's trace: a ballot's id, or the observation's tick. A vote on a ballot names the
+    ballot, and any other vote the tick at which its window ends."""
     return body.id if isinstance(body, BallotOpened) else str(body.tick)
 
 
 async def react(publishers: Sequence[Publisher]) -> None:
-    """Have every agent vote, then say it all: a question to the graph holds up no one else's words."""
+    """Ask every agent to vote, then publish all messages. A question to the graph delays only the agent that asks."""
     began_ns = time.time_ns()
-    said = [(publisher, messages) for publisher in publishers if (messages := publisher.session.react())]
-    if len(said) == 1:  # without a task of its own, which costs a turn of the loop
-        publisher, messages = said[0]
-        await publisher.consider(messages, began_ns)
-    elif said:
-        await asyncio.gather(*(publisher.consider(messages, began_ns) for publisher, messages in said))
+    replies = [(publisher, messages) for publisher in publishers if (messages := publisher.session.react())]
+    if len(replies) == 1:  # no task, which would cost a turn of the event loop
+        publisher, messages = replies[0]
+        await publisher.consult_and_publish(messages, began_ns)
+    elif replies:
+        await asyncio.gather(*(publisher.consult_and_publish(messages, began_ns) for publisher, messages in replies))
 
 
 class Publisher:
-    """Publishes what one agent says. `contexts` holds, by `trace_key`, the traces that the process has heard of."""
+    """Publishes the messages of one agent."""
 
-    def __init__(self, session: Session, bus: Bus, run: str, prior: Prior, contexts: tracing.Contexts) -> None:
+    def __init__(self, session: Session, bus: Bus, run: str, prior: PriorClient, contexts: tracing.Contexts) -> None:
+        """`contexts` holds the traces that the process knows, by `trace_key`."""
         self.session = session
         self._bus, self._run, self._prior, self._contexts = bus, run, prior, contexts
 
-    async def consider(self, messages: Sequence[Said], began_ns: int) -> None:
-        """Say it with what the graph has to say about it."""
+    async def consult_and_publish(self, messages: Sequence[UnsentMessage], began_ns: int) -> None:
+        """Publish after asking the graph. `began_ns` is when the agent was asked, in Unix nanoseconds."""
         session = self.session
-        said = await self._prior.considered(messages, session.run, session.knobs, session.in_flight)
-        await self.say(said, began_ns)
+        resolved = await self._prior.consult(messages, session.run, session.knobs, session.in_flight)
+        await self.publish(resolved, began_ns)
 
-    async def say(self, messages: Sequence[Vote | AgentStatus | Alert], began_ns: int | None = None) -> None:
-        """Publish, and note down the votes once they are on their way. What cannot be said is dropped: the next tick
-        asks for other words."""
+    async def publish(self, messages: Sequence[Vote | AgentStatus | Alert], began_ns: int | None = None) -> None:
+        """Publish, then log the votes. A message that cannot be sent is dropped, because the next tick brings new
+        ones."""
         name = self.session.name
         for message in messages:
             subject = agent_subject(self._run, name, message)
@@ -67,12 +69,12 @@ class Publisher:
                 log.info("%s: %s %s: %s", name, message.symptom, message.state, message.reason)
         votes = [message for message in messages if isinstance(message, Vote)]
         if votes:
-            await asyncio.sleep(0)  # the client sends in a task of its own
+            await asyncio.sleep(0)  # lets the client's own task send them first
         for vote in votes:
             log.info("%s: %s %s %s: %s", name, vote.stance, vote.actuator, vote.value, vote.rationale)
 
     def _span(self, message: Vote | AgentStatus | Alert, began_ns: int | None) -> Span:
-        """A vote's, from the question to the agent on. Statuses and alerts have none."""
+        """A vote's span, which begins when the agent was asked. Statuses and alerts have none."""
         if not isinstance(message, Vote):
             return tracing.OFF
         attributes: dict[str, Attribute] = {

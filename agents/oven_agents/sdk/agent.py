@@ -1,4 +1,4 @@
-"""What an agent is: it says what it needs and what it may move, and votes on a window. Nothing else is asked of it."""
+"""The agent interface: declare what the agent needs and what it may move, then vote on each window."""
 
 from __future__ import annotations
 
@@ -16,60 +16,61 @@ from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What an agent has to say to people, and no vote. It is logged once, until the agent says something about another
-    matter."""
+    """A text for people, without a vote. It is logged once, until the agent sends a notice about something else."""
 
     about: str
-    """The matter in a word or two: two notices about one matter are one, whatever their figures."""
+    """The topic in a word or two. Two notices with the same topic count as one, even if their figures differ."""
     text: str
-    """One sentence, with where to look."""
+    """One sentence that says where to look."""
 
 
-Said: TypeAlias = Vote | Sequence[Vote] | Plan | Alternatives | TopicShares | Notice | None
-"""What an agent may answer to a window: nothing, one vote, several that stand each by itself, a plan, alternatives of
-which one is said, shares of topics that the graph has a say in, or a notice."""
+Answer: TypeAlias = Vote | Sequence[Vote] | Plan | Alternatives | TopicShares | Notice | None
+"""The result of `Agent.vote`: an abstention, one vote, several independent votes, a plan, alternative plans of which
+one is published, shares of topics that the knowledge graph may adjust, or a notice."""
 
 
 SHARE: Final = (0.0, 1.0)
-"""Bounds of an option that is a share or a probability."""
+"""The bounds of an option that is a share or a probability."""
 
 
 class Agent:
-    """Subclass it. Keep no state that the window does not hold: an agent that
-    was restarted must vote like one that was not."""
+    """Base class for agents. Keep no state that the window does not hold: a restarted agent must vote like one that
+    kept running."""
 
     version: ClassVar[str] = "1"
     needs: ClassVar[tuple[str, ...]] = ()
-    """Metrics without which it cannot vote; patterns such as `reward/*` are allowed."""
+    """Metrics without which the agent cannot vote. Patterns such as `reward/*` are allowed."""
     moves: ClassVar[tuple[str, ...]] = ()
-    """Actuators that it may propose for."""
+    """Actuators that the agent may propose to change."""
     speciality: ClassVar[tuple[str, ...]] = ()
-    """Those of them on which it alone, sure enough, is a quorum."""
+    """The actuators in `moves` on which this agent alone is a quorum, if it is confident enough."""
     options: ClassVar[Mapping[str, tuple[float, float]]] = {}
-    """Option → its least and greatest value. Each numeric attribute in capitals that has a docstring is an option, by
-    its name in lower case; without a bound here it keeps the sign of its default
+    """Option → (lowest value, highest value). Every numeric attribute in capitals that has a docstring is an option,
+    named in lower case. An option without bounds here keeps the sign of its default
     (oven_runs.settings.agent_options)."""
 
     unrepeatable: ClassVar[str] = ""
-    """Why its votes cannot be made again from a log, as the rest of a sentence that begins with its name; empty: they
-    can."""
+    """Why the agent's votes cannot be recomputed from a log, as the rest of a sentence that begins with its name. Empty
+    if they can."""
 
-    def vote(self, window: Window) -> Said:
-        """Called once per tick, or once for several when ticks come faster than votes. None is an abstention."""
+    def vote(self, window: Window) -> Answer:
+        """Return the agent's vote on the newest tick, or None to abstain. Called once per tick; ticks that arrive while
+        the agent is busy are skipped."""
         raise NotImplementedError
 
     def alerts(self, window: Window) -> Sequence[Alert]:
-        """The symptoms that are there now (`window.alert`), asked before `vote`. Each is said once when it is first
-        returned, and cleared when it is returned no more; so return it as long as it lasts, and leave a margin between
-        where it begins and where it ends (oven_agents.stats.hysteresis)."""
+        """Return the symptoms that are present now (`window.alert`). Called before `vote`.
+
+        The runtime logs a symptom when it first appears and again when it is no longer returned. Return it as long as
+        it lasts, and use hysteresis between start and end (oven_agents.stats.hysteresis)."""
         return ()
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        """Called once for each ballot that somebody else opened. None is an abstention."""
+        """Return a vote on a ballot that another agent opened, or None to abstain. Called once per ballot."""
         return None
 
     def cannot_fire(self, run: RunStarted) -> str | None:
-        """Why this agent will never vote on this run, or None. Asked once per run; the answer is shown to people."""
+        """Return why this agent can never vote in this run, or None. Called once per run; people see the answer."""
         actuators = {spec.name for spec in run.actuators}
         metrics = [spec.name for spec in run.metrics]
         if self.moves and not actuators.intersection(self.moves):
@@ -81,6 +82,7 @@ class Agent:
 
 
 def unmeasured(run: RunStarted, *metrics: str) -> str:
-    """What the learner says that these need: ": NAME needs …; …", or nothing."""
-    said = [f"{name} {run.unmeasured[name]}" for name in metrics if name in run.unmeasured]
-    return ": " + "; ".join(said) if said else ""
+    """Return the learner's reasons why it does not measure these metrics, as ": NAME needs …; …", or an empty
+    string."""
+    reasons = [f"{name} {run.unmeasured[name]}" for name in metrics if name in run.unmeasured]
+    return ": " + "; ".join(reasons) if reasons else ""

@@ -1,8 +1,7 @@
-"""Several plans for what an agent saw, of which one is said: the knowledge graph's best, or the agent's own first.
+"""Several plans for the same symptoms, of which one is published: the knowledge graph's choice, or the agent's first.
 
-An agent sees symptoms. One symptom has several causes, and each cause another remedy, so that the gauges alone often
-leave more than one plan standing; which of them is most likely to help is what the graph is asked for.
-"""
+An agent sees symptoms. A symptom has several causes, and each cause has its own remedy, so metrics alone often leave
+more than one plan open. The graph says which of them is most likely to help."""
 
 from __future__ import annotations
 
@@ -15,54 +14,59 @@ from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, Eviden
 from oven_core.protocol.messages import AgentStatus, RunStarted, Vote
 
 SYMPTOM = "symptom:"
-"""Evidence "symptom:loss_spike" names a node of the graph."""
+"""The evidence entry "symptom:loss_spike" names a node of the graph."""
 REMEDIES = 50
-"""As many as a diagnosis may hold: a plan that is left out of a short list would look like one that is not known."""
+"""The most that a diagnosis may hold. In a shorter list, an omitted remedy would look like an unknown one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Votes that are cast, and adopted, all together or not at all, in the order in which they have to be carried
-    out."""
+    """Votes that are adopted all together or not at all, in the order in which they must be applied."""
 
     remedy: str
-    """The node of the graph that it is an instance of, e.g. "rollback_and_cut"."""
+    """The remedy's node in the graph, e.g. "rollback_and_cut"."""
     votes: tuple[Vote, ...]
 
     @classmethod
-    def of(cls, remedy: str, votes: Sequence[Vote]) -> Plan:
-        """With each vote saying what it belongs to, so that the mesh adopts all of them or none."""
+    def of_votes(cls, remedy: str, votes: Sequence[Vote]) -> Plan:
+        """Make a plan in which each vote lists all actuators of the plan, so that the mesh adopts all or none."""
         names = tuple(vote.actuator for vote in votes)
         return cls(remedy, tuple(vote.model_copy(update={"plan": names if len(names) > 1 else ()}) for vote in votes))
 
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """Several plans for what was seen, of which one is said."""
+    """Several plans for the same symptoms, of which one is published."""
 
     plans: tuple[Plan, ...]
-    """In the agent's own order of preference, each with the agent's own confidence in its votes; never empty."""
+    """In the agent's order of preference, each with the agent's confidence in its votes. Never empty."""
     symptoms: Mapping[str, float]
-    """Node of the graph → severity, 0 to 1; never empty."""
+    """Graph node → severity, from 0 to 1. Never empty."""
+
+
+UnsentMessage = Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares
+"""A message of an agent before the graph was asked about it."""
 
 
 def offer(plans: Sequence[Plan], symptoms: Mapping[str, float]) -> Alternatives | None:
-    """Those that consist of something, each vote with the symptoms in its evidence. None where there is no plan."""
-    named = tuple(SYMPTOM + id_ for id_ in symptoms)
-    found = [
-        Plan.of(plan.remedy, [vote.model_copy(update={"evidence": (*vote.evidence, *named)}) for vote in plan.votes])
+    """Return the plans that have votes, with the symptoms added to each vote's evidence, or None if there are none."""
+    evidence = tuple(SYMPTOM + node for node in symptoms)
+    alternatives = tuple(
+        Plan.of_votes(
+            plan.remedy, [vote.model_copy(update={"evidence": (*vote.evidence, *evidence)}) for vote in plan.votes]
+        )
         for plan in plans
         if plan.votes
-    ]
-    return Alternatives(tuple(found), dict(symptoms)) if found else None
+    )
+    return Alternatives(alternatives, dict(symptoms)) if alternatives else None
 
 
-def enquiry(said: Alternatives, run: RunStarted) -> DiagnoseRequest:
-    """What to ask the graph: what was seen, how strongly, and what the run can do."""
+def diagnose_request(alternatives: Alternatives, run: RunStarted) -> DiagnoseRequest:
+    """Return the question for the graph: the symptoms, their severity, and what the run can do."""
     return DiagnoseRequest.model_validate(
         {
             "phase": phase(run),
-            "symptoms": [{"id": id_, "severity": severity} for id_, severity in said.symptoms.items()],
+            "symptoms": [{"id": node, "severity": severity} for node, severity in alternatives.symptoms.items()],
             "actuators": tuple(spec.name for spec in run.actuators),
             "metrics": tuple(metric.name for metric in run.metrics),
             "held_out": any(metric.held_out for metric in run.metrics),
@@ -72,40 +76,43 @@ def enquiry(said: Alternatives, run: RunStarted) -> DiagnoseRequest:
 
 
 def phase(run: RunStarted) -> Phase:
-    """Which kind of training it is, as the knowledge graph distinguishes them."""
+    """Return the kind of training as the graph distinguishes it: "grpo" if the run publishes a reward."""
     return "grpo" if any(metric.name == "reward" for metric in run.metrics) else ""
 
 
-def ordered(said: Alternatives, diagnosis: Diagnosis | None) -> list[Plan]:
-    """The plans, the best first: by the score of their remedies, of equal ones the agent's own first, and after them
-    what the graph does not know; where it is away or knows none of them, as the agent has them. A remedy that needs
-    what the run lacks is not a candidate, except for the agent's own first where the graph has none."""
+def ranked(alternatives: Alternatives, diagnosis: Diagnosis | None) -> list[Plan]:
+    """Return the plans, best first.
+
+    Plans are ranked by the graph's score of their remedies; ties keep the agent's order, and plans that the graph does
+    not know come last. Without a diagnosis, or if the graph knows none of them, the agent's order stands. A remedy that
+    the run cannot carry out is dropped, except the agent's first plan if the graph has no candidate.
+    """
     remedies = {remedy.id: remedy for remedy in (diagnosis.remedies if diagnosis else ())}
-    known = [plan for plan in said.plans if plan.remedy in remedies and not remedies[plan.remedy].unmet]
-    known.sort(key=lambda plan: -remedies[plan.remedy].score)
-    first = known or [said.plans[0]]
-    return [*first, *(plan for plan in said.plans if plan not in first and plan.remedy not in remedies)]
+    feasible = [plan for plan in alternatives.plans if plan.remedy in remedies and not remedies[plan.remedy].unmet]
+    feasible.sort(key=lambda plan: -remedies[plan.remedy].score)
+    leading = feasible or [alternatives.plans[0]]
+    return [*leading, *(plan for plan in alternatives.plans if plan not in leading and plan.remedy not in remedies)]
 
 
-def chosen(said: Alternatives, diagnosis: Diagnosis | None) -> tuple[Plan, tuple[EvidencePath, ...]]:
-    """The first of the plans in their order, with the paths that speak for it."""
-    best = ordered(said, diagnosis)[0]
-    found = (remedy for remedy in (diagnosis.remedies if diagnosis else ()) if not remedy.unmet)
-    return best, next((remedy.paths for remedy in found if remedy.id == best.remedy), ())
+def best_plan(alternatives: Alternatives, diagnosis: Diagnosis | None) -> tuple[Plan, tuple[EvidencePath, ...]]:
+    """Return the highest-ranked plan, and the graph's paths that support it."""
+    plan = ranked(alternatives, diagnosis)[0]
+    feasible = (remedy for remedy in (diagnosis.remedies if diagnosis else ()) if not remedy.unmet)
+    return plan, next((remedy.paths for remedy in feasible if remedy.id == plan.remedy), ())
 
 
-def spoken(
-    said: Sequence[Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares],
-) -> list[Vote | AgentStatus | Alert]:
-    """`said` as it goes out where no graph is asked."""
-    flat: list[Vote | AgentStatus | Alert] = []
-    for message in said:
-        if isinstance(message, Alternatives):
-            flat.extend(message.plans[0].votes)
-        elif isinstance(message, Plan):
-            flat.extend(message.votes)
-        elif isinstance(message, TopicShares):
-            flat.extend(vote for vote in (message.decided(None),) if vote is not None)
-        else:
-            flat.append(message)
-    return flat
+def without_graph(messages: Sequence[UnsentMessage]) -> list[Vote | AgentStatus | Alert]:
+    """Return the messages as they are published if no graph is asked."""
+    resolved: list[Vote | AgentStatus | Alert] = []
+    for message in messages:
+        match message:
+            case Alternatives():
+                resolved.extend(message.plans[0].votes)
+            case Plan():
+                resolved.extend(message.votes)
+            case TopicShares():
+                if (vote := message.resolve(None)) is not None:
+                    resolved.append(vote)
+            case _:
+                resolved.append(message)
+    return resolved

@@ -1,4 +1,4 @@
-"""One agent's part in one run, as a pure fold: events in, votes, alerts and statuses out. The host adds the bus."""
+"""One agent in one run, as a pure fold: events in, votes, alerts and statuses out. The host adds the bus."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from oven_agents import memory_limit
-from oven_agents.sdk.agent import Agent, Notice, Said
+from oven_agents.sdk.agent import Agent, Answer, Notice
 from oven_agents.sdk.alert_edges import AlertEdges
-from oven_agents.sdk.alternative_plans import Alternatives, Plan, spoken
+from oven_agents.sdk.alternative_plans import Alternatives, Plan, UnsentMessage, without_graph
 from oven_agents.sdk.topic_shares import TopicShares
 from oven_agents.sdk.window import Knob, WindowMaker, plain_window
 from oven_core.mesh.actuator_values import show
@@ -30,17 +30,20 @@ from oven_core.protocol.messages import (
 )
 
 KEPT = 512
-"""Observations that a window holds at most."""
+"""The most observations that a window holds."""
 HEARTBEAT_TICKS = 10
-"""An agent with nothing to say still says so this often; the mesh counts it as lost after `silent_ticks`."""
-SAID_ALREADY = "said already"
-"""Why a proposal is held back that is in the log as it is: on an open ballot, or refused a moment ago."""
+"""How often an agent without votes reports that it is alive. The mesh counts it as lost after `silent_ticks`."""
+ALREADY_LOGGED = "already logged"
+"""The reason for withholding a proposal that the log already has: on an open ballot, or rejected a moment ago."""
 PATIENCE = 20
-"""Windows in a row on which an agent may raise before it says that it cannot fire."""
+"""Consecutive windows on which an agent may raise before it is no longer asked."""
 
 
 class Session:
-    """`absorb` events in any number, then `react` once: that is how a slow agent skips windows instead of queuing."""
+    """The state of one agent in one run.
+
+    Call `absorb` with any number of events, then `react` once. That is how a slow agent skips windows instead of
+    queuing them."""
 
     def __init__(
         self,
@@ -50,13 +53,13 @@ class Session:
         shadow: bool = False,
         windows: WindowMaker = plain_window,
     ) -> None:
-        """`shadow`: it says of itself that its votes shall not count; the run's rules may say so of others. `windows`
-        makes what the agent votes on."""
+        """With `shadow` the agent asks that its votes be logged and not counted. `windows` makes the windows that it
+        votes on."""
         self.agent = agent
         self.name = name
         self.shadow = shadow
         self.problems: list[str] = []
-        """Tracebacks of the agent's own code, for the process log; the host empties it."""
+        """Tracebacks from the agent's code, for the process log. The host clears the list."""
         self._windows = windows
         self._run: RunStarted | None = None
         self._reason: str | None = None
@@ -67,29 +70,29 @@ class Session:
         self._in_flight: dict[str, Decision] = {}  # by actuator: adopted, without a receipt
         self._answered: set[str] = set()  # decisions with a receipt
         self._changed: dict[str, Decision] = {}  # by actuator: the newest that began a cool-down
-        self._turned_down: dict[str, Decision] = {}  # by actuator: the newest that left a proposal of its own undone
+        self._turned_down: dict[str, Decision] = {}  # by actuator: the newest that rejected a proposal of this agent
         self._alerts = AlertEdges()
-        self._noticed_about = ""  # what the last notice was about
+        self._last_notice = ""  # the topic of the last notice
         self._latest: dict[str, tuple[int, int]] = {}  # subject → (incarnation, n) of the newest learner message on it
-        self._decided = ""  # id of the newest decision: one may come twice, live and from history
+        self._latest_decision = ""  # an id; a decision may come twice, live and from history
         self._closed: set[str] = set()  # ballots that were decided
         self._commanded: set[str] = set()  # decisions that an operator set or approved
-        self._over = False
+        self._ended = False
         self._voted_tick = -1
-        self._told: set[str] = set()  # ballots answered
+        self._reviewed: set[str] = set()  # ballots that the agent was asked about
         self._cast: dict[str, int] = {}  # actuator → tick of the newest vote on it, until a decision
-        self._seen = ""
-        self._said_tick = -HEARTBEAT_TICKS
+        self._latest_ballot = ""
+        self._heartbeat_tick = -HEARTBEAT_TICKS
         self._failures = 0
-        self._spent = ""  # why it takes no part any more, whatever begins
+        self._out_of_memory = ""  # why the agent takes no further part, not even in the next training
         self._announce = True
 
     def absorb(self, body: LogMessage | Malformed) -> None:
-        """Take an event in. Duplicates (by incarnation and n, or by id) change nothing. An alert is taken for its own:
-        what it said before it started again.
+        """Add an event. Duplicates (by incarnation and n, or by id) change nothing. Alerts must be this agent's own,
+        from before a restart.
 
-        Each subject's events come in order; between subjects they may overtake one another (each subscription has its
-        own queue), so a receipt may come before its decision, and a decision before its ballot.
+        Events of one subject arrive in order. Events of different subjects may overtake each other, because each
+        subscription has its own queue: a receipt may come before its decision, and a decision before its ballot.
         """
         if isinstance(body, RunStarted | RunEnded | ActuatorAnnounced | Observation | Receipt):
             subject = "run" if isinstance(body, RunStarted | RunEnded | ActuatorAnnounced) else body.type
@@ -100,42 +103,42 @@ class Session:
             case RunStarted():
                 self._begin(body)
             case ActuatorAnnounced():
-                self._anew(body)
+                self._reannounce(body)
             case RunEnded():
                 self._ballots.clear()
-                self._over = True
+                self._ended = True
             case Observation():
                 self._observations.append(body)
             case Receipt():
-                self._take_receipt(body)
+                self._absorb_receipt(body)
             case BallotOpened():
-                self._take_ballot(body)
+                self._absorb_ballot(body)
             case Decision():
-                if body.id > self._decided:
-                    self._take_decision(body)
+                if body.id > self._latest_decision:
+                    self._absorb_decision(body)
             case Alert():
-                self._alerts.recall(body)
+                self._alerts.record(body)
             case _:
                 pass
 
-    def _take_ballot(self, ballot: BallotOpened) -> None:
-        if ballot.id > self._seen:
-            self._seen = ballot.id
+    def _absorb_ballot(self, ballot: BallotOpened) -> None:
+        if ballot.id > self._latest_ballot:
+            self._latest_ballot = ballot.id
             if ballot.id not in self._closed:
                 self._ballots[ballot.actuator] = ballot
 
-    def _take_receipt(self, receipt: Receipt) -> None:
+    def _absorb_receipt(self, receipt: Receipt) -> None:
         knob = self._knobs.get(receipt.actuator)
         if not receipt.decision_id and (knob is None or knob.spec.kind == "action"):
-            return  # of a hold, a resume or a stop: no setting has changed
+            return  # a hold, a resume or a stop, which change no setting
         self._receipts.append(receipt)
         self._answered.add(receipt.decision_id)
         self._in_flight = {a: d for a, d in self._in_flight.items() if d.id != receipt.decision_id}
         self._apply_receipt(receipt)
 
-    def _take_decision(self, decision: Decision) -> None:
+    def _absorb_decision(self, decision: Decision) -> None:
         actuator = decision.actuator
-        self._decided = decision.id
+        self._latest_decision = decision.id
         self._closed.add(decision.ballot)
         if decision.command:
             self._commanded.add(decision.id)
@@ -149,10 +152,10 @@ class Session:
         elif own or any(line.agent == self.name and line.stance == "propose" for line in decision.tally):
             self._turned_down[actuator] = decision
 
-    def react(self) -> list[Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares]:
-        """What to say now: the status on joining, votes on a new tick, answers to new ballots, signs of life. Of
-        alternatives one plan is to be published (oven_agents.runtime.kg_client)."""
-        out: list[Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares] = []
+    def react(self) -> list[UnsentMessage]:
+        """Return the agent's new messages: its status on joining, votes on a new tick, votes on new ballots,
+        heartbeats. The caller chooses one plan of `Alternatives` (oven_agents.runtime.kg_client)."""
+        out: list[UnsentMessage] = []
         if self._announce:
             out.append(self._status("joined"))
             self._announce = False
@@ -161,29 +164,30 @@ class Session:
         if self._run is None or not self._observations:
             return out
         tick = self._observations[-1].tick
-        news = tick > self._voted_tick
-        ballots = [ballot for ballot in self._ballots.values() if ballot.id not in self._told]
-        if news or ballots:
-            out.extend(self._votes(news, ballots))
+        new_tick = tick > self._voted_tick
+        ballots = [ballot for ballot in self._ballots.values() if ballot.id not in self._reviewed]
+        if new_tick or ballots:
+            out.extend(self._votes(new_tick, ballots))
         self._voted_tick = tick
-        self._told.update(ballot.id for ballot in ballots)
+        self._reviewed.update(ballot.id for ballot in ballots)
         unanswered = [ballot for ballot in ballots if self._run.lockstep or not self._answers(ballot)]
-        beats = self._run.lockstep or tick >= self._said_tick + HEARTBEAT_TICKS
-        if unanswered or (news and beats):
+        heartbeat = self._run.lockstep or tick >= self._heartbeat_tick + HEARTBEAT_TICKS
+        if unanswered or (new_tick and heartbeat):
             out.append(self._status("done"))
-            self._said_tick = tick
+            self._heartbeat_tick = tick
         return out
 
     @property
     def awaited(self) -> AgentStatus | None:
-        """In lockstep: what the mesh waits for, to be said again if nothing comes of it (the votes stream drops what
-        exceeds its limits silently)."""
-        if self._run is None or self._over or not self._run.lockstep or self._voted_tick < 0:
+        """In lockstep, the status that the mesh waits for, to be repeated if there is no reaction: the votes stream
+        silently drops messages beyond its limits. None outside lockstep."""
+        if self._run is None or self._ended or not self._run.lockstep or self._voted_tick < 0:
             return None
         return self._status("done")
 
     def announce(self) -> None:
-        """Join again with the next reaction: the word of it may have been lost with the connection."""
+        """Announce the agent again with the next reaction, because its status may have been lost with the
+        connection."""
         self._announce = True
 
     @property
@@ -193,32 +197,32 @@ class Session:
 
     @property
     def knobs(self) -> Mapping[str, Knob]:
-        """The run's actuators by name, as the last receipts left them."""
+        """The run's actuators by name, with the values of the last receipts."""
         return self._knobs
 
     @property
     def in_flight(self) -> list[str]:
-        """Changes adopted, without a receipt and not lapsed, spelt like "optimizer.lr_scale:down"."""
+        """Adopted changes that have no receipt and have not expired, e.g. "optimizer.lr_scale:down"."""
         tick = self._observations[-1].tick if self._observations else 0
         flying = (decision for decision in self._in_flight.values() if tick <= decision.expires_at_tick)
         return [change(decision.actuator, decision.before, decision.value) for decision in flying]
 
     def leave(self, reason: str = "") -> AgentStatus:
-        """The status with which it takes its leave."""
+        """Return the status that ends the agent's part in the run."""
         return self._status("left", reason)
 
     def _begin(self, run: RunStarted) -> None:
         if self._run is not None and run.training != self._run.training:
             self._forget(run.incarnation)
-        self._run, self._over = run, False
+        self._run, self._ended = run, False
         changed = {name: knob.changed_at for name, knob in self._knobs.items()}
         self._knobs = {spec.name: Knob(spec, spec.value, changed.get(spec.name)) for spec in run.actuators}
         for receipt in self._receipts:
             if receipt.incarnation == run.incarnation:
                 self._apply_receipt(receipt)
-        # What is in flight or open stays: the new incarnation answers the one, and the mesh closes the other.
+        # Decisions in flight and open ballots stay: the new incarnation sends receipts, and the mesh closes ballots.
         self._announce = True
-        if not self._spent:
+        if not self._out_of_memory:
             self._reason = self._cannot_fire(run)
 
     def _cannot_fire(self, run: RunStarted) -> str | None:
@@ -228,31 +232,34 @@ class Session:
             self.problems.append(traceback.format_exc())
             return f"cannot_fire raised {type(error).__name__}: {error}"
 
-    def _anew(self, said: ActuatorAnnounced) -> None:
-        """An actuator came, or has other choices or bounds: what could not fire may now, or the other way round."""
-        if self._run is None or (run := with_announced(self._run, said)) is self._run:
+    def _reannounce(self, announcement: ActuatorAnnounced) -> None:
+        """An actuator is new, or its choices or bounds changed. That may change whether the agent can fire."""
+        if self._run is None or (run := with_announced(self._run, announcement)) is self._run:
             return
-        self._run, spec = run, said.actuator
-        known = self._knobs.get(spec.name)
-        self._knobs = {**self._knobs, spec.name: Knob(spec, spec.value, known.changed_at if known else None)}
-        for receipt in self._receipts:  # a receipt may have overtaken it
-            if receipt.actuator == spec.name and (receipt.incarnation, receipt.n) > (said.incarnation, said.n):
+        self._run, spec = run, announcement.actuator
+        earlier = self._knobs.get(spec.name)
+        self._knobs = {**self._knobs, spec.name: Knob(spec, spec.value, earlier.changed_at if earlier else None)}
+        for receipt in self._receipts:  # a receipt may have overtaken the announcement
+            if receipt.actuator == spec.name and (receipt.incarnation, receipt.n) > (
+                announcement.incarnation,
+                announcement.n,
+            ):
                 self._apply_receipt(receipt)
-        if self._spent or self._failures >= PATIENCE:
+        if self._out_of_memory or self._failures >= PATIENCE:
             return
         before, self._reason = self._reason, self._cannot_fire(run)
         if bool(before) != bool(self._reason):
             self._announce, self._voted_tick = True, -1
 
     def _forget(self, incarnation: int) -> None:
-        """Another training of the script begins: what was measured and done in the one before says nothing of it.
-        Outcomes that are known already, ahead of its announcement, stay."""
-        kept = [o for o in self._observations if o.incarnation >= incarnation]
-        self._observations = deque(kept, maxlen=KEPT)
+        """Drop the state of the script's previous training, which says nothing about the next one. Messages of the new
+        incarnation that arrived before its announcement stay."""
+        current = (o for o in self._observations if o.incarnation >= incarnation)
+        self._observations = deque(current, maxlen=KEPT)
         self._receipts = [receipt for receipt in self._receipts if receipt.incarnation >= incarnation]
         self._knobs, self._in_flight, self._changed, self._turned_down = {}, {}, {}, {}
         self._commanded.clear()
-        self._noticed_about, self._failures = "", 0
+        self._last_notice, self._failures = "", 0
         self._alerts = AlertEdges()
 
     def _apply_receipt(self, receipt: Receipt) -> None:
@@ -263,9 +270,7 @@ class Session:
         value = knob.value if knob.spec.kind == "action" else receipt.after
         self._knobs[receipt.actuator] = Knob(knob.spec, value, changed)
 
-    def _votes(
-        self, news: bool, ballots: Sequence[BallotOpened]
-    ) -> list[Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares]:
+    def _votes(self, new_tick: bool, ballots: Sequence[BallotOpened]) -> list[UnsentMessage]:
         if self._reason:
             return []
         assert self._run is not None
@@ -273,18 +278,18 @@ class Session:
             self._run, self._observations, self._knobs, self._receipts, self._ballots, self._commanded
         )
         try:
-            alerts = self._alerts.changed(self.agent.alerts(window), window) if news else []
-            said = self.agent.vote(window) if news else None
-            plans, proposals, told = self._sorted(said, window.tick)
-            answers = [self.agent.review(b, window) for b in ballots if b.opened_by != self.name]
-            votes = [*proposals, *(answer for answer in answers if answer is not None)]
-            cast = [*votes, *(vote for vote in spoken(plans) if isinstance(vote, Vote))]
-            self._cast.update((vote.actuator, vote.tick) for vote in cast)  # raises where that is no vote
+            alerts = self._alerts.changes(self.agent.alerts(window), window) if new_tick else []
+            answer = self.agent.vote(window) if new_tick else None
+            plans, proposals, notice = self._sort(answer, window.tick)
+            reviews = [self.agent.review(ballot, window) for ballot in ballots if ballot.opened_by != self.name]
+            votes = [*proposals, *(review for review in reviews if review is not None)]
+            cast = [*votes, *(vote for vote in without_graph(plans) if isinstance(vote, Vote))]
+            self._cast.update((vote.actuator, vote.tick) for vote in cast)  # raises if an entry is not a vote
         except MemoryError:
-            vars(self.agent).clear()  # what it hoards; without it, not even this could be said
-            self._spent = self._reason = memory_limit.reached(self.name)
-            self.problems.append(self._spent)
-            return [self._status("cannot_fire", self._spent)]
+            vars(self.agent).clear()  # frees what the agent hoards; otherwise not even the status could be built
+            self._out_of_memory = self._reason = memory_limit.reached(self.name)
+            self.problems.append(self._out_of_memory)
+            return [self._status("cannot_fire", self._out_of_memory)]
         except (Exception, SystemExit) as error:
             self.problems.append(traceback.format_exc())
             self._failures += 1
@@ -293,51 +298,53 @@ class Session:
             self._reason = f"raised on {PATIENCE} windows in a row, last {type(error).__name__}: {error}"
             return [self._status("cannot_fire", self._reason[:2000])]
         self._failures = 0
-        self._alerts.take(alerts)
-        return [*alerts, *self._noticed(told), *plans, *votes]
+        for alert in alerts:
+            self._alerts.record(alert)
+        return [*alerts, *self._notice_status(notice), *plans, *votes]
 
-    def _sorted(
-        self, said: Said, tick: int
+    def _sort(
+        self, answer: Answer, tick: int
     ) -> tuple[list[Plan | Alternatives | TopicShares], list[Vote], Notice | None]:
-        """Plans and proposals that may be cast now, and what is to be told: a notice, or why they may not."""
-        if isinstance(said, Notice):
-            return [], [], said
-        if isinstance(said, Alternatives | Plan):
-            plans = said.plans if isinstance(said, Alternatives) else (said,)
+        """Return the plans and proposals that may be cast now, and the agent's notice or why it may not vote."""
+        if isinstance(answer, Notice):
+            return [], [], answer
+        if isinstance(answer, Alternatives | Plan):
+            plans = answer.plans if isinstance(answer, Alternatives) else (answer,)
             why = self._obstacle([vote for plan in plans for vote in plan.votes], tick)
-            return ([], [], _held_back(plans[0].votes, why)) if why else ([said], [], None)
-        if isinstance(said, TopicShares):
-            own, why = said.decided(None), self._obstacle([said.vote], tick)
-            return ([], [], _held_back([own], why) if own else None) if why else ([said], [], None)
-        proposals = [said] if isinstance(said, Vote) else list(said or ())
-        kept = [(vote, self._is_redundant(vote, tick)) for vote in proposals]
-        told = next((notice for vote, why in kept if (notice := _held_back([vote], why))), None)
-        return [], [vote for vote, why in kept if not why], told
+            return ([], [], _held_back(plans[0].votes, why)) if why else ([answer], [], None)
+        if isinstance(answer, TopicShares):
+            vote, why = answer.resolve(None), self._obstacle([answer.vote], tick)
+            return ([], [], _held_back([vote], why) if vote else None) if why else ([answer], [], None)
+        proposals = [answer] if isinstance(answer, Vote) else list(answer or ())
+        obstacles = [(vote, self._obstacle([vote], tick)) for vote in proposals]
+        notice = next((notice for vote, why in obstacles if (notice := _held_back([vote], why))), None)
+        return [], [vote for vote, why in obstacles if not why], notice
 
     def _obstacle(self, votes: Sequence[Vote], tick: int) -> str:
-        """Why one of the votes would only fill the log now; empty if none would."""
+        """Return why the first redundant vote would only fill the log now; empty if there is none."""
         return next((why for vote in votes if (why := self._is_redundant(vote, tick))), "")
 
-    def _noticed(self, notice: Notice | None) -> list[AgentStatus]:
-        """Once; again when something else was told in between."""
-        if notice is None or notice.about == self._noticed_about:
+    def _notice_status(self, notice: Notice | None) -> list[AgentStatus]:
+        """Return the notice as a status, unless it is about the same topic as the last one."""
+        if notice is None or notice.about == self._last_notice:
             return []
-        self._noticed_about = notice.about
+        self._last_notice = notice.about
         return [self._status("notice", notice.text[:2000])]
 
     def _answers(self, ballot: BallotOpened) -> bool:
-        """Whether a vote of this agent counts in the ballot already, so that no one waits for it to be done."""
+        """Return whether a vote of this agent already counts in the ballot, so that the mesh waits no longer."""
         return ballot.opened_by == self.name or self._cast.get(ballot.actuator, -1) >= ballot.tick
 
     def _is_redundant(self, vote: Vote, tick: int) -> str:
-        """Why a proposal would only fill the log now; empty if it would not. An actuator cools down after any
-        change, and after a refusal of what this agent itself proposed, or advice; what was refused to somebody else
-        is not a reason to be silent."""
+        """Return why a proposal would only fill the log now; empty if it would not.
+
+        An actuator cools down after a change, and after this agent's own proposal was rejected or became advice.
+        Another agent's rejected proposal does not count."""
         if vote.stance != "propose":
             return ""
         ballot = self._ballots.get(vote.actuator)
         if ballot is not None:
-            return SAID_ALREADY if ballot.opened_by == self.name else ""
+            return ALREADY_LOGGED if ballot.opened_by == self.name else ""
         assert self._run is not None
         flying = self._in_flight.get(vote.actuator)
         if flying is not None and tick <= flying.expires_at_tick:
@@ -347,18 +354,18 @@ class Session:
         if changed is not None and tick < changed.tick + cooldown:
             return f"{vote.actuator} cools down until tick {changed.tick + cooldown}, after decision {changed.id}"
         if refused is not None and tick < refused.tick + cooldown:
-            return SAID_ALREADY
+            return ALREADY_LOGGED
         return ""
 
     def _status(self, state: str, reason: str = "") -> AgentStatus:
         tick = self._observations[-1].tick if self._observations else 0
         if state == "done":
-            return AgentStatus(state="done", tick=tick, seen=self._seen)
+            return AgentStatus(state="done", tick=tick, seen=self._latest_ballot)
         return AgentStatus.model_validate(
             {
                 "state": state,
                 "tick": tick,
-                "seen": self._seen,
+                "seen": self._latest_ballot,
                 "reason": reason,
                 "version": self.agent.version,
                 "needs": self.agent.needs,
@@ -370,8 +377,8 @@ class Session:
 
 
 def _held_back(votes: Sequence[Vote], why: str) -> Notice | None:
-    """That the votes are not cast, and why; None where they are, or are in the log as they are."""
-    if not why or why == SAID_ALREADY:
+    """Return a notice that the votes are withheld and why; None if they are cast or already in the log."""
+    if not why or why == ALREADY_LOGGED:
         return None
-    wanted = " and ".join(v.actuator if v.value is None else f"{show(v.value)} for {v.actuator}" for v in votes)
-    return Notice(f"held back: {wanted}", f"held back: {wanted}, because {votes[0].rationale}; {why}")
+    changes = " and ".join(v.actuator if v.value is None else f"{show(v.value)} for {v.actuator}" for v in votes)
+    return Notice(f"held back: {changes}", f"held back: {changes}, because {votes[0].rationale}; {why}")

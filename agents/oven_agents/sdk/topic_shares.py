@@ -1,8 +1,7 @@
-"""A proposal of shares of topics that waits for the graph's word on what builds on what.
+"""A proposed mixture of topics that the knowledge graph may adjust by what builds on what.
 
-What a level of a curriculum builds on is knowledge, and the graph may have it. Where it has none, or does not answer,
-each level builds on the one before.
-"""
+The graph may know the prerequisites of a curriculum's levels. If it does not, or does not answer, each level builds on
+the level before it."""
 
 from __future__ import annotations
 
@@ -13,34 +12,35 @@ from oven_core.protocol.graph_requests import Curriculum, CurriculumRequest
 from oven_core.protocol.messages import Vote
 
 CITED = 8
-"""Unmet prerequisites that a vote names at most; it holds 32 entries of evidence in all."""
+"""The most unmet prerequisites that a vote names. A vote holds 32 entries of evidence in all."""
 SPARE = 1e-6
-"""Added to each topic's learnability, so that their sum is never 0."""
+"""Added to each topic's learnability so that the sum is never 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicShares:
-    """Shares in proportion to what can be learnt of each topic, and no more than the floor for one that waits."""
+    """Shares proportional to what can still be learnt of each topic. A topic that waits for others gets only the
+    floor."""
 
     vote: Vote
-    """The proposal; its value and the end of its reason are made when the graph was asked."""
+    """The proposal without its value and the end of its reason, which depend on the graph's answer."""
     shares: Mapping[str, float]
-    """Topic → its share now."""
+    """Topic → current share."""
     learnable: Mapping[str, float]
-    """Topic → what can be learnt of it, 0 or more."""
+    """Topic → how much can still be learnt of it, at least 0."""
     waiting: frozenset[str]
-    """Topics that wait in the agent's own order."""
+    """Topics that wait if each level builds on the level before it."""
     floor: float
-    """Share that each topic keeps."""
+    """The smallest share of any topic."""
     first: str
-    """The topic that gets what rounding leaves."""
+    """The topic that absorbs the rounding error."""
     least: float
-    """Total variation from the shares now below which nothing is said."""
+    """The smallest change worth proposing, as total variation from the current shares."""
     question: CurriculumRequest
-    """How well each topic is mastered."""
+    """The question for the graph, with the mastery of each topic."""
 
-    def decided(self, answer: Curriculum | None) -> Vote | None:
-        """The vote; None where it would move too little. `answer`: the graph's; None where there is none."""
+    def resolve(self, answer: Curriculum | None) -> Vote | None:
+        """Return the vote, or None if it would change too little. `answer` is None if the graph did not reply."""
         if answer is None:
             known, order = False, "; each level builds on the one before: no graph answered"
         elif not answer.known:
@@ -53,10 +53,10 @@ class TopicShares:
         moved = sum(abs(self.shares[topic] - target[topic]) for topic in target) / 2
         if moved < self.least:
             return None
-        shut = [topic for topic in self.shares if topic in waiting]
+        blocked = [topic for topic in self.shares if topic in waiting]
         why = (
             f"{self.vote.rationale}: move {moved:.0%} of the mixture towards what can still be learnt"
-            f"{f'; {shut[0]} waits for what comes before it' if shut else ''}{order}"
+            f"{f'; {blocked[0]} waits for what comes before it' if blocked else ''}{order}"
         )
         evidence = [f"curriculum:{answer.graph[:12]}"] if answer is not None and known else []
         evidence += [f"waits: {' builds on '.join(short.path)}" for short in unmet[:CITED]]
@@ -65,8 +65,8 @@ class TopicShares:
         )
 
     def _target(self, waiting: Collection[str]) -> dict[str, float]:
-        left = {topic: value * (topic not in waiting) + SPARE for topic, value in self.learnable.items()}
-        spare, total = 1 - self.floor * len(left), sum(left.values())
-        target = {topic: round(self.floor + spare * value / total, 3) for topic, value in left.items()}
+        weights = {topic: value * (topic not in waiting) + SPARE for topic, value in self.learnable.items()}
+        spare, total = 1 - self.floor * len(weights), sum(weights.values())
+        target = {topic: round(self.floor + spare * weight / total, 3) for topic, weight in weights.items()}
         target[self.first] += 1 - sum(target.values())
         return target

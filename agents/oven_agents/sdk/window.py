@@ -1,4 +1,4 @@
-"""What an agent votes on: the recent observations of a run, its knobs, and what was decided lately. Read-only."""
+"""The window that an agent votes on: recent observations, knobs, receipts and open ballots of one run. Read-only."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ class Knob:
     spec: ActuatorSpec
     value: Value
     changed_at: int | None = None
-    """Tick of the last receipt that changed it; None if it stands as announced."""
+    """Tick of the last receipt that changed the knob; None if it still has its announced value."""
 
     @property
     def number(self) -> float:
-        """The value of a scalar. Raises TypeError on other kinds."""
+        """The value of a scalar. Raises TypeError for other kinds."""
         if not isinstance(self.value, int | float):
             raise TypeError(f"{self.spec.name} is a {self.spec.kind}; its value {self.value!r} is not a number")
         return float(self.value)
 
     @property
     def shares(self) -> dict[str, float]:
-        """The value of a simplex. Raises TypeError on other kinds."""
+        """The value of a simplex. Raises TypeError for other kinds."""
         if not isinstance(self.value, dict):
             raise TypeError(f"{self.spec.name} is a {self.spec.kind}; its value {self.value!r} has no shares")
         return dict(self.value)
 
     def bounded(self, value: float) -> float:
-        """`value`, moved inside the announced bounds."""
+        """Return `value` clipped to the announced bounds."""
         low = self.spec.low if self.spec.low is not None else value
         high = self.spec.high if self.spec.high is not None else value
         return min(max(value, low), high)
 
 
 def change_of(receipt: Receipt) -> float:
-    """By how much it changed a number; 0 of what is none."""
+    """Return the change of a numeric actuator; 0 for other kinds."""
     before, after = receipt.before, receipt.after
     return after - before if isinstance(before, int | float) and isinstance(after, int | float) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A run as it stands at its newest tick."""
+    """The state of a run at its newest tick."""
 
     run: RunStarted
     observations: Sequence[Observation]
     """Oldest first, at most the SDK's limit (512); never empty."""
     knobs: Mapping[str, Knob]
     receipts: Sequence[Receipt]
-    """All of the run so far, oldest first."""
+    """All receipts of the run so far, oldest first."""
     open_ballots: Mapping[str, BallotOpened]
     """By actuator."""
     commanded: Set[str] = frozenset()
-    """Decisions that an operator set or approved, by id."""
+    """Ids of decisions that an operator set or approved."""
 
     @property
     def last(self) -> Observation:
@@ -70,18 +70,18 @@ class Window:
 
     @property
     def tick(self) -> int:
-        """Its tick."""
+        """The tick of the newest observation."""
         return self.last.tick
 
     @property
     def progress(self) -> float:
-        """0 to 1, as the learner measures it."""
+        """The learner's progress, from 0 to 1."""
         return self.last.progress
 
     def series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[float]:
-        """The metric's values, oldest first, where it was measured: after tick `after`, at most the `last` ones."""
+        """Return the metric's measured values after tick `after`, oldest first, at most the `last` ones."""
         values: list[float] = []
-        for observation in reversed(self.observations):  # from the newest: most questions are about the last few
+        for observation in reversed(self.observations):  # newest first, because most calls need only a few values
             if observation.tick <= after or len(values) == last:
                 break
             value = observation.metrics.get(metric)
@@ -91,58 +91,58 @@ class Window:
         return values
 
     def surviving_series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[tuple[int, float]]:
-        """(tick, value) of the metric on the way to the present weights, oldest first: as `series`, without what a
-        rollback threw away. What comes after a rollback is compared with what led to the snapshot, not with the fall.
+        """Return (tick, value) like `series`, without the measurements that a rollback discarded, oldest first.
+
+        Values after a rollback are thus compared with those that led to the snapshot, not with the failure.
         """
-        found: list[tuple[int, float]] = []
+        survivors: list[tuple[int, float]] = []
         newer, limit = self.last.step, self.last.step
-        aside = self._aside()
+        abandoned = self._abandoned_ticks()
         for observation in reversed(self.observations):
-            if observation.tick <= after or len(found) == last:
+            if observation.tick <= after or len(survivors) == last:
                 break
-            if aside and any(left < observation.tick <= again for left, again in aside):
+            if any(start < observation.tick <= end for start, end in abandoned):
                 continue
             if observation.step > newer:  # the step went back here
                 limit = min(limit, newer - 1)
             newer = observation.step
             value = observation.metrics.get(metric)
             if value is not None and observation.step <= limit:
-                found.append((observation.tick, value))
-        found.reverse()
-        return found
+                survivors.append((observation.tick, value))
+        survivors.reverse()
+        return survivors
 
-    def _aside(self) -> list[tuple[int, int]]:
-        """After which tick and until which the run was on a way that it left again: rollbacks that were taken back."""
-        ways = [r for r in self.receipts if r.actuator in (ROLLBACK, UNDO) and r.status == "applied"]
-        return [(back.tick, undo.tick) for back, undo in pairwise(ways) if undo.actuator == UNDO]
+    def _abandoned_ticks(self) -> list[tuple[int, int]]:
+        """The (start, end] ticks between each rollback that was undone and its undo."""
+        jumps = [r for r in self.receipts if r.actuator in (ROLLBACK, UNDO) and r.status == "applied"]
+        return [(rollback.tick, undo.tick) for rollback, undo in pairwise(jumps) if undo.actuator == UNDO]
 
     @property
     def jumps(self) -> list[Receipt]:
-        """What put the run on other weights, oldest first: rollbacks, their undoing, and a script's own actions of that
-        effect."""
-        moving = self._moving()
-        return [r for r in self.receipts if r.actuator in moving and r.status == "applied"]
+        """Receipts that replaced the run's weights, oldest first: rollbacks, their undo, and a script's own actions
+        with that effect."""
+        actuators = self._weight_actuators()
+        return [r for r in self.receipts if r.actuator in actuators and r.status == "applied"]
 
-    def _moving(self) -> set[str]:
+    def _weight_actuators(self) -> set[str]:
         return {name for name, knob in self.knobs.items() if knob.spec.moves_weights}
 
     def applied(self, actuator: str) -> list[Receipt]:
-        """The receipts that changed the actuator, oldest first."""
+        """Return the receipts that changed the actuator, oldest first."""
         return [r for r in self.receipts if r.actuator == actuator and r.status == "applied"]
 
     def last_change_tick(self, *actuators: str) -> int:
-        """The tick after which none of the actuators (all, if none is named) has changed; −1 if they never did. With
-        `.*` at its end a name stands for all that begin so, e.g. `committee.*`.
+        """Return the tick of the last change of any of these actuators (of all, if none is named); −1 if there was
+        none. A name that ends with `.*` matches all actuators with that prefix, e.g. `committee.*`.
 
-        Statistics before it describe another configuration: a receipt resets a window, but that of a copy or of a
-        measurement. Where `run.rollback` is named, whatever else puts the run on other weights counts too, the taking
-        back of a rollback for one.
+        Statistics from before that tick describe another configuration. Actuators that only copy or measure do not
+        count. `run.rollback` includes everything else that replaces the weights, such as undoing a rollback.
         """
-        turned = set(actuators) or {name for name, knob in self.knobs.items() if knob.spec.intervenes}
+        watched = set(actuators) or {name for name, knob in self.knobs.items() if knob.spec.intervenes}
         if ROLLBACK in actuators:
-            turned |= self._moving()
+            watched |= self._weight_actuators()
         return max(
-            (r.tick for r in self.receipts if r.status == "applied" and is_named(r.actuator, turned)),
+            (r.tick for r in self.receipts if r.status == "applied" and is_named(r.actuator, watched)),
             default=-1,
         )
 
@@ -158,7 +158,7 @@ class Window:
         horizon: int = 0,
         evidence: Sequence[str] = (),
     ) -> Vote:
-        """A proposal: set `actuator` to `value`. `confidence` is the probability of beating doing nothing."""
+        """Propose to set `actuator` to `value`. `confidence` is the probability of beating doing nothing."""
         return Vote(
             actuator=actuator,
             stance="propose",
@@ -173,7 +173,7 @@ class Window:
         )
 
     def alert(self, symptom: str, metric: str, *, value: float, expected: float, why: str = "") -> Alert:
-        """That the symptom is there now, for `Agent.alerts`. `expected`: the bound that `value` is beyond."""
+        """Report a present symptom, for `Agent.alerts`. `expected` is the bound that `value` exceeds."""
         return Alert(
             state="raised",
             symptom=symptom,
@@ -185,7 +185,7 @@ class Window:
         )
 
     def answer(self, ballot: BallotOpened, stance: str, *, confidence: float, why: str) -> Vote:
-        """A stance ("for", "against", "abstain") on somebody's ballot."""
+        """Vote "for", "against" or "abstain" on another agent's ballot."""
         return Vote.model_validate(
             {
                 "actuator": ballot.actuator,
@@ -209,7 +209,7 @@ WindowMaker: TypeAlias = Callable[
     ],
     Window,
 ]
-"""Makes a window of a session's fields, in the order of the window's own."""
+"""Makes a window from a session's fields, in the order of the window's fields."""
 
 
 def plain_window(
@@ -220,10 +220,10 @@ def plain_window(
     open_ballots: Mapping[str, BallotOpened],
     commanded: Set[str],
 ) -> Window:
-    """A window that keeps the observations as they are now, whatever the session hears next."""
+    """Make a window with a copy of the observations, so that the session may continue."""
     return Window(run, list(observations), knobs, receipts, open_ballots, commanded)
 
 
 def is_named(actuator: str, names: Collection[str]) -> bool:
-    """Whether it is one of these; one that ends with `.*` stands for all that begin so."""
+    """Return whether `names` contains the actuator, or a prefix of it that ends with `.*`."""
     return actuator in names or any(name.endswith(".*") and actuator.startswith(name[:-1]) for name in names)

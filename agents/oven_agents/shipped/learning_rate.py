@@ -207,7 +207,7 @@ class LearningRate(Agent):
             )
             for actuator, value in ((SCALE, lowered), (ROLLBACK, float(back)))
         ]  # fmt: skip
-        return Plan.of("rollback_and_cut", votes)
+        return Plan.of_votes("rollback_and_cut", votes)
 
     def _declines(self, window: Window, ticks: int) -> bool:
         """Whether the loss got worse over the last ticks, from the first half to the second, beyond its noise."""
@@ -258,7 +258,7 @@ class LearningRate(Agent):
             )
             for actuator, value in changes.items()
         ]  # fmt: skip
-        return Plan.of("rollback_and_cut", votes)
+        return Plan.of_votes("rollback_and_cut", votes)
 
     def _too_low(self, window: Window) -> list[Vote]:
         aligned = self._aligned(window)

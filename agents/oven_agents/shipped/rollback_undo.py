@@ -82,7 +82,7 @@ class RollbackUndo(Agent):
         why = f"of what had been lost at tick {back.tick} the rollback regained {share:.0%}: what goes wrong goes on"
         cut = next((receipt for receipt in window.applied(SCALE) if receipt.tick == back.tick), None)
         rate = [] if cut is None or cut.before is None else [self._propose(window, SCALE, cut.before, why)]
-        return Plan.of("undo_rollback", [self._propose(window, UNDO, None, why), *rate])
+        return Plan.of_votes("undo_rollback", [self._propose(window, UNDO, None, why), *rate])
 
     def _propose(self, window: Window, actuator: str, value: Value, why: str) -> Vote:
         target = objective(window.run)

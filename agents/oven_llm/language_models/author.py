@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from oven_agents.runtime.companion import Surroundings
-from oven_agents.sdk.agent import Agent, Notice, Said
+from oven_agents.sdk.agent import Agent, Answer, Notice
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import held_out, signed
 from oven_core.errors import ConfigError, reason
@@ -167,7 +167,7 @@ class Author(Agent):
             return f"the run announces no {SHARE}: its prompts have to be a PromptSource's"
         return None
 
-    def vote(self, window: Window) -> Said:
+    def vote(self, window: Window) -> Answer:
         settled = self.desk.collect()
         if settled is None:
             return self._ask_if_due(window) or self._proposal(window)

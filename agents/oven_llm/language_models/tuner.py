@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from pydantic import ValidationError
 
 from oven_agents.runtime.companion import Surroundings
-from oven_agents.sdk.agent import Agent, Notice, Said
+from oven_agents.sdk.agent import Agent, Answer, Notice
 from oven_agents.sdk.window import Window
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import RunStarted
@@ -140,7 +140,7 @@ class Tuner(Agent):
             return "the run announces no metric with a better direction, so that no vote could name its target"
         return None
 
-    def vote(self, window: Window) -> Said:
+    def vote(self, window: Window) -> Answer:
         settled = self.desk.collect()
         if settled is None:
             self._ask_if_due(window)

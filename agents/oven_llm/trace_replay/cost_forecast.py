@@ -1,9 +1,8 @@
-"""What a replay will cost, before it is paid for. Pure.
+"""What a replay will cost, forecast before it is paid for. Pure.
 
-How many tokens a text is, how much of a state comes from a provider's cache and how long answers are differs from
-model to model. So a few traces are asked about first (`traces replay --first 3`), into the same file, where nothing is
-paid for twice; the forecast is fitted to what those were billed, teacher by teacher. Without them it rests on usual
-values, and says so.
+Tokens per text, the share of a state that comes from a provider's cache, and the length of answers differ between
+models. So ask about a few traces first (`traces replay --first 3`), into the same file, where nothing is paid twice.
+The forecast is fitted to the bill for those, teacher by teacher. Without them it rests on usual values, and says so.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean, linear_regression
 from typing import Any, Final
 
@@ -22,83 +21,83 @@ from oven_runs.settings.judge_providers import ModelEndpoint
 from oven_runs.traces.records import Message, Reply, Tool, Trace
 
 CHARACTERS_PER_TOKEN: Final = 3.6
-"""Of code and English with JSON around it, where no reply tells: vocabularies of 100,000 and more tokens lie between 3
-and 4.2."""
-LEAST_CACHED: Final = 1024
+"""For code and English with JSON around it, without replies. Vocabularies of 100,000 tokens or more give 3 to 4.2."""
+MIN_CACHED: Final = 1024
 """Tokens below which no large provider caches a prompt."""
 USUALLY_CACHED: Final = 0.9
-"""Share of what a state repeats that comes from the provider's cache, where no reply tells."""
+"""Share of a state's prefix that comes from the provider's cache, without replies."""
 ASSUMED: Final = (
-    f"fitted to no reply, it assumes that {USUALLY_CACHED:.0%} of what a state repeats come from the cache and that "
-    "answers are as long as the student's, which those of a model that reasons are not"
+    f"without replies, it assumes that {USUALLY_CACHED:.0%} of a state's repeated part come from the cache, and that "
+    "answers are as long as the student's; those of a reasoning model are longer"
 )
-"""What a forecast without replies rests on."""
+"""The basis of a forecast without replies."""
 DRAWS: Final = 200
-"""Resamples of traces for the interval."""
+"""Bootstrap draws of traces for the interval."""
 UNFITTED: Final = 2.0
-"""By which factor the true cost may differ from a forecast without replies, either way: three guesses multiplied."""
+"""Factor by which the true cost may differ from a forecast without replies, in either direction: it multiplies three
+guesses."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateSize:
-    """One state as it is sent."""
+    """The size of one state as it is sent, in characters."""
 
     trace: str
     step: int
     characters: int
-    """Of all messages and tools, with what their form adds."""
+    """All messages and tools, with the overhead of their form."""
     prefix: int
-    """Of the state before it, which is where this one begins; 0 at the first one, or after a rewrite."""
+    """The state before it, with which this one begins; 0 for the first state and after a rewrite."""
     action: int
-    """Of what the student did there: the first guess at an answer's length."""
+    """The student's action there: the first guess at an answer's length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """One teacher's tokens by the size of a state."""
+    """One teacher's tokens as a function of a state's size."""
 
     per_state: float
-    """Tokens that come with every state."""
+    """Tokens added to every state."""
     per_character: float
     cached: float
-    """Share of the prefix that is read from the cache, where the prefix has LEAST_CACHED tokens or more."""
+    """Share of the prefix that is read from the cache, for a prefix of MIN_CACHED tokens or more."""
     cached_short: float
-    """The same of a shorter prefix."""
+    """The same for a shorter prefix."""
     cached_first: float
     """Tokens read from the cache at a trace's first state."""
     out: float
     """Tokens of all answers to a state."""
     surcharge: float
-    """What was billed by what the tokens come to: writing to a cache may cost extra."""
+    """Billed cost divided by the cost of the tokens: writing to a cache may cost extra."""
     seconds: float | None
-    """Of a state; None: no reply tells."""
+    """Per state; None without replies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What one teacher's states will cost."""
+    """The expected cost of one teacher's states."""
 
     teacher: str
     states: int
-    """Still to be asked about."""
+    """States that it must still be asked about."""
     fitted_to: int
-    """States whose replies it rests on; 0: usual values."""
+    """States whose replies it rests on; 0 means usual values."""
     tokens_in: int
     tokens_cached: int
     tokens_out: int
     usd: float | None
-    """None: the price is not known."""
+    """None if the price is unknown."""
     low: float | None
     high: float | None
-    """Where the true cost lies with about 95 % confidence."""
+    """`low` and `high` contain the true cost with about 95 % confidence."""
     seconds: float | None
-    """With the teacher's lanes in use; None: no reply tells."""
+    """With all of the teacher's lanes in use; None without replies."""
     spent: float | None = 0.0
-    """US dollars that its replies have cost already; None: the price of one is not known."""
+    """US dollars that its replies have cost so far; None if the price of one is unknown."""
 
 
 @dataclass
-class _Billed:
+class _Bill:
     """What one state was billed, over its samples."""
 
     size: StateSize
@@ -111,94 +110,89 @@ class _Billed:
 
 
 def state_sizes(trace: Trace) -> list[StateSize]:
-    """Of each of its states, in their order."""
+    """Return the size of each of the trace's states, in order."""
     tools = sum(_tool_size(tool) for tool in trace.tools)
-    found: list[StateSize] = []
-    size = tools + _size(trace.prompt)
-    for step, one in enumerate(trace.steps):
-        rewritten = one.state is not None
-        if one.state is not None:
-            size = tools + _size(one.state)
-        prefix = 0 if rewritten or not found else found[-1].characters
-        found.append(StateSize(trace.id, step, size, prefix, _size((one.action,))))
-        size += _size((one.action, *(one.result or ())))
-    return found
+    sizes: list[StateSize] = []
+    characters = tools + _message_size(trace.prompt)
+    for number, step in enumerate(trace.steps):
+        if step.state is not None:
+            characters = tools + _message_size(step.state)
+        prefix = 0 if step.state is not None or not sizes else sizes[-1].characters
+        sizes.append(StateSize(trace.id, number, characters, prefix, _message_size((step.action,))))
+        characters += _message_size((step.action, *(step.result or ())))
+    return sizes
 
 
 def forecast(
     teacher: str,
     samples: int,
     lanes: int,
-    asked: ModelEndpoint,
-    left: Sequence[StateSize],
+    endpoint: ModelEndpoint,
+    remaining: Sequence[StateSize],
     replies: Iterable[Reply],
     sizes: Mapping[tuple[str, int], StateSize],
 ) -> Forecast:
-    """For the states `left`, from the replies of this teacher. `sizes`: of all states, by trace and step."""
-    billed = _billed(teacher, replies, sizes)
-    whole = [one for one in billed if one.tokens_in and one.samples >= samples]
-    fit = _fit(whole, asked) if whole else _usual(samples, left, asked)
-    tokens = [_tokens(fit, size) for size in left]
-    into, cached, out = (round(sum(of)) for of in zip(*tokens, strict=True)) if tokens else (0, 0, 0)
-    usd = _usd(asked, fit, into, cached, out)
-    low, high = _ends(whole, asked, left, usd)
+    """Return the forecast for the `remaining` states from the replies of this teacher. `sizes`: of all states, by trace
+    and step."""
+    bills = _bills(teacher, replies, sizes)
+    complete = [bill for bill in bills if bill.tokens_in and bill.samples >= samples]
+    fit = _fit(complete, endpoint) if complete else _usual(samples, remaining, endpoint)
+    tokens_in, cached, out = _total(fit, remaining)
+    usd = _usd(endpoint, fit, tokens_in, cached, out)
+    low, high = _interval(complete, endpoint, remaining, usd)
     return Forecast(
         teacher=teacher,
-        states=len(left),
-        fitted_to=len(whole),
-        tokens_in=into,
+        states=len(remaining),
+        fitted_to=len(complete),
+        tokens_in=tokens_in,
         tokens_cached=cached,
         tokens_out=out,
         usd=usd,
         low=low,
         high=high,
-        seconds=None if fit.seconds is None else fit.seconds * len(left) / lanes,
-        spent=_sum(one.usd for one in billed),
+        seconds=None if fit.seconds is None else fit.seconds * len(remaining) / lanes,
+        spent=_sum(bill.usd for bill in bills),
     )
 
 
-def as_json(found: Sequence[Forecast]) -> dict[str, Any]:
-    """For `--json`; null where a price is not known."""
-    return {
-        **{name: _sum(getattr(one, name) for one in found) for name in ("usd", "low", "high", "spent")},
-        "teachers": {
-            one.teacher: {
-                name: getattr(one, name)
-                for name in ("states", "fitted_to", "tokens_in", "tokens_cached", "tokens_out", "usd", "low", "high")
-            }
-            | {"seconds": one.seconds, "spent": one.spent}
-            for one in found
-        },
+def as_json(forecasts: Sequence[Forecast]) -> dict[str, Any]:
+    """Return the output of `--json`. Unknown prices are null."""
+    sums = {name: _sum(getattr(item, name) for item in forecasts) for name in ("usd", "low", "high", "spent")}
+    teachers = {
+        item.teacher: {name: value for name, value in asdict(item).items() if name != "teacher"} for item in forecasts
     }
+    return {**sums, "teachers": teachers}
 
 
-def lines(found: Sequence[Forecast]) -> list[str]:
-    """For people."""
-    said = []
-    for one in found:
-        cost = "price unknown" if one.usd is None else f"${one.usd:.4f} (${one.low or 0:.4f} to ${one.high or 0:.4f})"
-        basis = f"fitted to {one.fitted_to} states" if one.fitted_to else ASSUMED
-        cached = 100 * one.tokens_cached / one.tokens_in if one.tokens_in else 0
-        took = "" if one.seconds is None else f"; {one.seconds / 60:.1f} min"
-        said.append(
-            f"{one.teacher}: {one.states} states, {one.tokens_in:,} tokens in ({cached:.0f} % cached), "
-            f"{one.tokens_out:,} out: {cost}{took}; {basis}"
+def lines(forecasts: Sequence[Forecast]) -> list[str]:
+    """Return the output for people."""
+    text = []
+    for item in forecasts:
+        cost = (
+            "price unknown" if item.usd is None else f"${item.usd:.4f} (${item.low or 0:.4f} to ${item.high or 0:.4f})"
         )
-    whole = _sum(one.usd for one in found)
-    if found and whole is not None:
-        said.append(f"together: ${whole:.4f}")
-    elif found:
-        unknown = ", ".join(one.teacher for one in found if one.usd is None)
-        said.append(
-            f"together: unknown, for the price of {unknown} is not known; write `price:` (US dollars per million "
-            "tokens) into the file of teachers"
+        basis = f"fitted to {item.fitted_to} states" if item.fitted_to else ASSUMED
+        cached = 100 * item.tokens_cached / item.tokens_in if item.tokens_in else 0
+        duration = "" if item.seconds is None else f"; {item.seconds / 60:.1f} min"
+        text.append(
+            f"{item.teacher}: {item.states} states, {item.tokens_in:,} tokens in ({cached:.0f} % cached), "
+            f"{item.tokens_out:,} out: {cost}{duration}; {basis}"
         )
-    if any(not one.fitted_to and one.states for one in found):
-        said.append("for a forecast that is fitted, ask about a few traces first: `traces replay … --first 3`")
-    return said
+    total = _sum(item.usd for item in forecasts)
+    if forecasts and total is not None:
+        text.append(f"total: ${total:.4f}")
+    elif forecasts:
+        unknown = ", ".join(item.teacher for item in forecasts if item.usd is None)
+        text.append(
+            f"total: unknown, because the price of {unknown} is unknown; set `price:` (US dollars per million tokens) "
+            "in the file of teachers"
+        )
+    if any(not item.fitted_to and item.states for item in forecasts):
+        text.append("for a fitted forecast, ask about a few traces first: `traces replay … --first 3`")
+    return text
 
 
-def _size(messages: Iterable[Message]) -> int:
+def _message_size(messages: Iterable[Message]) -> int:
     return sum(
         len(message.content) + 8 + sum(len(call.name) + len(call.arguments) + 16 for call in message.calls)
         for message in messages
@@ -209,66 +203,73 @@ def _tool_size(tool: Tool) -> int:
     return len(tool.name) + len(tool.description) + len(json.dumps(tool.parameters)) + 32
 
 
-def _billed(teacher: str, replies: Iterable[Reply], sizes: Mapping[tuple[str, int], StateSize]) -> list[_Billed]:
-    found: dict[tuple[str, int], _Billed] = {}
+def _bills(teacher: str, replies: Iterable[Reply], sizes: Mapping[tuple[str, int], StateSize]) -> list[_Bill]:
+    bills: dict[tuple[str, int], _Bill] = {}
     for reply in replies:
         key = (reply.trace, reply.step)
         if reply.teacher != teacher or key not in sizes or not reply.tokens_in + reply.tokens_out:
             continue
-        one = found.setdefault(key, _Billed(sizes[key]))
-        one.tokens_in += reply.tokens_in
-        one.cached += reply.tokens_cached
-        one.out += reply.tokens_out
-        one.usd = None if one.usd is None or reply.usd is None else one.usd + reply.usd
-        one.seconds = max(one.seconds, reply.seconds or 0.0)
-        one.samples += 1
-    return list(found.values())
+        bill = bills.setdefault(key, _Bill(sizes[key]))
+        bill.tokens_in += reply.tokens_in
+        bill.cached += reply.tokens_cached
+        bill.out += reply.tokens_out
+        bill.usd = None if bill.usd is None or reply.usd is None else bill.usd + reply.usd
+        bill.seconds = max(bill.seconds, reply.seconds or 0.0)
+        bill.samples += 1
+    return list(bills.values())
 
 
-def _usual(samples: int, left: Sequence[StateSize], asked: ModelEndpoint) -> Fit:
-    """As ASSUMED says, with all samples of one request; Anthropic's API draws one a request, and reads the state of the
-    others from the cache."""
-    requests = samples if asked.wire == "anthropic" else 1
+def _usual(samples: int, remaining: Sequence[StateSize], endpoint: ModelEndpoint) -> Fit:
+    """Return the fit that ASSUMED describes. One request gives all samples, except with Anthropic's API. There each
+    sample is a request, and those after the first read the state from the cache."""
+    requests = samples if endpoint.wire == "anthropic" else 1
     cached = (requests - 1 + USUALLY_CACHED) / requests
-    out = samples * fmean(size.action for size in left) / CHARACTERS_PER_TOKEN if left else 0.0
+    out = samples * fmean(size.action for size in remaining) / CHARACTERS_PER_TOKEN if remaining else 0.0
     return Fit(8.0 * requests, requests / CHARACTERS_PER_TOKEN, cached, 0.0, 0.0, out, 1.0, None)
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """None where one is not known."""
-    found = list(values)
-    return None if None in found else math.fsum(one for one in found if one is not None)
+    """Return the sum, None if a value is unknown."""
+    known = list(values)
+    return None if None in known else math.fsum(value for value in known if value is not None)
 
 
-def _fit(billed: Sequence[_Billed], asked: ModelEndpoint) -> Fit:
-    per_state, per_character = _line(billed)
-    long, short, first = _Share(), _Share(), list[int]()
-    for one in billed:
-        if not one.size.prefix:
-            first.append(one.cached)
+def _fit(bills: Sequence[_Bill], endpoint: ModelEndpoint) -> Fit:
+    per_state, per_character = _line(bills)
+    long_prefixes: list[tuple[float, float]] = []
+    short_prefixes: list[tuple[float, float]] = []
+    first: list[int] = []
+    for bill in bills:
+        if not bill.size.prefix:
+            first.append(bill.cached)
             continue
-        prefix = per_state + per_character * one.size.prefix
-        (long if prefix >= LEAST_CACHED else short).add(one.cached, prefix)
-    reckoned = [cost_usd(asked, [Usage(one.tokens_in, one.out, one.cached)]) for one in billed]
-    pairs = [(one.usd, due) for one, due in zip(billed, reckoned, strict=True) if one.usd is not None and due]
-    due = sum(due for _, due in pairs)
+        prefix = per_state + per_character * bill.size.prefix
+        (long_prefixes if prefix >= MIN_CACHED else short_prefixes).append((bill.cached, prefix))
+    token_costs = [cost_usd(endpoint, [Usage(bill.tokens_in, bill.out, bill.cached)]) for bill in bills]
+    priced = [(bill.usd, cost) for bill, cost in zip(bills, token_costs, strict=True) if bill.usd is not None and cost]
     return Fit(
         per_state=per_state,
         per_character=per_character,
-        cached=long.share,
-        cached_short=short.share,
+        cached=_ratio(long_prefixes),
+        cached_short=_ratio(short_prefixes),
         cached_first=fmean(first) if first else 0.0,
-        out=fmean(one.out for one in billed),
-        surcharge=sum(usd for usd, _ in pairs) / due if due else 1.0,
-        seconds=fmean(one.seconds for one in billed),
+        out=fmean(bill.out for bill in bills),
+        surcharge=_ratio(priced) if priced else 1.0,
+        seconds=fmean(bill.seconds for bill in bills),
     )
 
 
-def _line(billed: Sequence[_Billed]) -> tuple[float, float]:
-    """Tokens at size 0, and tokens per character, by least squares; through 0 where the sizes do not differ, or the
-    line would fall below it."""
-    sizes = [float(one.size.characters) for one in billed]
-    tokens = [float(one.tokens_in) for one in billed]
+def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return the sum of the first values divided by the sum of the second values; 0 without any."""
+    total = sum(whole for _, whole in pairs)
+    return sum(part for part, _ in pairs) / total if total else 0.0
+
+
+def _line(bills: Sequence[_Bill]) -> tuple[float, float]:
+    """Return the tokens at size 0 and the tokens per character, by least squares. The line goes through 0 if the sizes
+    hardly differ, or if it would have a negative intercept."""
+    sizes = [float(bill.size.characters) for bill in bills]
+    tokens = [float(bill.tokens_in) for bill in bills]
     if max(sizes) > 1.2 * min(sizes):
         line = linear_regression(sizes, tokens)
         if line.intercept >= 0 and line.slope > 0:
@@ -276,54 +277,45 @@ def _line(billed: Sequence[_Billed]) -> tuple[float, float]:
     return 0.0, sum(tokens) / max(1.0, sum(sizes))
 
 
-@dataclass
-class _Share:
-    part: float = 0.0
-    whole: float = 0.0
-
-    def add(self, part: float, whole: float) -> None:
-        self.part += part
-        self.whole += whole
-
-    @property
-    def share(self) -> float:
-        return self.part / self.whole if self.whole else 0.0
+def _total(fit: Fit, states: Sequence[StateSize]) -> tuple[int, int, int]:
+    """Return the tokens in, cached, and out of these states."""
+    tokens = [_tokens(fit, size) for size in states]
+    tokens_in, cached, out = (round(sum(column)) for column in zip(*tokens, strict=True)) if tokens else (0, 0, 0)
+    return tokens_in, cached, out
 
 
 def _tokens(fit: Fit, size: StateSize) -> tuple[float, float, float]:
-    """(in, cached, out) of one state."""
-    into = fit.per_state + fit.per_character * size.characters
+    tokens_in = fit.per_state + fit.per_character * size.characters
     if not size.prefix:
-        return into, min(into, fit.cached_first), fit.out
+        return tokens_in, min(tokens_in, fit.cached_first), fit.out
     prefix = fit.per_state + fit.per_character * size.prefix
-    share = fit.cached if prefix >= LEAST_CACHED else fit.cached_short
-    return into, min(into, share * prefix), fit.out
+    share = fit.cached if prefix >= MIN_CACHED else fit.cached_short
+    return tokens_in, min(tokens_in, share * prefix), fit.out
 
 
-def _usd(asked: ModelEndpoint, fit: Fit, into: int, cached: int, out: int) -> float | None:
-    if not into + out:
+def _usd(endpoint: ModelEndpoint, fit: Fit, tokens_in: int, cached: int, out: int) -> float | None:
+    if not tokens_in + out:
         return 0.0
-    found = cost_usd(asked, [Usage(into, out, cached)])
-    return None if found is None else found * fit.surcharge
+    cost = cost_usd(endpoint, [Usage(tokens_in, out, cached)])
+    return None if cost is None else cost * fit.surcharge
 
 
-def _ends(
-    billed: Sequence[_Billed], asked: ModelEndpoint, left: Sequence[StateSize], usd: float | None
+def _interval(
+    bills: Sequence[_Bill], endpoint: ModelEndpoint, remaining: Sequence[StateSize], usd: float | None
 ) -> tuple[float | None, float | None]:
-    """Percentile bootstrap over the traces that were asked about; of one trace it would be a point, so that the usual
-    uncertainty stands there."""
+    """Return a percentile bootstrap over the traces that were asked about. For a single trace it would be a point, so
+    the uncertainty of an unfitted forecast is used."""
     if usd is None:
         return None, None
-    traces: dict[str, list[_Billed]] = defaultdict(list)
-    for one in billed:
-        traces[one.size.trace].append(one)
-    if len(traces) < 2 or not left:
+    by_trace: dict[str, list[_Bill]] = defaultdict(list)
+    for bill in bills:
+        by_trace[bill.size.trace].append(bill)
+    if len(by_trace) < 2 or not remaining:
         return usd / UNFITTED, usd * UNFITTED
-    chance, names = random.Random(0), list(traces)
-    drawn = []
+    rng, names = random.Random(0), list(by_trace)
+    costs = []
     for _ in range(DRAWS):
-        fit = _fit([one for name in chance.choices(names, k=len(names)) for one in traces[name]], asked)
-        into, cached, out = (round(sum(of)) for of in zip(*(_tokens(fit, size) for size in left), strict=True))
-        drawn.append(_usd(asked, fit, into, cached, out) or 0.0)
-    drawn.sort()
-    return drawn[int(0.025 * DRAWS)], drawn[DRAWS - 1 - int(0.025 * DRAWS)]
+        fit = _fit([bill for name in rng.choices(names, k=len(names)) for bill in by_trace[name]], endpoint)
+        costs.append(_usd(endpoint, fit, *_total(fit, remaining)) or 0.0)
+    costs.sort()
+    return costs[int(0.025 * DRAWS)], costs[DRAWS - 1 - int(0.025 * DRAWS)]

@@ -23,7 +23,7 @@ SHOWN: Final = 12
 
 
 def import_graph_files(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="the graph's files, or GraphRAG's folder")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="the graph's files")],
     to: Annotated[Path, typer.Option(metavar="FOLDER", help="where the graph goes; a new folder")],
     format_: Annotated[str, typer.Option("--format", metavar="NAME", help="of all files [default: told]")] = "",
     relations: Annotated[
@@ -58,13 +58,13 @@ def import_graph_files(
     folder.write(to, found.arrays)
     if as_json:
         about = about_graph(found.arrays)
-        print(json.dumps({"folder": str(to), **about, "repeated": found.repeated, "left_out": found.left_out}))
+        print(json.dumps({"folder": str(to), **about, "repeated": found.repeated, "left_out": found.skipped}))
         return 0
     say(f"{found.arrays.nodes:,} nodes and {found.arrays.edges:,} edges in {to}")
     say(*lines(found.arrays))
     if found.repeated:
         say(f"{found.repeated:,} edges came again; the largest weight counts")
-    for what, count in found.left_out.items():
+    for what, count in found.skipped.items():
         say(f"{count:,} {what} left out")
     for name in found.unused_relations:
         say(f"no file has the relation {name!r}, which {relations} names")
@@ -85,14 +85,14 @@ def read_files(
     try:
         from oven_kg.loaders.batches import Options
         from oven_kg.loaders.formats import has_languages, inputs
-        from oven_kg.loaders.importing import Wanted, import_graph
+        from oven_kg.loaders.importing import Selection, import_graph
         from oven_kg.loaders.relation_map import RelationMap, read_map
     except ImportError as error:
         raise ConfigError(f"reading {files[0]} {NEEDS}") from error
     spoken = tuple(language.strip() for language in languages.split(",") if language.strip())
     if wrong := next((language for language in spoken if not language.isalpha()), None):
         raise ConfigError(f"--languages {wrong!r} is not a language; write codes as ConceptNet has them, e.g. en,de")
-    wanted = Wanted(
+    selection = Selection(
         relations=read_map(relations) if relations else RelationMap(),
         least_weight=least_weight,
         cycles=cycles,
@@ -101,7 +101,7 @@ def read_files(
     read = inputs(files, format_)
     if spoken and not any(has_languages(loader) for _, loader in read):
         raise ConfigError(f"--languages chooses among ConceptNet's, and {files[0]} is not ConceptNet's; leave it out")
-    return import_graph(read, Options(languages=spoken), wanted)
+    return import_graph(read, Options(languages=spoken), selection)
 
 
 def large_graph(path: Path) -> GraphArrays:

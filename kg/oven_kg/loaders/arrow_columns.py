@@ -1,4 +1,4 @@
-"""Columns of Arrow as columns of texts and numbers."""
+"""Conversion of Arrow columns into columns of texts and of numbers."""
 
 from __future__ import annotations
 
@@ -11,48 +11,50 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from oven_core.errors import ConfigError
-from oven_kg.loaders.batches import Column, Where
-from oven_kg.loaders.source import Input, not_utf8
+from oven_kg.loaders.batches import Column, Locate
+from oven_kg.loaders.input_file import Input, not_utf8
 
 
-def texts(held: Input, column: Any, where: Where, what: str, rewrite: Callable[[str], str] | None = None) -> Column:
-    """A column of binary, text or integers, each distinct value decoded once. `rewrite` is done to each. Raises
-    ConfigError for what is not UTF-8, null or no name."""
+def texts(
+    graph_file: Input, column: Any, locate: Locate, what: str, rewrite: Callable[[str], str] | None = None
+) -> Column:
+    """Convert a column of binary, text or integers; each distinct value is decoded and rewritten once. `what`: the
+    column's name, for errors. Raises ConfigError for null, for what is not UTF-8, and for other types."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    shared = pa.types.is_dictionary(column.type)  # then its dictionary may hold what no row has
-    if not shared:
+    is_dictionary = pa.types.is_dictionary(column.type)  # which may hold values that no row has
+    if not is_dictionary:
         column = column.dictionary_encode()
     if column.null_count or column.dictionary.null_count:
         row = column.is_null().index(pa.scalar(True)).as_py()
-        raise ConfigError(f"{held.path}, {where(max(row, 0))}: the {what} is empty; each has to be a name")
+        raise ConfigError(f"{graph_file.path}, {locate(max(row, 0))}: the {what} is empty; write a name")
     codes = column.indices.to_numpy(zero_copy_only=False).astype(np.int32)
-    values: list[str] = _decoded(held, column.dictionary, lambda code: where(int(np.argmax(codes == code))), what)
-    found = Column([rewrite(value) for value in values] if rewrite else values, codes)
-    return found.of_rows(np.arange(len(codes))) if shared else found
+    values = _decoded(graph_file, column.dictionary, lambda code: locate(int(np.argmax(codes == code))), what)
+    converted = Column([rewrite(value) for value in values] if rewrite else values, codes)
+    return converted.select(np.arange(len(codes))) if is_dictionary else converted
 
 
-def _decoded(held: Input, dictionary: Any, where: Where, what: str) -> list[str]:
-    kind = dictionary.type
-    if pa.types.is_integer(kind):
+def _decoded(graph_file: Input, dictionary: Any, locate: Locate, what: str) -> list[str]:
+    dtype = dictionary.type
+    if pa.types.is_integer(dtype):
         return [str(value) for value in dictionary.to_pylist()]
-    if not any(is_(kind) for is_ in (pa.types.is_binary, pa.types.is_string, pa.types.is_large_string)):
-        raise ConfigError(f"{held.path}: the {what} is a column of {kind}; each has to be a name")
+    if not (pa.types.is_binary(dtype) or pa.types.is_string(dtype) or pa.types.is_large_string(dtype)):
+        raise ConfigError(f"{graph_file.path}: the {what} is a column of {dtype}; write names")
     try:
-        found = dictionary.cast(pa.binary()).cast(pa.string())
+        decoded = dictionary.cast(pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
         for code, value in enumerate(dictionary.cast(pa.binary()).to_pylist()):
             try:
                 value.decode()
             except UnicodeDecodeError as error:
-                raise not_utf8(held, where(code), value[error.start]) from None
+                raise not_utf8(graph_file, locate(code), value[error.start]) from None
         raise
-    values: list[str] = found.to_numpy(zero_copy_only=False).tolist()
+    values: list[str] = decoded.to_numpy(zero_copy_only=False).tolist()
     return values
 
 
-def numbers(held: Input, column: Any, where: Where) -> NDArray[np.float64]:
-    """Weights; 1 where there is none. Raises ConfigError for what is not a number."""
+def numbers(graph_file: Input, column: Any, locate: Locate) -> NDArray[np.float64]:
+    """Convert a column of weights; 1 where there is none. Raises ConfigError for a value that is not a number."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if pa.types.is_dictionary(column.type):
@@ -62,16 +64,16 @@ def numbers(held: Input, column: Any, where: Where) -> NDArray[np.float64]:
         try:
             column = column.cast(pa.string()).cast(pa.float64())
         except pa.ArrowInvalid:
-            column = pa.array([_number(held, value, where, row) for row, value in enumerate(column.to_pylist())])
+            column = pa.array([_number(graph_file, value, locate, row) for row, value in enumerate(column.to_pylist())])
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise ConfigError(f"{held.path}: the weight is a column of {column.type}; each has to be a number")
-    found: NDArray[np.float64] = column.cast(pa.float64()).fill_null(1.0).to_numpy(zero_copy_only=False)
-    return found
+        raise ConfigError(f"{graph_file.path}: the weight is a column of {column.type}; write numbers")
+    weights: NDArray[np.float64] = column.cast(pa.float64()).fill_null(1.0).to_numpy(zero_copy_only=False)
+    return weights
 
 
-def _number(held: Input, value: bytes | None, where: Where, row: int) -> float | None:
+def _number(graph_file: Input, value: bytes | None, locate: Locate, row: int) -> float | None:
     try:
         return None if value is None else float(value)
     except ValueError:
         shown = value[:40].decode(errors="replace") if value else ""
-        raise ConfigError(f"{held.path}, {where(row)}: the weight {shown!r} is not a number") from None
+        raise ConfigError(f"{graph_file.path}, {locate(row)}: the weight {shown!r} is not a number") from None

@@ -1,10 +1,10 @@
-"""Names of columns and keys under which tables hold triples."""
+"""The usual names of the columns, keys and attributes that hold triples."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from oven_core.errors import ConfigError
 
@@ -13,17 +13,32 @@ RELATIONS: Final = ("predicate", "relation", "rel", "type", "p", "label")
 OBJECTS: Final = ("object", "target", "to", "tail", "dst", "o", "end")
 WEIGHTS: Final = ("weight", "strength", "w")
 RELATED: Final = "RELATED"
-"""The relation of an edge that names none."""
+"""The relation of an edge without one."""
 
 
-def columns(path: Path, names: Iterable[str]) -> tuple[str, str, str, str | None]:
-    """The columns of subject, relation, object and weight, by the usual names in any case. Raises ConfigError."""
-    known = {name.strip().lower(): name for name in names}
-    found = [next((known[name] for name in wanted if name in known), None) for wanted in (SUBJECTS, RELATIONS, OBJECTS)]
-    if None in found:
+class TripleColumns(NamedTuple):
+    """The names of the columns of a triple in one file."""
+
+    subject: str
+    relation: str
+    object: str
+    weight: str | None
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in self if name is not None]
+
+
+def triple_columns(path: Path, names: Iterable[str]) -> TripleColumns:
+    """Find the columns of a triple by their usual names, in any case. Raises ConfigError if one is missing."""
+    by_lower_case = {name.strip().lower(): name for name in names}
+    subject, relation, object_, weight = (
+        next((by_lower_case[name] for name in usual_names if name in by_lower_case), None)
+        for usual_names in (SUBJECTS, RELATIONS, OBJECTS, WEIGHTS)
+    )
+    if subject is None or relation is None or object_ is None:
         raise ConfigError(
-            f"{path} has the columns {', '.join(list(known)[:12]) or 'none'}; a graph of triples needs subject, "
-            "predicate and object (or source, relation, target), and may have weight"
+            f"{path} has the columns {', '.join(list(by_lower_case)[:12]) or 'none'}; a graph of triples needs "
+            "subject, predicate and object (or source, relation, target), and may have weight"
         )
-    subject, relation, object_ = (name or "" for name in found)
-    return subject, relation, object_, next((known[name] for name in WEIGHTS if name in known), None)
+    return TripleColumns(subject, relation, object_, weight)

@@ -1,4 +1,4 @@
-"""ConceptNet 5.7's assertions, a table of five columns without names (Speer, Chin and Havasi 2017).
+"""The assertions of ConceptNet 5.7, a table of five columns without names (Speer, Chin and Havasi 2017).
 
 The columns are the assertion, its relation, start and end as URIs, and JSON with the weight and the sources.
 """
@@ -16,51 +16,51 @@ from numpy.typing import NDArray
 
 from oven_core.errors import ConfigError
 from oven_kg.loaders.arrow_columns import texts
-from oven_kg.loaders.batches import Batch, Edges, LeftOut, Licence, Options, Where
-from oven_kg.loaders.separated_values import Layout, batches
-from oven_kg.loaders.source import Input
+from oven_kg.loaders.batches import Batch, Edges, Licence, Locate, Options, Skipped
+from oven_kg.loaders.input_file import Input
+from oven_kg.loaders.separated_values import Dialect, batches
 
-LAYOUT: Final = Layout("\t", quoted=False, names=("assertion", "relation", "start", "end", "about"))
+DIALECT: Final = Dialect("\t", quoted=False, names=("assertion", "relation", "start", "end", "about"))
 LICENCE: Final = "CC-BY-SA-4.0"
-TAIL: Final = 48
-"""Bytes at the end of the JSON in which the weight is looked for."""
+TAIL_BYTES: Final = 48
+"""Bytes at the end of the JSON in which the weight is searched first."""
 WEIGHT_LAST: Final = r'[{,]\s*"weight"\s*:\s*(?P<weight>-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*\}\s*$'
-"""ConceptNet sorts the keys, so that the weight comes last. The brace that ends the JSON closes the outermost object,
-and a quote within a text is escaped, so what this finds is the object's own weight; the rest is parsed."""
+"""ConceptNet sorts the keys, so the weight comes last. The brace that ends the JSON closes the outermost object, and a
+quote within a text is escaped, so a match is the object's own weight. JSON without a match is parsed."""
 
 
-def assertions(held: Input, options: Options) -> Iterator[Batch]:
-    """Concepts by their words, e.g. "apple tree" for `/c/en/apple_tree/n` where one language is read; where several
-    are, as URIs without the sense. Raises ConfigError with the line."""
-    concept = _words if len(options.languages) == 1 else _uri
-    wanted = tuple(f"/c/{language}/" for language in options.languages)
-    left_out = 0
+def load_conceptnet(graph_file: Input, options: Options) -> Iterator[Batch]:
+    """Load assertions. If one language is selected, concepts are named by their words, e.g. "apple tree" for
+    `/c/en/apple_tree/n`; otherwise by their URIs without the sense. Raises ConfigError with the line."""
+    concept_name = _words if len(options.languages) == 1 else _uri_without_sense
+    prefixes = tuple(f"/c/{language}/" for language in options.languages)
+    skipped = 0
     yield Licence(LICENCE)
-    for batch, where in batches(held, LAYOUT, LAYOUT.names[1:]):
-        rows = np.flatnonzero(_of(batch.column("start"), wanted) & _of(batch.column("end"), wanted))
-        left_out += len(batch) - len(rows)
+    for batch, locate_line in batches(graph_file, DIALECT, DIALECT.names[1:]):
+        rows = np.flatnonzero(_has_prefix(batch.column("start"), prefixes) & _has_prefix(batch.column("end"), prefixes))
+        skipped += len(batch) - len(rows)
         if not len(rows):
             continue
 
-        def place(row: int, rows: NDArray[np.intp] = rows, where: Where = where) -> str:
-            return where(int(rows[row]))
+        def locate(row: int, rows: NDArray[np.intp] = rows, locate_line: Locate = locate_line) -> str:
+            return locate_line(int(rows[row]))
 
-        taken = pa.array(rows)
+        selected = batch.take(pa.array(rows))
         yield Edges(
-            texts(held, batch.column("start").take(taken), place, "start", concept),
-            texts(held, batch.column("relation").take(taken), place, "relation", _relation),
-            texts(held, batch.column("end").take(taken), place, "end", concept),
-            _weights(held, batch.column("about").take(taken), place),
-            place,
+            texts(graph_file, selected.column("start"), locate, "start", concept_name),
+            texts(graph_file, selected.column("relation"), locate, "relation", lambda uri: uri.removeprefix("/r/")),
+            texts(graph_file, selected.column("end"), locate, "end", concept_name),
+            _weights(graph_file, selected.column("about"), locate),
+            locate,
         )
-    if left_out:
-        yield LeftOut("assertions in other languages", left_out)
+    if skipped:
+        yield Skipped("assertions in other languages", skipped)
 
 
-def _of(concepts: Any, wanted: tuple[str, ...]) -> NDArray[np.bool_]:
-    """Which rows have a concept of these languages; all if there are none."""
-    mask = np.full(len(concepts), not wanted)
-    for prefix in wanted:
+def _has_prefix(concepts: Any, prefixes: tuple[str, ...]) -> NDArray[np.bool_]:
+    """Which rows begin with one of the prefixes; all if there are none."""
+    mask = np.full(len(concepts), not prefixes)
+    for prefix in prefixes:
         mask |= pc.starts_with(concepts, prefix).to_numpy(zero_copy_only=False)
     return mask
 
@@ -69,34 +69,27 @@ def _words(uri: str) -> str:
     return uri.split("/", 4)[3].replace("_", " ")
 
 
-def _uri(uri: str) -> str:
+def _uri_without_sense(uri: str) -> str:
     return "/".join(uri.split("/", 4)[:4]) if uri.startswith("/c/") else uri
 
 
-def _relation(uri: str) -> str:
-    return uri.removeprefix("/r/")
-
-
-def _weights(held: Input, about: Any, where: Where) -> NDArray[np.float64]:
-    found = pc.struct_field(pc.extract_regex(pc.binary_slice(about, -TAIL), WEIGHT_LAST), [0])
-    missing = np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))
-    weights: NDArray[np.float64] = found.cast(pa.string()).cast(pa.float64()).fill_null(np.nan).to_numpy()
-    if len(missing):
-        weights = weights.copy()
-        for row in missing.tolist():
-            weights[row] = _weight(held, about[row].as_py(), where(row))
+def _weights(graph_file: Input, about: Any, locate: Locate) -> NDArray[np.float64]:
+    matches = pc.struct_field(pc.extract_regex(pc.binary_slice(about, -TAIL_BYTES), WEIGHT_LAST), [0])
+    weights: NDArray[np.float64] = matches.cast(pa.string()).cast(pa.float64()).fill_null(np.nan).to_numpy().copy()
+    for row in np.flatnonzero(matches.is_null().to_numpy(zero_copy_only=False)).tolist():
+        weights[row] = _parsed_weight(graph_file, about[row].as_py(), locate(row))
     return weights
 
 
-def _weight(held: Input, about: bytes, place: str) -> float:
+def _parsed_weight(graph_file: Input, about: bytes, location: str) -> float:
     try:
         value = json.loads(about)["weight"]
     except (ValueError, RecursionError, TypeError, KeyError):
         value = None
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ConfigError(
-            f"{held.path}, {place}: the last column is not JSON with a number as `weight`; is the file cut short, or "
-            "not ConceptNet's?"
+            f"{graph_file.path}, {location}: the last column is not JSON with a number as `weight`; is the file cut "
+            "short, or not from ConceptNet?"
         )
     try:
         return float(value)

@@ -2,122 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from oven_core.errors import ConfigError
 from oven_kg.loaders.batches import Batch, Edge, Node, Options, batched
 from oven_kg.loaders.column_names import RELATED, RELATIONS, WEIGHTS
-from oven_kg.loaders.json_lines import weight_of
-from oven_kg.loaders.node_names import Declared
-from oven_kg.loaders.source import HEAD, Input
+from oven_kg.loaders.declared_nodes import DeclaredNodes
+from oven_kg.loaders.input_file import HEAD, Input
+from oven_kg.loaders.json_lines import parse_weight
 from oven_kg.loaders.xml_events import XmlEvents
 
-TEXT: Final = 1_001
-"""Characters of an attribute that are kept: one more than a name may have."""
-KEYS: Final = 1_000
+MAX_CHARACTERS: Final = 1_001
+"""Characters of an attribute that are kept: one more than a name may have, so that a long name is refused."""
+MAX_KEYS: Final = 1_000
 """Attributes that a file may declare."""
 KINDS: Final = ("kind", "entity_type")
 
 
-def rows(held: Input, options: Options) -> Iterator[Batch]:
-    """A node's kind, and an edge's relation and weight, are the `data` of those names; an undirected edge goes both
-    ways. Raises ConfigError with the line."""
-    return batched(events(held, _GraphML(held)), "line")
+def load_graphml(graph_file: Input, options: Options) -> Iterator[Batch]:
+    """Load GraphML. A node's kind, and an edge's relation and weight, are the `data` of those names; an undirected edge
+    becomes two. Raises ConfigError with the line."""
+    return batched(_rows(graph_file), "line")
 
 
-def events(held: Input, reader: Rows) -> Iterator[Node | Edge]:
-    """What a reader finds while the file is fed to it."""
-    with held.open() as file:
+def _rows(graph_file: Input) -> Iterator[Node | Edge]:
+    parser = _GraphML(graph_file)
+    with graph_file.open() as file:
         while chunk := file.read(HEAD):
-            reader.feed(chunk)
-            yield from reader.taken()
-    reader.feed(b"", final=True)
-    yield from reader.taken()
+            parser.feed(chunk)
+            yield from parser.pop_rows()
+    parser.feed(b"", final=True)
+    yield from parser.pop_rows()
 
 
-class Rows(XmlEvents):
-    """Nodes and edges of an XML document, each with its attributes."""
+class _GraphML(XmlEvents):
+    """Collects the nodes and edges of the parsed chunks."""
 
-    def __init__(self, held: Input, what: str) -> None:
-        super().__init__(held, what)
-        self.keys: dict[str, str] = {}
-        """Id of an attribute → its name, in lower case."""
-        self.item: dict[str, str] | None = None
-        """The node's or edge's own attributes, while it is open."""
-        self.data: dict[str, str] = {}
-        self.begun = 0
-        """The line in which the item begins."""
-        self.rows: list[Node | Edge] = []
-
-    def taken(self) -> list[Node | Edge]:
-        rows, self.rows = self.rows, []
-        return rows
-
-    def declare_key(self, id_: str, name: str) -> None:
-        self.keys[id_] = name.lower()
-        if len(self.keys) > KEYS:
-            raise ConfigError(f"{self.place}: more than {KEYS} attributes are declared; leave some out")
-
-    def open_item(self, attributes: dict[str, str]) -> None:
-        self.item, self.data, self.begun = attributes, {}, self.line
-
-    def first(self, names: tuple[str, ...]) -> str:
-        return next((self.data[name].strip() for name in names if name in self.data), "")
-
-    def needed(self, name: str, what: str) -> str:
-        assert self.item is not None
-        if not (value := self.item.get(name)):
-            raise ConfigError(f"{self.held.path}, line {self.begun}: {what} has no {name}; give it one")
-        return value
-
-    def add_edge(self, source: str, target: str, relation: str, weight: str, undirected: bool) -> None:
-        place = f"{self.held.path}, line {self.begun}"
-        edge = Edge(source, relation or RELATED, target, weight_of(weight, place), self.begun)
-        self.rows.append(edge)
-        if undirected:
-            self.rows.append(Edge(target, edge.relation, source, edge.weight, self.begun))
-
-
-class _GraphML(Rows):
-    def __init__(self, held: Input) -> None:
-        super().__init__(held, "GraphML")
-        self._key = ""
+    def __init__(self, graph_file: Input) -> None:
+        super().__init__(graph_file, "GraphML")
+        self._rows: list[Node | Edge] = []
+        self._declared = DeclaredNodes()
+        self._keys: dict[str, str] = {}
+        """Id of a declared attribute → its name, in lower case."""
         self._undirected = False
-        self._declared = Declared()
-        self._ends: dict[str, Callable[[], None]] = {"node": self._node, "edge": self._edge}
+        self._element: dict[str, str] | None = None
+        """The XML attributes of the open node or edge."""
+        self._line = 1
+        """The line where it begins."""
+        self._data: dict[str, str] = {}
+        """Its `data`, by name."""
+        self._data_name = ""
+        """The name of the open `data`."""
+
+    def pop_rows(self) -> list[Node | Edge]:
+        """Return the complete nodes and edges since the last call."""
+        rows, self._rows = self._rows, []
+        return rows
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         if tag == "key":
-            self.declare_key(attributes.get("id", ""), attributes.get("attr.name", ""))
+            self._keys[attributes.get("id", "")] = attributes.get("attr.name", "").lower()
+            if len(self._keys) > MAX_KEYS:
+                raise ConfigError(f"{self.location}: more than {MAX_KEYS} attributes are declared; remove some")
         elif tag == "graph":
             self._undirected = attributes.get("edgedefault") == "undirected"
-        elif tag in self._ends:
-            self.open_item(attributes)
-        elif tag == "data" and self.item is not None:
-            self._key = self.keys.get(attributes.get("key", ""), "")
+        elif tag in ("node", "edge"):
+            self._element, self._data, self._line = attributes, {}, self.line
+        elif tag == "data" and self._element is not None:
+            self._data_name = self._keys.get(attributes.get("key", ""), "")
 
     def text(self, text: str) -> None:
-        if self._key and self.item is not None:
-            self.data[self._key] = (self.data.get(self._key, "") + text)[:TEXT]
+        if self._data_name and self._element is not None:
+            self._data[self._data_name] = (self._data.get(self._data_name, "") + text)[:MAX_CHARACTERS]
 
     def end(self, tag: str) -> None:
         if tag == "data":
-            self._key = ""
+            self._data_name = ""
         elif tag == "graphml":
-            self._declared.end()
-        elif tag in self._ends and self.item is not None:
-            self._ends[tag]()
-            self.item = None
+            self._declared.finish()
+        elif tag in ("node", "edge") and self._element is not None:
+            location = f"{self.graph_file.path}, line {self._line}"
+            if tag == "node":
+                self._add_node(self._element, location)
+            else:
+                self._add_edge(self._element, location)
+            self._element = None
 
-    def _node(self) -> None:
-        name = self.needed("id", "a node")
-        self._declared.declare(name, f"{self.held.path}, line {self.begun}")
-        self.rows.append(Node(name, self.first(KINDS), self.begun))
+    def _add_node(self, element: dict[str, str], location: str) -> None:
+        name = _required(element, "id", "a node", location)
+        self._declared.add_node(name, location)
+        self._rows.append(Node(name, self._first_value(KINDS), self._line))
 
-    def _edge(self) -> None:
-        assert self.item is not None
-        source, target = self.needed("source", "an edge"), self.needed("target", "an edge")
-        self._declared.edge(source, target, f"{self.held.path}, line {self.begun}")
-        directed = {"true": True, "false": False}.get(self.item.get("directed", ""), not self._undirected)
-        self.add_edge(source, target, self.first(RELATIONS), self.first(WEIGHTS), not directed)
+    def _add_edge(self, element: dict[str, str], location: str) -> None:
+        source, target = (_required(element, end, "an edge", location) for end in ("source", "target"))
+        self._declared.add_edge(source, target, location)
+        relation = self._first_value(RELATIONS) or RELATED
+        weight = parse_weight(self._first_value(WEIGHTS), location)
+        self._rows.append(Edge(source, relation, target, weight, self._line))
+        if not {"true": True, "false": False}.get(element.get("directed", ""), not self._undirected):
+            self._rows.append(Edge(target, relation, source, weight, self._line))
+
+    def _first_value(self, names: tuple[str, ...]) -> str:
+        return next((self._data[name].strip() for name in names if name in self._data), "")
+
+
+def _required(element: dict[str, str], attribute: str, what: str, location: str) -> str:
+    if not (value := element.get(attribute)):
+        raise ConfigError(f"{location}: {what} has no {attribute}; give it one")
+    return value

@@ -1,4 +1,4 @@
-"""Triples as Parquet. What the file's own table of contents says is checked before anything is unpacked."""
+"""Triples as Parquet. The sizes that the file's footer claims are checked before anything is decompressed."""
 
 from __future__ import annotations
 
@@ -12,89 +12,87 @@ import pyarrow.parquet as pq
 from oven_core.errors import ConfigError
 from oven_kg.arrays.builder import MAX_CHARACTERS
 from oven_kg.loaders.arrow_columns import numbers, texts
-from oven_kg.loaders.batches import BATCH, Batch, Edges, Options, Where
-from oven_kg.loaders.column_names import columns
-from oven_kg.loaders.source import Input
+from oven_kg.loaders.batches import BATCH_ROWS, Batch, Edges, Options
+from oven_kg.loaders.column_names import triple_columns
+from oven_kg.loaders.input_file import Input
 
-ROWS: Final = 100_000_000
-"""Of a file: three times what ConceptNet has."""
-GROUP: Final = 128 * 2**20
-"""Bytes of a row group's wanted columns, unpacked: a page of it may have to be in memory whole. A small file may hold
-very many rows of one value."""
-
-
-def triples(held: Input, options: Options) -> Iterator[Batch]:
-    """Raises ConfigError with the row."""
-    subject, relation, object_, weight = columns(held.path, column_names(held))
-    names = [subject, relation, object_]
-    for batch, where in batches(held, [*names, *([weight] if weight else [])], names):
-        yield Edges(
-            texts(held, batch.column(subject), where, "subject"),
-            texts(held, batch.column(relation), where, "relation"),
-            texts(held, batch.column(object_), where, "object"),
-            numbers(held, batch.column(weight), where) if weight else None,
-            where,
-        )
+MAX_ROWS: Final = 100_000_000
+"""Three times the rows of ConceptNet."""
+MAX_GROUP_BYTES: Final = 128 * 2**20
+"""Bytes of the used columns of a row group, decompressed: a page of it may have to be in memory as a whole. A small
+file may claim very many rows of one value."""
 
 
-def column_names(held: Input) -> list[str]:
-    return list(_contents(held).schema.to_arrow_schema().names)
-
-
-def batches(held: Input, wanted: Sequence[str], names: Sequence[str]) -> Iterator[tuple[Any, Where]]:
-    """Batches of the wanted columns, of which `names` are texts that are kept as dictionaries, so that a long text
-    that is repeated is in memory once. Raises ConfigError."""
-    claimed = _contents(held, wanted).num_rows
-    done = 0
+def load_parquet(graph_file: Input, options: Options) -> Iterator[Batch]:
+    """Load Parquet. Raises ConfigError with the row."""
+    metadata = _metadata(graph_file)
+    columns = triple_columns(graph_file.path, metadata.schema.to_arrow_schema().names)
+    _check_sizes(graph_file, metadata, columns.names)
+    text_columns = [columns.subject, columns.relation, columns.object]
+    row_count = 0
     try:
-        file = pq.ParquetFile(held.path, read_dictionary=list(names))
-        for batch in file.iter_batches(batch_size=BATCH, columns=list(wanted), use_threads=False):
-            _short(held, batch, names)
-            first = done
-            yield batch, lambda row, first=first: f"row {first + row + 1}"  # type: ignore[misc]
-            done += batch.num_rows
+        # Texts are read as dictionaries, so that a long text that is repeated is in memory once.
+        file = pq.ParquetFile(graph_file.path, read_dictionary=text_columns)
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns.names, use_threads=False):
+            _check_lengths(graph_file, batch, text_columns)
+
+            def locate(row: int, start: int = row_count) -> str:
+                return f"row {start + row + 1}"
+
+            yield Edges(
+                texts(graph_file, batch.column(columns.subject), locate, "subject"),
+                texts(graph_file, batch.column(columns.relation), locate, "relation"),
+                texts(graph_file, batch.column(columns.object), locate, "object"),
+                numbers(graph_file, batch.column(columns.weight), locate) if columns.weight else None,
+                locate,
+            )
+            row_count += batch.num_rows
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(held, error) from error
-    if done != claimed:
-        raise ConfigError(f"{held.path} has {done} rows and claims {claimed}; write it again")
+        raise _unreadable(graph_file, error) from error
+    if row_count != metadata.num_rows:
+        raise ConfigError(f"{graph_file.path} has {row_count} rows and claims {metadata.num_rows}; write it again")
 
 
-def _contents(held: Input, wanted: Sequence[str] = ()) -> Any:
-    """The table of contents, if what it claims is within the bounds."""
-    if held.packed:
-        raise ConfigError(f"{held.path} is Parquet that was packed once more; unpack it")
+def _metadata(graph_file: Input) -> Any:
+    if graph_file.compression:
+        raise ConfigError(f"{graph_file.path} is Parquet that was compressed again; decompress it")
     try:
-        contents = pq.read_metadata(held.path)
-        largest = max((_unpacked(contents.row_group(n), wanted) for n in range(contents.num_row_groups)), default=0)
+        return pq.read_metadata(graph_file.path)
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(held, error) from error
-    if not 0 <= contents.num_rows <= ROWS or largest > GROUP:
+        raise _unreadable(graph_file, error) from error
+
+
+def _check_sizes(graph_file: Input, metadata: Any, columns: Sequence[str]) -> None:
+    try:
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        largest = max((_decompressed_bytes(group, columns) for group in groups), default=0)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(graph_file, error) from error
+    if not 0 <= metadata.num_rows <= MAX_ROWS or largest > MAX_GROUP_BYTES:
         raise ConfigError(
-            f"{held.path} claims {contents.num_rows:,} rows, and {largest:,} bytes in a row group; at most "
-            f"{ROWS:,} and {GROUP:,} are read, so give a part of it, or write it with smaller groups"
+            f"{graph_file.path} claims {metadata.num_rows:,} rows, and {largest:,} bytes in a row group; the limits "
+            f"are {MAX_ROWS:,} and {MAX_GROUP_BYTES:,}, so import a part of it, or write it with smaller groups"
         )
-    return contents
 
 
-def _unpacked(group: Any, wanted: Sequence[str]) -> int:
-    columns = [group.column(n) for n in range(group.num_columns)]
-    return sum(column.total_uncompressed_size for column in columns if column.path_in_schema in wanted)
+def _decompressed_bytes(group: Any, columns: Sequence[str]) -> int:
+    stored = [group.column(number) for number in range(group.num_columns)]
+    return sum(column.total_uncompressed_size for column in stored if column.path_in_schema in columns)
 
 
-def _unreadable(held: Input, error: Exception) -> ConfigError:
-    return ConfigError(
-        f"{held.path} is not a readable Parquet file: {str(error).splitlines()[0][:200]}; is it cut short?"
-    )
-
-
-def _short(held: Input, batch: Any, names: Sequence[str]) -> None:
-    """Long names are refused before they become Python's."""
-    for name in names:
+def _check_lengths(graph_file: Input, batch: Any, text_columns: Sequence[str]) -> None:
+    """Refuse long names before they become Python objects."""
+    for name in text_columns:
         column = batch.column(name)
         values = column.dictionary if isinstance(column, pa.DictionaryArray) else column
         if pa.types.is_string(values.type) or pa.types.is_large_string(values.type) or pa.types.is_binary(values.type):
             longest = pc.max(pc.binary_length(values)).as_py() or 0
             if longest > 4 * MAX_CHARACTERS:
                 raise ConfigError(
-                    f"{held.path} holds a name of {longest:,} bytes; at most {MAX_CHARACTERS} characters are read"
+                    f"{graph_file.path} holds a name of {longest:,} bytes; the limit is {MAX_CHARACTERS} characters"
                 )
+
+
+def _unreadable(graph_file: Input, error: Exception) -> ConfigError:
+    problem = str(error).splitlines()[0][:200]
+    return ConfigError(f"{graph_file.path} is not a readable Parquet file: {problem}; is it cut short?")

@@ -1,4 +1,4 @@
-"""Names of relations: those of a file, and what they are called in the graph."""
+"""The renaming of a file's relations to the names that they get in the graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oven_runs.settings.strict_yaml import load_yaml, place_of, problem_of
 
 OTHERS: Final = "*"
 """The key of a map for all relations that it does not name."""
-KNOWN: Final[Mapping[str, str]] = {
+STANDARD: Final[Mapping[str, str]] = {
     # ConceptNet 5
     "HasPrerequisite": "REQUIRES",
     "Antonym": "CONTRADICTS",
@@ -27,32 +27,34 @@ KNOWN: Final[Mapping[str, str]] = {
     "http://www.w3.org/2002/07/owl#disjointWith": "CONTRADICTS",
     "http://purl.org/dc/terms/requires": "REQUIRES",
 }
-"""Relations of published graphs that say what one of ours does."""
+"""Relations of published graphs that mean the same as one of ours."""
 
 
 @dataclass
 class RelationMap:
-    """The name that each relation of a file gets: by the map that was given, by `KNOWN`, else its own in upper case
-    with underscores (`HasA` → `HAS_A`); an IRI stays as it is."""
+    """Maps each relation of a file to its name in the graph: by the user's map, by `STANDARD`, or else its own name in
+    upper case with underscores (`HasA` → `HAS_A`). An IRI stays as it is."""
 
-    given: Mapping[str, str | None] = field(default_factory=dict)
-    """Relation of a file → name, or None to leave its edges out."""
+    user_map: Mapping[str, str | None] = field(default_factory=dict)
+    """Relation of a file → name, or None to skip its edges."""
     used: set[str] = field(default_factory=set)
-    """Keys of `given` that a file had."""
+    """Keys of `user_map` that a file had."""
 
     def name(self, relation: str) -> str | None:
-        for key in (relation, _upper(relation), OTHERS):
-            if key in self.given:
+        """The relation's name in the graph; None to skip its edges."""
+        for key in (relation, _upper_case(relation), OTHERS):
+            if key in self.user_map:
                 self.used.add(key)
-                return self.given[key]
-        return KNOWN.get(relation) or _upper(relation)
+                return self.user_map[key]
+        return STANDARD.get(relation) or _upper_case(relation)
 
     @property
     def unused(self) -> tuple[str, ...]:
-        return tuple(sorted({*self.given} - self.used - {OTHERS}))
+        """The relations of the user's map that no file had."""
+        return tuple(sorted({*self.user_map} - self.used - {OTHERS}))
 
 
-def _upper(relation: str) -> str:
+def _upper_case(relation: str) -> str:
     if "://" in relation:
         return relation
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", relation.strip())
@@ -60,8 +62,8 @@ def _upper(relation: str) -> str:
 
 
 def read_map(path: Path) -> RelationMap:
-    """A map as a YAML file: one line for each relation of the file, e.g. `HasPrerequisite: REQUIRES`; `null` leaves
-    its edges out, and `"*"` stands for all others. Raises ConfigError."""
+    """Read a map from a YAML file with one line per relation, e.g. `HasPrerequisite: REQUIRES`. `null` skips a
+    relation's edges, and `"*"` stands for all other relations. Raises ConfigError."""
     try:
         body = load_yaml(read_file(path, "the map of relations").decode())
     except UnicodeDecodeError as error:
@@ -73,6 +75,6 @@ def read_map(path: Path) -> RelationMap:
     for relation, name in body.items():
         if not isinstance(relation, str) or not (name is None or (isinstance(name, str) and name.strip())):
             raise ConfigError(
-                f"{path} maps {relation!r} to {name!r}; write a name, or null to leave the relation's edges out"
+                f"{path} maps {relation!r} to {name!r}; write a name, or null to skip the relation's edges"
             )
     return RelationMap(body)

@@ -1,4 +1,4 @@
-"""Rows of separated values as Arrow's batches, and the lines that they stand in."""
+"""CSV and TSV: triples with a line of column names first, read in batches by Arrow."""
 
 from __future__ import annotations
 
@@ -15,111 +15,124 @@ import pyarrow.csv as arrow_csv
 
 from oven_core.errors import ConfigError
 from oven_core.files import longest_csv_field
-from oven_kg.loaders.batches import Where
-from oven_kg.loaders.source import HEAD, Input, lines
+from oven_kg.loaders.arrow_columns import numbers, texts
+from oven_kg.loaders.batches import Batch, Edges, Locate, Options
+from oven_kg.loaders.column_names import triple_columns
+from oven_kg.loaders.input_file import HEAD, Input, decode, lines
 
 BLOCK: Final = 2**21
 """Bytes that are parsed at a time; no row may be longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Dialect:
     """How a file separates its values."""
 
     delimiter: str
     quoted: bool
-    """Whether "…" may hold delimiters and line ends."""
+    """Whether a value in quotes may hold delimiters and line ends."""
     names: tuple[str, ...] = ()
-    """Of its columns; none if the first line has them."""
+    """The column names; empty if the first line has them."""
 
     @property
-    def first_row(self) -> int:
-        """Number of the first row of values, from 1."""
-        return 1 if self.names else 2
+    def csv_options(self) -> dict[str, Any]:
+        return {"delimiter": self.delimiter, "quoting": csv.QUOTE_MINIMAL if self.quoted else csv.QUOTE_NONE}
 
 
-CSV: Final = Layout(",", quoted=True)
-TSV: Final = Layout("\t", quoted=False)
+CSV: Final = Dialect(",", quoted=True)
+TSV: Final = Dialect("\t", quoted=False)
 
 
-def header(held: Input, layout: Layout) -> list[str]:
-    """The names in the first line. Raises ConfigError."""
-    first = held.head.removeprefix(b"\xef\xbb\xbf").splitlines()[:1]
-    if first and len(first[0]) >= HEAD:
-        raise ConfigError(f"{held.path}, line 1 has more than {HEAD:,} bytes; write the names of the columns there")
-    try:
-        text = first[0].decode() if first else ""
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{held.path}, line 1 is not UTF-8 (byte 0x{first[0][error.start]:02x}); convert the file, e.g. with "
-            "`iconv -t UTF-8`"
-        ) from None
-    return next(csv.reader([text], delimiter=layout.delimiter, quoting=_quoting(layout)), [])
+def load_csv(graph_file: Input, options: Options) -> Iterator[Batch]:
+    """Load CSV. Values in quotes may hold commas and line ends. Raises ConfigError with the line."""
+    return _load(graph_file, CSV)
 
 
-def batches(held: Input, layout: Layout, wanted: Sequence[str]) -> Iterator[tuple[Any, Where]]:
-    """Batches of the wanted columns as binary, each with the lines of its rows. Raises ConfigError."""
-    done = 0
-    with held.open() as file:
+def load_tsv(graph_file: Input, options: Options) -> Iterator[Batch]:
+    """Load TSV. A quote has no special meaning, as in IANA's registration of text/tab-separated-values. Raises
+    ConfigError with the line."""
+    return _load(graph_file, TSV)
+
+
+def _load(graph_file: Input, dialect: Dialect) -> Iterator[Batch]:
+    columns = triple_columns(graph_file.path, _header(graph_file, dialect))
+    for batch, locate in batches(graph_file, dialect, columns.names):
+        yield Edges(
+            texts(graph_file, batch.column(columns.subject), locate, "subject"),
+            texts(graph_file, batch.column(columns.relation), locate, "relation"),
+            texts(graph_file, batch.column(columns.object), locate, "object"),
+            numbers(graph_file, batch.column(columns.weight), locate) if columns.weight else None,
+            locate,
+        )
+
+
+def _header(graph_file: Input, dialect: Dialect) -> list[str]:
+    """The column names in the first line."""
+    first_line = next(iter(graph_file.head.removeprefix(b"\xef\xbb\xbf").splitlines()), b"")
+    if len(first_line) >= HEAD:
+        raise ConfigError(f"{graph_file.path}, line 1 has more than {HEAD:,} bytes; write the column names there")
+    return next(csv.reader([decode(graph_file, "line 1", first_line)], **dialect.csv_options), [])
+
+
+def batches(graph_file: Input, dialect: Dialect, columns: Sequence[str]) -> Iterator[tuple[Any, Locate]]:
+    """Arrow batches of some columns, as binary, each with the locations of its rows. Raises ConfigError."""
+    row_count = 0
+    first_row = 1 if dialect.names else 2
+    with graph_file.open() as file:
         try:
             reader = arrow_csv.open_csv(
                 pa.PythonFile(file, mode="r"),
                 read_options=arrow_csv.ReadOptions(
-                    block_size=BLOCK, use_threads=False, column_names=list(layout.names) or None
+                    block_size=BLOCK, use_threads=False, column_names=list(dialect.names) or None
                 ),
                 parse_options=arrow_csv.ParseOptions(
-                    delimiter=layout.delimiter,
-                    quote_char='"' if layout.quoted else False,
-                    newlines_in_values=layout.quoted,
+                    delimiter=dialect.delimiter,
+                    quote_char='"' if dialect.quoted else False,
+                    newlines_in_values=dialect.quoted,
                 ),
                 convert_options=arrow_csv.ConvertOptions(
-                    column_types=dict.fromkeys(wanted, pa.binary()), include_columns=list(wanted)
+                    column_types=dict.fromkeys(columns, pa.binary()), include_columns=list(columns)
                 ),
             )
             for batch in reader:
-                first = done
-                yield batch, lambda row, first=first: _place(held, layout, first + row + layout.first_row)  # type: ignore[misc]
-                done += batch.num_rows
+                start = row_count + first_row
+                yield batch, lambda row, start=start: _location(graph_file, dialect, start + row)  # type: ignore[misc]
+                row_count += batch.num_rows
         except pa.ArrowException as error:
-            raise _explained(held, layout, str(error)) from error
+            raise _explained(graph_file, dialect, str(error)) from error
 
 
-def _explained(held: Input, layout: Layout, problem: str) -> ConfigError:
-    """What Arrow found, with the line."""
-    if found := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", problem):
-        row, expected, got = map(int, found.groups())
+def _explained(graph_file: Input, dialect: Dialect, problem: str) -> ConfigError:
+    """Arrow's problem, with the line."""
+    path = graph_file.path
+    if match := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", problem):
+        row, expected, actual = map(int, match.groups())
         return ConfigError(
-            f"{held.path}, {_place(held, layout, row)} has {got} columns and should have {expected}; is the file cut "
-            "short, or a quote or delimiter left out?"
+            f"{path}, {_location(graph_file, dialect, row)} has {actual} columns and should have {expected}; is the "
+            "file cut short, or a quote or delimiter missing?"
         )
     if "straddling" in problem:
-        for _ in lines(held, BLOCK):
-            pass
-        place = _place(held, layout, 2**62)
-        return ConfigError(f"{held.path}, {place} opens a quote that is not closed within {BLOCK:,} bytes; close it")
-    return ConfigError(f"{held.path} cannot be read: {problem.splitlines()[0][:200]}")
+        for _ in lines(graph_file, BLOCK):
+            pass  # raises ConfigError if a line is too long
+        location = _location(graph_file, dialect, 2**62)
+        return ConfigError(f"{path}, {location} opens a quote that is not closed within {BLOCK:,} bytes; close it")
+    return ConfigError(f"{path} cannot be read: {problem.splitlines()[0][:200]}")
 
 
-def _place(held: Input, layout: Layout, wanted: int) -> str:
-    """The line in which a row begins, by reading the file again; the last line that can be read if there are fewer."""
-    if not layout.quoted:
-        for row, (line, _) in enumerate(lines(held, BLOCK), 1):
-            if row == wanted:
+def _location(graph_file: Input, dialect: Dialect, wanted_row: int) -> str:
+    """The line where a row begins, found by reading the file again; the last readable line if there are fewer rows."""
+    if not dialect.quoted:
+        for row, (line, _) in enumerate(lines(graph_file, BLOCK), 1):
+            if row == wanted_row:
                 return f"line {line}"
-        return f"row {wanted}"
-    with held.open() as file, io.TextIOWrapper(file, "utf-8", errors="replace", newline="") as text:
-        reader = csv.reader(
-            iter(lambda: text.readline(BLOCK), ""), delimiter=layout.delimiter, quoting=_quoting(layout)
-        )
+        return f"row {wanted_row}"
+    with graph_file.open() as file, io.TextIOWrapper(file, "utf-8", errors="replace", newline="") as text:
+        reader = csv.reader(iter(lambda: text.readline(BLOCK), ""), **dialect.csv_options)
         row, line = 0, 1
         with contextlib.suppress(csv.Error), longest_csv_field(BLOCK):
             for values in reader:
                 row += bool(values)
-                if row == wanted:
-                    return f"line {line}"
+                if row == wanted_row:
+                    break
                 line = reader.line_num + 1
         return f"line {line}"
-
-
-def _quoting(layout: Layout) -> Any:
-    return csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE

@@ -12,8 +12,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 from oven_core.errors import ConfigError
-from oven_recipes.oracle.benchmarks import BENCHMARKS
 from oven_recipes.oracle.benchmarks.benchmark import FALSE, NO, YES, Benchmark, Item, Labelled
+from oven_recipes.oracle.benchmarks.nine_benchmarks import BENCHMARKS
 
 HELD_OUT_SHARE = 4
 """One text in so many is held out: a quarter of each benchmark is above 250 texts, with enough of both answers."""

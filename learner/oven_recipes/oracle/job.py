@@ -1,46 +1,172 @@
 """Puts the recipe together: model, activations, supervised adapter, TRL's trainer with the activations in place, the
 committee's reward, and the evaluations."""
 
-import os
-
-# Before trl is imported: it reports use at construction and asks a model hub for names unless told not to.
-os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # recipe.py says otherwise first where a hub id is named
+from __future__ import annotations
 
 import hashlib
+import json
+import logging
+import os
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
+from transformers import TrainerCallback
+from trl.trainer.grpo_config import GRPOConfig
 
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, OvenError
+from oven_core.files import write_atomic
+from oven_learner.random_state import undisturbed
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.calibrated import CalibratedReward
 from oven_learner.rewards.informativeness import informativeness
 from oven_recipes.activations.blocks import layer_at
-from oven_recipes.activations.grpo_trainer import ActivationGRPOTrainer
-from oven_recipes.activations.store import ActivationStore
-from oven_recipes.oracle.activation_rows import captured, training_rows
+from oven_recipes.activations.capture import capture
+from oven_recipes.activations.grpo_trainer import COLUMN, ActivationGRPOTrainer
+from oven_recipes.activations.placeholders import oracle_prompt
+from oven_recipes.activations.store import ActivationStore, activation_key
 from oven_recipes.oracle.evaluation import OracleEvaluation, benchmark_items, metric_specs
-from oven_recipes.oracle.evaluation_files import EvaluationFiles
+from oven_recipes.oracle.evaluation_report import EvaluationReport
 from oven_recipes.oracle.given_model import fresh_adapter, load_adapter, load_model
-from oven_recipes.oracle.grpo_arguments import grpo_arguments
 from oven_recipes.oracle.model import SIZES, Sizes, build_tokenizer
 from oven_recipes.oracle.pretraining import SCHEDULE, own_model
 from oven_recipes.oracle.questions import QuestionedPrompt
 from oven_recipes.oracle.questions_file import read_questions
+from oven_recipes.oracle.reliability_diagram import write_diagram
 from oven_recipes.oracle.saved_oracle import Trained, save_oracle
 from oven_recipes.oracle.settings import OracleSettings, Start
 from oven_recipes.oracle.supervised import benchmark_prompts, lessons, supervised
 from oven_recipes.oracle.supervised_trainer import LessonData, SupervisedTrainer
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.quiet_libraries import quiet_libraries
-from oven_recipes.runner import Job
+from oven_recipes.runner import TRAINER_ARGUMENTS, Job
 from oven_recipes.sorting_settings import LR_BOUNDS
+
+
+def captured(
+    model: Any,
+    tokenizer: Any,
+    name: str,
+    texts: Sequence[str],
+    layers: Sequence[int],
+    most: int,
+    store: ActivationStore,
+) -> None:
+    """Puts into `store` what it lacks of the activations of `texts`, of 1 to `most` late tokens as each text's digest
+    says, so that every run of a model has the same. `name` is the model's in the keys."""
+    missing = [t for t in dict.fromkeys(texts) if any(activation_key(name, t, layer) not in store for layer in layers)]
+    if missing:
+        counts = [random.Random(f"tokens {text}").randint(1, most) for text in missing]
+        store.add(name, capture(model, tokenizer, missing, layers, counts))
+
+
+def training_rows(
+    tokenizer: Any,
+    name: str,
+    prompts: Sequence[QuestionedPrompt],
+    layers: Sequence[int],
+    store: ActivationStore,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """A row per question: the oracle's `prompt`, its activation's key, the `text` and `question` that judges are
+    shown, and `says_what` and `right`, the known answers; both are empty where none is known. Each question is asked
+    of one layer, drawn by the seed."""
+    rng = random.Random(f"layers {seed}")
+    rows = []
+    for prompt in prompts:
+        for question in prompt.questions:
+            layer = rng.choice(layers)
+            key = activation_key(name, prompt.prompt, layer)
+            known = question.answer
+            rows.append({
+                "prompt": oracle_prompt(layer, len(store.get(key)), question.text, tokenizer),
+                COLUMN: key,
+                "text": prompt.prompt,
+                "question": question.text,
+                "says_what": list(known.says_what) if known else [],
+                "right": list(known.right) if known else [],
+            })  # fmt: skip
+    return rows
+
+
+WITH_REFERENCE = 1e-6
+"""A β above 0, with which TRL makes the adapter `ref` of the supervised one. A β of 0 is set after that: else one that
+is raised later would pull towards the model without any adapter."""
+
+
+def grpo_arguments(settings: OracleSettings, learning_rate: float, seed: int, workdir: Path) -> GRPOConfig:
+    """Advantages are not divided by their group's standard deviation, which in a group of alike answers is noise."""
+    return GRPOConfig(
+        output_dir=str(workdir),
+        seed=seed,
+        learning_rate=learning_rate,
+        lr_scheduler_type="constant",
+        max_steps=settings.max_steps,
+        per_device_train_batch_size=settings.prompts_per_step * settings.num_generations,
+        num_generations=settings.num_generations,
+        max_completion_length=settings.max_completion_length,
+        temperature=settings.temperature,
+        beta=settings.kl_penalty or WITH_REFERENCE,
+        scale_rewards="none",
+        max_grad_norm=settings.max_grad_norm,
+        bf16=False,  # a given model's weights stay in the type that they were loaded in
+        gradient_checkpointing=False,
+        use_cpu=not torch.cuda.is_available(),
+        **TRAINER_ARGUMENTS,
+    )
+
+
+log = logging.getLogger("oven.learner")
+
+
+class EvaluationFiles(TrainerCallback):
+    """Writes `evaluation-start.json`, `evaluation-end.json` and a PNG beside each. Measuring changes no bit of the
+    training, and a failure of it does not end one: the process log says why the files are missing. As a callback it
+    evaluates at the start; at the end the weights that the run ends with are chosen after callbacks were called."""
+
+    def __init__(self, evaluation: OracleEvaluation, policy: Any, folder: Path, *, at_start: bool) -> None:
+        self._evaluation, self._policy, self._folder, self._at_start = evaluation, policy, folder, at_start
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._at_start and state.global_step == 0 and state.is_world_process_zero:
+            self.write("start", 0)
+
+    def write(self, when: str, step: int) -> None:
+        """Evaluates now."""
+        began, cpu = time.monotonic(), time.process_time()
+        try:
+            with undisturbed(self._policy):
+                evaluated = self._evaluation.run()
+            report = EvaluationReport(
+                oracle=f"at the {when}, step {step}",
+                benchmarks=self._evaluation.benchmarks,
+                percents=self._evaluation.percents,
+                unknown_share=self._evaluation.unknown_share,
+                evaluated=evaluated,
+                seconds=time.monotonic() - began,
+                cpu_seconds=time.process_time() - cpu,
+            )
+            file = self._folder / f"evaluation-{when}.json"
+            write_atomic(file, json.dumps(report.plain()))
+            write_diagram(file.with_suffix(".png"), f"step {step}", evaluated.overall)
+        except (OvenError, OSError) as error:
+            log.warning("the evaluation at the %s could not be written: %s", when, error)
+            return
+        log.info("evaluation at the %s: %s", when, file)
+        for line in report.lines():
+            log.info("%s", line)
+
+
+# Before trl is imported: it reports use at construction and asks a model hub for names unless told not to.
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # recipe.py says otherwise first where a hub id is named
+
 
 RULES = {"informativeness": informativeness}
 """Known answers, where the data has them."""

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
-from transformers import TrainingArguments, set_seed
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    TrainingArguments,
+    set_seed,
+)
 
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, reason
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.hf.knobs import quantisation
@@ -17,11 +31,121 @@ from oven_learner.hf.knobs.mixture import Mixture, plug_in
 from oven_learner.hf.knobs.quantisation import FakeQuantisation
 from oven_learner.losses import Channel, MultiToken, TextTrainer, TokenWeighted
 from oven_recipes.pretrain import corpus, tokens
-from oven_recipes.pretrain.evaluation import METRIC, bits_per_byte, held_out_rows, served_metric
-from oven_recipes.pretrain.model import build_model
-from oven_recipes.pretrain.prior import TokenPrior, find_prior, scale_embedding
+from oven_recipes.pretrain.prior import TokenWeights, find_prior, scale_embedding
 from oven_recipes.pretrain.settings import PretrainSettings, Start
 from oven_recipes.runner import TRAINER_ARGUMENTS, Job
+
+
+def build_model(settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    """Freshly initialised, in float32; torch's global generator decides its weights. Raises ConfigError for sizes, or a
+    configuration, that make no language model over the corpus's rows."""
+    config: PreTrainedConfig
+    if settings.model is None:
+        if settings.hidden % settings.heads or settings.hidden // settings.heads % 2:
+            raise ConfigError(
+                f"recipe_options.hidden = {settings.hidden} over heads = {settings.heads}: a head takes a whole, even "
+                "number of them (rotary positions turn pairs)"
+            )
+        config = LlamaConfig(
+            hidden_size=settings.hidden,
+            intermediate_size=settings.ffn,
+            num_hidden_layers=settings.layers,
+            num_attention_heads=settings.heads,
+            num_key_value_heads=settings.heads,
+            max_position_embeddings=settings.context,
+            tie_word_embeddings=True,
+        )
+    else:
+        config = _configured(settings.model)
+        room = getattr(config, "max_position_embeddings", None)
+        if room is not None and room < settings.context:
+            raise ConfigError(
+                f"{settings.model} has room for {room:,} positions, and a row has {settings.context:,} tokens: make "
+                "recipe_options.context smaller"
+            )
+    # The corpus has a tokenizer of its own, whatever the configuration was made for.
+    config.vocab_size = len(tokenizer)
+    config.bos_token_id, config.eos_token_id, config.pad_token_id = None, tokenizer.eos_token_id, tokenizer.pad_token_id
+    config.use_cache = False
+    try:
+        made: Any = AutoModelForCausalLM
+        model: PreTrainedModel = made.from_config(config, dtype=torch.float32)
+    except Exception as error:
+        raise ConfigError(f"{settings.model or 'the sizes'} make no causal language model: {reason(error)}") from error
+    return model
+
+
+def _configured(file: Path) -> PreTrainedConfig:
+    try:
+        values = json.loads(file.read_text())
+        kind = values.pop("model_type")
+        return AutoConfig.for_model(kind, **values)
+    except Exception as error:  # whatever a configuration class says of what it is given
+        raise ConfigError(
+            f"{file} is not a configuration that transformers knows ({reason(error)}); give another one, "
+            "or install the version that it was written for"
+        ) from error
+
+
+METRIC = "eval/bits_per_byte"
+BATCH = 64
+
+
+def served_metric(choice: str) -> str:
+    """Of the weights rounded as they will be served, e.g. eval/int4/bits_per_byte."""
+    return METRIC.replace("/", f"/{choice}/", 1)
+
+
+def held_out_rows(streams: Mapping[str, Tensor], length: int, most: int) -> dict[str, Tensor]:
+    """Windows by sub-corpus, int64 [rows, length], spread evenly over it; together about `most`, and each with one at
+    the least. Neighbours share a token: what ends one begins the next, so that every token but the first is predicted.
+
+    The same for every run on the same text. A stream shorter than a window is left out.
+    """
+    windows = {name: of.unfold(0, length, length - 1) for name, of in streams.items() if len(of) >= length}
+    total = sum(len(of) for of in windows.values())
+    found = {}
+    for name, of in windows.items():
+        count = min(len(of), max(1, round(most * len(of) / total)))
+        found[name] = of[torch.arange(count) * len(of) // count].long()
+    return found
+
+
+@torch.no_grad()
+def bits_per_byte(
+    model: PreTrainedModel, rows: Mapping[str, Tensor], byte_lengths: Tensor
+) -> dict[str, float | list[float]]:
+    """`eval/bits_per_byte` as what each row adds to it, a list whose mean is that of all rows; and of each sub-corpus
+    where there are several.
+
+    The surprise at a row's tokens but the first, in bits, over the bytes that these tokens stand for (`byte_lengths`,
+    int64 [vocabulary]). Marks between files are predicted, and are not bytes. No generator is used; the model's mode is
+    put back.
+    """
+    nats: dict[str, list[float]] = {}
+    sizes: dict[str, int] = {}
+    was_training = model.training
+    model.train(False)
+    try:
+        for name, of in rows.items():
+            nats[name] = [one for batch in torch.split(of, BATCH) for one in _surprise(model, batch.to(model.device))]
+            sizes[name] = int(byte_lengths[of[:, 1:]].sum())
+    finally:
+        model.train(was_training)
+    each = [one for of in nats.values() for one in of]
+    unit = math.log(2) * sum(sizes.values()) / len(each)
+    found: dict[str, float | list[float]] = {METRIC: [one / unit for one in each]}
+    if len(rows) > 1:
+        found |= {f"{METRIC}/{name}": math.fsum(nats[name]) / (math.log(2) * sizes[name]) for name in rows}
+    return found
+
+
+def _surprise(model: PreTrainedModel, batch: Tensor) -> list[float]:
+    """Nats of each row of a batch [rows, length], summed over it."""
+    logits = model(input_ids=batch).logits[:, :-1]  # [rows, length - 1, vocabulary]
+    surprise: Tensor = cross_entropy(logits.transpose(1, 2).float(), batch[:, 1:], reduction="none")
+    return [float(one) for one in surprise.sum(1)]
+
 
 LR_BOUNDS = (0.001, 1000.0)
 """Wide enough that no agent can read off them where a drawn start lies."""
@@ -94,7 +218,7 @@ def _measured(
     return found | {served_metric(served): rounded if isinstance(rounded, float) else fmean(rounded)}
 
 
-def _channels(settings: PretrainSettings, prior: TokenPrior | None) -> list[Channel]:
+def _channels(settings: PretrainSettings, prior: TokenWeights | None) -> list[Channel]:
     """Without a prior there is nothing that `channel.kg` could weight by."""
     weighted = [TokenWeighted(prior.scores, settings.kg_weight)] if prior is not None else []
     return [*weighted, MultiToken(settings.mtp_weight)]

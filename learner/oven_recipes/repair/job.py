@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-
-# Before trl is imported: it reports use at construction and asks a model hub for names unless told not to. Environments
-# are marked experimental there: one warning, of which a user learns nothing.
-os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
+from transformers import PreTrainedTokenizerFast
 from trl.trainer.grpo_config import GRPOConfig
 
 from oven_core.errors import ConfigError
+from oven_core.protocol.messages import MetricSpec
 from oven_learner.losses.channel import Channel
 from oven_learner.losses.channel_trainer import ChannelTrainer
 from oven_recipes.environments.instance import Instance
@@ -25,13 +21,45 @@ from oven_recipes.environments.recorder import Recorder
 from oven_recipes.environments.repair import RepairEnvironment, RepairTools
 from oven_recipes.environments.repositories import Repositories
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
+from oven_recipes.environments.session import RepairSession, Tests
 from oven_recipes.quiet_libraries import quiet_libraries
-from oven_recipes.repair.evaluation import PASSING, SOLVED, solved_by
+from oven_recipes.repair.attempts import attempt_all
 from oven_recipes.repair.settings import RepairSettings, Start
 from oven_recipes.repair.warm_policy import warm_policy
 from oven_recipes.runner import TRAINER_ARGUMENTS, Job
 from oven_runs.traces import jsonl
 from oven_runs.traces.records import Trace
+
+SOLVED = MetricSpec(name="eval/solved", better="up", held_out=True, ceiling=1.0, unit="greedy, unseen tasks")
+PASSING = MetricSpec(name="eval/tests_passing", better="up", held_out=True, ceiling=1.0)
+HELD_OUT = "held out"
+"""The seed of the tasks: the same for every run, so that shares of different runs compare."""
+
+
+def solved_by(
+    trainer: Any, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, tests: Tests
+) -> Callable[[], dict[str, float | list[float]]]:
+    """Measures the policy that `trainer` trains, greedily: which tasks it solves, and the share of their tests that
+    pass."""
+    unseen = settings.tasks(HELD_OUT, settings.eval_tasks, evaluation=True)
+
+    def evaluate() -> dict[str, float | list[float]]:
+        sessions = [RepairSession(one, one.files, tests) for one in unseen]
+        policy = trainer.accelerator.unwrap_model(trainer.model)
+        with torch.random.fork_rng(devices=[]):
+            attempt_all(policy, tokenizer, sessions, settings.max_completion_length, temperature=0)
+        passing = sum(one.passing / len(one.outcomes) for one in sessions) / len(sessions)
+        return {SOLVED.name: [float(one.solved) for one in sessions], PASSING.name: passing}
+
+    return evaluate
+
+
+# Before trl is imported: it reports use at construction and asks a model hub for names unless told not to. Environments
+# are marked experimental there: one warning, of which a user learns nothing.
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+
 
 LR_BOUNDS = (0.01, 100.0)
 

@@ -34,7 +34,7 @@ from oven_kg.service.endpoints import Answers, open_large
 from oven_kg.service.process import serving
 from oven_kg.service.token_prior_process import GraphPaths
 from oven_learner.link.find_controller import Connection
-from oven_recipes.pretrain.token_prior import WHOLE, ServedPrior, ask_token_prior
+from oven_recipes.pretrain.prior import WHOLE, ServedPrior, ask_token_prior
 from oven_runs.server.embedded import EmbeddedServer, ServerFolder
 
 # nats-py's micro service asks for utcnow, which Python 3.12 warns of.

@@ -16,7 +16,7 @@ from tests.support.learner_side import Server
 from tests.unit.learner.test_grpo_job import TINY
 from tests.unit.learner.test_rewards_skipping import Remembering, same
 
-from oven_bench.judging import faulty_members as bench
+from oven_bench import committee as bench
 from oven_core.bus.connection import Bus
 from oven_core.protocol import names
 from oven_core.protocol.committee_requests import ScoreReply, ScoreRequest
@@ -25,8 +25,7 @@ from oven_core.security.credentials import Credentials
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
 from oven_learner.rewards.remote_members import RemoteMembers
-from oven_recipes.grpo.job import build
-from oven_recipes.grpo.rewards import RULES, WEIGHTS
+from oven_recipes.grpo.job import RULES, WEIGHTS, build
 from oven_recipes.grpo.settings import parse_start
 from oven_recipes.grpo.task import example
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.gauges import receipt
 
 from oven_agents import Agent
-from oven_agents.sdk.alternative_plans import spoken
+from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.auxiliary_loss import AuxiliaryLoss
 from oven_agents.shipped.knowledge import Knowledge
@@ -64,7 +64,7 @@ def turned(agent: Agent, started: RunStarted, observations: Iterable[Observation
     found: list[tuple[int, Value, float]] = []
     for one in observations:
         session.absorb(one)
-        for vote in spoken(session.react()):
+        for vote in without_graph(session.react()):
             if isinstance(vote, Vote):
                 found.append((vote.tick, vote.value, vote.confidence))
                 told = receipt(one.tick, vote.actuator, value, vote.value)
@@ -104,7 +104,7 @@ def test_a_weight_that_a_person_set_is_theirs_and_a_stage_that_was_approved_is_n
     said: list[Value] = []
     for tick in range(3, STEPS):
         session.absorb(observation(tick))
-        for vote in spoken(session.react()):
+        for vote in without_graph(session.react()):
             if isinstance(vote, Vote):
                 said.append(vote.value)
                 told = receipt(tick, "channel.kg", 0.5, vote.value)

@@ -60,7 +60,7 @@ def test_of_a_gain_that_comes_true_it_says_what_outcomes_will(gain: float) -> No
         said.append(confidence(seen, hit_rate=1.0, target="loss", gain=gain, horizon=horizon))
         after = [draw.gauss(3.0 - gain, deviation) for _ in range(horizon // 2)]
         found = effect(before, after, -1, before)
-        came.append(beaten(found.gain, found.noise, None))
+        came.append(beaten(found.gain, found.noise))
     assert fmean(said) == pytest.approx(max(STANDS_ALONE, fmean(came)), abs=0.06)
 
 

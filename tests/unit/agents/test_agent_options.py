@@ -111,7 +111,7 @@ def test_what_is_no_option_is_refused(options: dict[str, Any], words: str) -> No
 def test_what_is_refused_of_a_users_file(scout: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="agent 'scout': BARE has no docstring, without which it is not an option"):
         load(scout, {"bare": 1})
-    with pytest.raises(ConfigError, match="agent 'scout' sets FIXED when it is made"):
+    with pytest.raises(ConfigError, match="agent 'scout' sets FIXED in its constructor"):
         load(scout, {"fixed": 6})
     with pytest.raises(UnknownNameError, match="no option of agent 'scout' named 'shar'; did you mean 'share'"):
         load(scout, {"shar": 0.5})

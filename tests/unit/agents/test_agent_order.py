@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_agents import Agent, Window
-from oven_agents.sdk.alternative_plans import spoken
+from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.sdk.session import Session
 from oven_core.protocol.messages import (
     ActuatorSpec,
@@ -81,7 +81,7 @@ def said(events: Sequence[LogMessage]) -> list[str]:
     session = Session(Tells(), "me")
     for event in events:
         session.absorb(event)
-    return [message.wire().decode() for message in spoken(session.react())]
+    return [message.wire().decode() for message in without_graph(session.react())]
 
 
 def test_what_changes_no_setting_moves_no_agents_mind() -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.support.gauges import receipt, started
 
 from oven_agents import Agent, Knob, Window
-from oven_agents.runtime.kg_client import ENTRIES, HEADERS, barred, cited, informed, question
+from oven_agents.runtime.kg_client import HEADER_BYTES, MAX_EVIDENCE, cited, judge_request, veto_reason, with_sources
 from oven_agents.sdk.session import Session
 from oven_core.bus.streams import VOTE_BYTES
 from oven_core.protocol.graph_requests import EvidencePath, Judgement
@@ -34,7 +34,7 @@ def judgement(verdict: str = "support", **more: object) -> Judgement:
 def test_a_question_has_the_change_what_was_seen_and_what_the_run_can_do() -> None:
     run = started()
     vote = proposal(0.25, evidence=("symptom:loss_spike", "a note", "symptom:loss_spike", "symptom:loss_nan"))
-    asked = question(vote, run, knobs(run), ["run.rollback"])
+    asked = judge_request(vote, run, knobs(run), ["run.rollback"])
     assert (asked.changes, asked.phase) == ("optimizer.lr_scale:down", "grpo")
     assert [symptom.id for symptom in asked.symptoms] == ["loss_spike", "loss_nan"]
     assert asked.actuators == (LR, "run.rollback", "data.mixture") and "reward/len3" in asked.metrics
@@ -53,18 +53,18 @@ def test_a_question_has_the_change_what_was_seen_and_what_the_run_can_do() -> No
 )
 def test_how_a_change_is_spelt(actuator: str, value: Value, spelt: str) -> None:
     run = started()
-    assert question(proposal(value, actuator), run, knobs(run), ()).changes == spelt
+    assert judge_request(proposal(value, actuator), run, knobs(run), ()).changes == spelt
 
 
 def test_a_held_out_metric_and_a_run_without_rewards() -> None:
     run = RunStarted(incarnation=1, n=0, recipe="x", metrics=(MetricSpec(name="eval/loss", held_out=True),))
-    asked = question(proposal(0.5), run, {}, ())
+    asked = judge_request(proposal(0.5), run, {}, ())
     assert asked.held_out and asked.phase == ""
 
 
 def test_the_paths_stand_behind_the_votes_own_evidence() -> None:
     vote = proposal(0.25, evidence=("symptom:loss_spike",))
-    said = informed(vote, judgement(supports=(PATH,), objections=(AGAINST,)))
+    said = with_sources(vote, judgement(supports=(PATH,), objections=(AGAINST,)))
     assert said.evidence == (
         "symptom:loss_spike",
         "kg:abababababab",
@@ -75,27 +75,27 @@ def test_the_paths_stand_behind_the_votes_own_evidence() -> None:
 
 
 def test_a_votes_limits_hold_whatever_the_graph_says() -> None:
-    full = proposal(0.25, evidence=tuple(f"note {n}" for n in range(ENTRIES)))
-    assert informed(full, judgement(supports=(PATH,))) == full
-    nearly = proposal(0.25, evidence=tuple(f"note {n}" for n in range(ENTRIES - 2)))
-    assert len(informed(nearly, judgement(supports=(PATH,) * 9)).evidence) == ENTRIES
+    full = proposal(0.25, evidence=tuple(f"note {n}" for n in range(MAX_EVIDENCE)))
+    assert with_sources(full, judgement(supports=(PATH,))) == full
+    nearly = proposal(0.25, evidence=tuple(f"note {n}" for n in range(MAX_EVIDENCE - 2)))
+    assert len(with_sources(nearly, judgement(supports=(PATH,) * 9)).evidence) == MAX_EVIDENCE
     long = PATH.model_copy(update={"text": "ü" * 5000})
-    said = informed(proposal(0.25), judgement(supports=(PATH, long, long)))
+    said = with_sources(proposal(0.25), judgement(supports=(PATH, long, long)))
     assert said.evidence[1] == f"for: {cited(PATH)}" and len(said.evidence) == 3
-    assert len(said.wire()) <= VOTE_BYTES - HEADERS
+    assert len(said.wire()) <= VOTE_BYTES - HEADER_BYTES
     huge = proposal(0.25, evidence=("x" * VOTE_BYTES,))
-    assert informed(huge, judgement(supports=(PATH,))) == huge
+    assert with_sources(huge, judgement(supports=(PATH,))) == huge
 
 
 def test_a_bar_has_its_reason() -> None:
     unmet = EvidencePath(
         edges=("R002",), text="lower_beta → REQUIRES → metric:kl (unmet)", grade="C", sources=("practice",)
     )
-    assert barred(judgement("barred", objections=(unmet,))).startswith(
+    assert veto_reason(judgement("barred", objections=(unmet,))).startswith(
         "lower_beta → REQUIRES → metric:kl (unmet) [R002"
     )
-    assert barred(judgement("barred")) == "no reason given"
-    assert barred(judgement("object", objections=(AGAINST,))) == ""
+    assert veto_reason(judgement("barred")) == "no reason given"
+    assert veto_reason(judgement("object", objections=(AGAINST,))) == ""
 
 
 class Silent(Agent):
@@ -138,4 +138,4 @@ def test_what_is_in_flight_as_the_session_sees_it() -> None:
 
 def test_the_value_that_was_read_back_tells_the_direction() -> None:
     spec = ActuatorSpec(name=LR, kind="scalar", scale="log", value=2.0)
-    assert question(proposal(1.0), started(), {LR: Knob(spec, 0.5)}, ()).changes == "optimizer.lr_scale:up"
+    assert judge_request(proposal(1.0), started(), {LR: Knob(spec, 0.5)}, ()).changes == "optimizer.lr_scale:up"

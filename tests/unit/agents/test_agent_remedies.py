@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.support import runs
 
 from oven_agents import Agent, Alternatives, Knob, Plan, Window
-from oven_agents.runtime.kg_client import Prior, Said, consider
-from oven_agents.sdk.alternative_plans import chosen, offer
+from oven_agents.runtime.kg_client import PriorClient, consult
+from oven_agents.sdk.alternative_plans import UnsentMessage, best_plan, offer
 from oven_agents.sdk.session import Session
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError
@@ -83,7 +83,7 @@ class Graph:
 
 def words(said: Alternatives, graph: Callable[[str, bytes], bytes | None]) -> list[Vote]:
     run = runs.pretraining()
-    return [word for word in consider([said], run, knobs(run), (), graph) if isinstance(word, Vote)]
+    return [word for word in consult([said], run, knobs(run), (), graph) if isinstance(word, Vote)]
 
 
 def test_the_graphs_best_plan_is_said_and_says_why() -> None:
@@ -108,7 +108,7 @@ def test_without_an_answer_the_agents_own_first_is_said(said: Diagnosis | None) 
 def test_an_answer_that_cannot_be_read_is_none() -> None:
     told: list[str] = []
     run = runs.pretraining()
-    said = consider([alternatives()], run, knobs(run), (), lambda endpoint, request: b"{", told.append)
+    said = consult([alternatives()], run, knobs(run), (), lambda endpoint, request: b"{", told.append)
     assert [word.value for word in said if isinstance(word, Vote)] == list(CHANGES[SKIPPING].values())
     assert told and "without the graph's sources" in told[0]
 
@@ -116,14 +116,14 @@ def test_an_answer_that_cannot_be_read_is_none() -> None:
 def test_what_the_run_lacks_is_no_candidate() -> None:
     unmet = Remedy(id=CUTTING, score=2.0, unmet=("actuator:run.rollback",))
     best = Diagnosis(graph="ab" * 32, remedies=(unmet, Remedy(id=RETURNING, score=0.1)))
-    assert chosen(alternatives(), best)[0].remedy == RETURNING
+    assert best_plan(alternatives(), best)[0].remedy == RETURNING
 
 
 def test_a_plan_is_said_whole_or_not_at_all() -> None:
     told: list[str] = []
     run = runs.pretraining()
     graph = Graph(diagnosis(rollback_and_cut=1.0), barred="optimizer.lr_scale")
-    assert consider([alternatives()], run, knobs(run), (), graph, told.append) == []
+    assert consult([alternatives()], run, knobs(run), (), graph, told.append) == []
     assert told == ["not proposed: optimizer.lr_scale: no reason given"]
 
 
@@ -168,9 +168,9 @@ class Away(Bus):
 
 def test_over_the_bus_the_same_is_said_as_in_process() -> None:
     run = runs.pretraining()
-    said: list[Said] = [alternatives(), AgentStatus(state="done")]
+    said: list[UnsentMessage] = [alternatives(), AgentStatus(state="done")]
 
     async def over_the_bus() -> list[Vote | AgentStatus | Alert]:
-        return await Prior(Away()).considered(said, run, knobs(run), ())
+        return await PriorClient(Away()).consult(said, run, knobs(run), ())
 
-    assert asyncio.run(over_the_bus()) == consider(said, run, knobs(run), (), lambda endpoint, request: None)
+    assert asyncio.run(over_the_bus()) == consult(said, run, knobs(run), (), lambda endpoint, request: None)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from tests.support.gauges import noisy, observe, receipt, started, votes
 
-from oven_agents.sdk.alternative_plans import spoken
+from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.curriculum import Curriculum
 from oven_agents.shipped.learning_rate import ALIGNMENT, LearningRate
@@ -72,7 +72,7 @@ def test_a_collapse_while_the_rate_cools_down_waits_for_the_cut() -> None:
     said = []
     for tick, reward in enumerate([0.5, 0.5, 0.1, 0.02, 0.01, 0.01, 0.01], 2):
         session.absorb(observe(tick, reward=reward, cos=-0.2))
-        said.append([message.actuator for message in spoken(session.react()) if isinstance(message, Vote)])
+        said.append([message.actuator for message in without_graph(session.react()) if isinstance(message, Vote)])
     assert said[:5] == [[]] * 5 and said[6] == ["optimizer.lr_scale", "run.rollback"]
 
 
@@ -84,7 +84,7 @@ def test_a_rate_that_collapsed_is_not_tried_again() -> None:
     said: list[Vote] = []
     for tick in range(20_001, 20_030):
         session.absorb(observe(tick, reward=0.3, cos=0.6))
-        said += [message for message in spoken(session.react()) if isinstance(message, Vote)]
+        said += [message for message in without_graph(session.react()) if isinstance(message, Vote)]
     assert said and said[0].value == pytest.approx(0.25)
 
 
@@ -95,7 +95,7 @@ def test_no_cut_is_undone_before_it_has_shown_what_it_does() -> None:
     said: list[Vote] = []
     for tick in range(7, 40):
         session.absorb(observe(tick, reward=0.3, cos=0.6))
-        said += [message for message in spoken(session.react()) if isinstance(message, Vote)]
+        said += [message for message in without_graph(session.react()) if isinstance(message, Vote)]
     assert said and said[0].tick == 6 + LearningRate.REPAIR
 
 
@@ -127,7 +127,7 @@ def test_a_rollback_makes_the_curriculum_look_anew() -> None:
         collapsed = tick < 5
         reward = 0.02 if collapsed else 0.5
         session.absorb(observe(tick, reward=reward, reward__len3=reward).model_copy(update={"n": 2 * tick}))
-        said += [(tick, message) for message in spoken(session.react()) if isinstance(message, Vote)]
+        said += [(tick, message) for message in without_graph(session.react()) if isinstance(message, Vote)]
     first, vote = said[0]
     assert first == 9, "five ticks after the rollback, not five after the start"
     assert isinstance(vote.value, dict) and vote.value["len3"] == pytest.approx(1 / 3, abs=0.01)

@@ -14,7 +14,7 @@ from tests.support.replayed import a_run, left_behind
 from oven_agents import Agent, Vote, Window
 from oven_agents.review.backtest import Backtest, main
 from oven_agents.review.review_command import review
-from oven_agents.sdk.alternative_plans import spoken
+from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_core.protocol.actuator_names import ACTUATORS
@@ -61,7 +61,7 @@ def backtest(agent: Agent, name: str, events: list[Event]) -> Backtest:
 
 
 class Lockstep:
-    """A learner, a mesh and one agent, as in lockstep: the agent has spoken before the next tick, and what was decided
+    """A learner, a mesh and one agent, as in lockstep: the agent votes before the next tick, and what was decided
     is carried out before it. The loss falls by itself and the reward with the rate's distance from 4."""
 
     def __init__(
@@ -101,7 +101,7 @@ class Lockstep:
                     if entry.body.actuator == LR:
                         self.scale = float(str(entry.body.value))
                     self.log.receipt(entry.body)
-            for message in spoken(self.session.react()):
+            for message in without_graph(self.session.react()):
                 self.log.put(f"{'vote' if isinstance(message, Vote) else 'agent'}.{self.name}", message)
             if self.heard == len(self.log.events):
                 return

@@ -7,8 +7,8 @@ import pickle
 import pytest
 from tests.support.gauges import observe, started
 
-from oven_agents.runtime.in_process import AgentParticipant
-from oven_agents.runtime.kg_client import Ask
+from oven_agents.runtime.closed_loop import AgentParticipant
+from oven_agents.runtime.kg_client import AskPrior
 from oven_agents.sdk.session import Session
 from oven_agents.shipped.curriculum import Curriculum
 from oven_core.protocol.messages import MetricSpec, Vote
@@ -26,7 +26,7 @@ def graph(*edges: tuple[str, str, str]) -> Answers:
     return Answers(load(), large=LargeAnswers(builder.finish()))
 
 
-def vote(ask: Ask | None) -> Vote:
+def vote(ask: AskPrior | None) -> Vote:
     """The first, where len4 is failed and nothing is known of len5."""
     participant = AgentParticipant("curriculum", Curriculum(), ask)
     run = started(EASY)
@@ -71,7 +71,7 @@ def test_the_same_log_gives_the_same_votes() -> None:
     ],
     ids=["away", "built-in", "nonsense"],
 )
-def test_without_its_word_levels_build_on_each_other_and_it_says_why(ask: Ask | None, why: str) -> None:
+def test_without_its_word_levels_build_on_each_other_and_it_says_why(ask: AskPrior | None, why: str) -> None:
     said = vote(ask)
     assert share(said, "len5") == pytest.approx(0.1, abs=0.01)
     assert said.rationale.endswith(f"; each level builds on the one before: {why}")

@@ -12,13 +12,11 @@ import pytest
 from tests.support.mesh_log import LR, SPECS
 
 from oven_agents.review.backtest import Backtest
-from oven_agents.runtime.in_process import participants
+from oven_agents.runtime.closed_loop import ClosedLoop, participants
 from oven_agents.runtime.loader import load
-from oven_bench.gym import arm_registry
 from oven_controller.cli.main import run
 from oven_core.protocol.messages import Decision, LearnerMessage, MetricSpec, Observation, RunStarted, Vote
 from oven_core.protocol.rules import Rules
-from oven_runs.log.closed_loop import ClosedLoop
 
 RUN = "own"
 MODULE = '''
@@ -92,7 +90,7 @@ def test_it_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_it_votes_in_a_run_in_memory_and_is_backtested_over_its_log() -> None:
     loop = ClosedLoop(RUN, participants(["loss_watch"]))
-    decided = [one for message in learner([1.0, 1.5, 2.5]) for one in loop.hear(message)]
+    decided = [one for message in learner([1.0, 1.5, 2.5]) for one in loop.send(message)]
     (decision,) = [one for one in decided if isinstance(one, Decision)]
     assert (decision.actuator, decision.verdict, decision.value) == (LR, "adopted", 0.5)
 
@@ -112,7 +110,3 @@ def test_it_is_installed_for_every_run_and_its_options_can_be_set(capsys: pytest
     assert "no option of agent 'loss_watch' named 'hihg'; did you mean 'high'" in " ".join(
         capsys.readouterr().err.split()
     )
-
-
-def test_it_is_an_arm_of_the_gym() -> None:
-    assert arm_registry.arms()["agent.loss_watch"].name == "agent.loss_watch"

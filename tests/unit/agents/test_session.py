@@ -6,7 +6,7 @@ import pytest
 from tests.support.gauges import observe, receipt, started
 
 from oven_agents import Agent, Window
-from oven_agents.sdk.alternative_plans import spoken
+from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.sdk.session import PATIENCE, Session
 from oven_core.protocol.messages import AgentStatus, BallotOpened, Decision, RunEnded, Vote
 
@@ -265,7 +265,7 @@ def after(*decisions: Decision, until: int) -> tuple[list[int], list[str]]:
     proposed, told = [], []
     for tick in range(2, until):
         session.absorb(observe(tick, reward=0.1))
-        for word in spoken(session.react()):
+        for word in without_graph(session.react()):
             if isinstance(word, Vote):
                 proposed.append(tick)
             elif word.state == "notice":

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support import runs
 
 from oven_agents.sdk.agent import Agent
-from oven_agents.sdk.alert_edges import STANDING
+from oven_agents.sdk.alert_edges import MAX_ACTIVE
 from oven_agents.sdk.alternative_plans import Alternatives
 from oven_agents.sdk.session import Session
 from oven_agents.sdk.window import Window
@@ -199,7 +199,7 @@ class Many(Agent):
 
 def test_an_agent_has_so_many_symptoms_and_no_more() -> None:
     alerts = [word for word in said(Many(), [(10, {})]) if isinstance(word, Alert)]
-    assert [one.state for one in alerts] == ["raised"] * STANDING + ["cleared"] * STANDING
+    assert [one.state for one in alerts] == ["raised"] * MAX_ACTIVE + ["cleared"] * MAX_ACTIVE
     assert all(len(one.wire()) < 2000 for one in alerts)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from tests.support.command_line import call
+from tests.support.made_traces import edit, made_traces, right_line
+from tests.support.scripted_teachers import chosen_line
 
-from oven_bench.trace_replay.made_traces import edit, made_traces, right_line
-from oven_bench.trace_replay.scripted_teachers import chosen_line
 from oven_controller.cli.traces_replay import forecast_all, spread_traces
 from oven_core.errors import ConfigError, StoreInUseError
 from oven_llm.providers.conversation import Conversation, ModelReply, SamplesMissing
@@ -313,7 +313,7 @@ def test_an_unknown_price_is_said_and_is_not_0(tmp_path: Path) -> None:
     file = teachers()
     (found,) = forecast_all(file, file.endpoints(), TRACES, tmp_path / "none.jsonl")
     assert found.usd is None and found.tokens_in > 0
-    assert "the price of t is not known" in "\n".join(cost_forecast.lines([found]))
+    assert "the price of t is unknown" in "\n".join(cost_forecast.lines([found]))
     assert cost_forecast.as_json([found])["usd"] is None
     path = tmp_path / "replies.jsonl"
     jsonl.write(path, [reply(0, 0, usd=None), reply(1, 0)])
@@ -329,7 +329,7 @@ def test_a_forecast_without_replies_says_what_it_assumes_and_counts_a_request_fo
         file = teachers(price=price, samples=3, **provider)
         (found,) = forecast_all(file, file.endpoints(), TRACES, path)
         tokens[wire] = found.tokens_in
-        assert "90% of what a state repeats come from the cache" in cost_forecast.lines([found])[0]
+        assert "90% of a state's repeated part come from the cache" in cost_forecast.lines([found])[0]
     assert tokens["one each"] == pytest.approx(3 * tokens["one request"], abs=2)
 
 

@@ -13,7 +13,7 @@ from tests.support.mesh_log import LR, METRICS, SPECS
 from typer.testing import CliRunner
 
 from oven_agents.review.backtest import Backtest
-from oven_agents.runtime.in_process import AgentParticipant, participants
+from oven_agents.runtime.closed_loop import ROUNDS, AgentParticipant, ClosedLoop, Participant, participants
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_controller.cli.main import app
 from oven_core.errors import ConfigError, OvenError, UnknownNameError
@@ -36,7 +36,6 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.rules import Rules
 from oven_runs.home.run_folder import Home
-from oven_runs.log.closed_loop import ROUNDS, ClosedLoop, Participant
 from oven_runs.log.replay import replay
 
 RUN = "closed"
@@ -95,7 +94,7 @@ class Learner:
         return {"incarnation": 1, "n": self._n}
 
     def _say(self, message: LearnerMessage) -> None:
-        said = self.loop.hear(message)
+        said = self.loop.send(message)
         self.decided += [one for one in said if isinstance(one, Decision | StepClosed)]
         self._waiting += [one for one in said if isinstance(one, Decision) and one.verdict == "adopted"]
 

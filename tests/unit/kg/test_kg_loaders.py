@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.command_line import call
-from tests.support.foreign_graphs import IRI, NODES, RDF, TRIPLES, WEIGHTED, causenet, graphrag, neo4j_csv
+from tests.support.foreign_graphs import IRI, NODES, RDF, TRIPLES, WEIGHTED
 from tests.support.hostile_graphs import CASES
 from tests.unit.kg.test_kg_commands import said
 
@@ -20,13 +20,13 @@ from oven_controller.cli.kg_import import read_files
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_kg.arrays.folder import open_folder
 from oven_kg.arrays.graph_arrays import GraphArrays
-from oven_kg.loaders import rdf, source
-from oven_kg.loaders.formats import told
-from oven_kg.loaders.source import Input
+from oven_kg.loaders import input_file, rdf
+from oven_kg.loaders.formats import detect
+from oven_kg.loaders.input_file import Input
 
 ROOT = Path(__file__).resolve().parents[3]
 EXPECTED = sorted((source, relation.upper(), target, weight) for source, relation, target, weight in TRIPLES)
-SUFFIXES = {"node-link": "json", "neo4j-jsonl": "jsonl", "conceptnet": "tsv"}
+SUFFIXES = {"node-link": "json", "conceptnet": "tsv"}
 
 
 @pytest.fixture(autouse=True)
@@ -54,26 +54,26 @@ def content(arrays: GraphArrays) -> list[tuple[str, str, str, float]]:
 def test_each_format_says_the_same(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"graph.{SUFFIXES.get(name, name)}"
     WEIGHTED[name](path)
-    assert told(Input(path)) == name
+    assert detect(Input(path)) == name
     nameless = path.rename(tmp_path / "graph")
-    assert told(Input(nameless)) == name
+    assert detect(Input(nameless)) == name
     arrays = read_files([nameless], languages="en" if name == "conceptnet" else "").arrays
     assert content(arrays) == EXPECTED and arrays.names(range(arrays.nodes)) == list(NODES)
-    if name in ("node-link", "graphml", "gexf", "neo4j-jsonl"):
+    if name in ("node-link", "graphml"):
         assert {arrays.kind_names[kind] for kind in arrays.kinds} == {"event"}
 
 
 @pytest.mark.parametrize("name", RDF)
 def test_each_form_of_rdf_says_the_same(name: str, tmp_path: Path) -> None:
-    path = tmp_path / {"trig": "graph.trig", "nquads": "graph.nq"}.get(name, "graph")
+    path = tmp_path / "graph"
     RDF[name](path)
-    assert told(Input(path)) == name
+    assert detect(Input(path)) == name
     found = read_files([path])
     assert content(found.arrays) == [
         (IRI + s.replace(" ", "_"), IRI + p, IRI + o.replace(" ", "_"), 1.0) for s, p, o, _ in sorted(TRIPLES)
     ]
-    literals = {"ntriples": 1, "nquads": 1, "turtle": 4}.get(name, 0)
-    assert found.left_out == ({"statements about literals": literals} if literals else {})
+    literals = {"ntriples": 1, "turtle": 4}.get(name, 0)
+    assert found.skipped == ({"statements about literals": literals} if literals else {})
 
 
 TURTLE = (
@@ -84,23 +84,21 @@ TURTLE = (
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.sampled_from(TURTLE)), st.integers(1, 9))
 def test_brackets_in_texts_are_none_wherever_the_file_is_cut(lexemes: list[str], size: int) -> None:
-    nesting = rdf.Nesting(Path("g.ttl"))
+    nesting = rdf.BracketDepth(Path("g.ttl"))
     text = (" ".join(lexemes) + "\n").encode()
     for at in range(0, len(text), size):
         nesting.feed(text[at : at + size])
     assert nesting.depth == sum(map(lexemes.count, "([")) - sum(map(lexemes.count, ")]"))
 
 
-def test_formats_without_relations_or_weights(tmp_path: Path) -> None:
-    assert content(read_files([causenet(tmp_path / "causes")]).arrays) == [
-        ("flash flood", "CAUSES", "mud", 3.0),
-        ("rain", "CAUSES", "flash flood", 3.0),
-    ]
-    for prefix in ("", "create_final_"):
-        found = read_files([graphrag(tmp_path / f"rag{prefix}", prefix)])
-        assert content(found.arrays) == sorted((s, "RELATED", o, w) for s, _, o, w in TRIPLES)
-        assert found.left_out == {"further types of an entity": 1} and found.arrays.kind_names == ("", "event")
-    assert content(read_files(neo4j_csv(tmp_path)).arrays) == EXPECTED
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("g.gexf", "<gexf/>"), ("g.trig", "@prefix e: <http://e/> ."), ("g.nq", "<a> <b> <c> <d> .")],
+)
+def test_a_file_of_a_removed_format_names_the_tag_that_still_reads_it(tmp_path: Path, file: str, content: str) -> None:
+    (tmp_path / file).write_text(content)
+    with pytest.raises(UnknownNameError, match="was removed; check out the tag evidence-1"):
+        read_files([tmp_path / file])
 
 
 @pytest.mark.parametrize("pack", [gzip, bz2])
@@ -118,9 +116,8 @@ def test_an_undirected_edge_goes_both_ways(tmp_path: Path) -> None:
     graph = nx.Graph()
     graph.add_edge("a", "b", weight=2.0)
     nx.write_graphml(graph, tmp_path / "graphml")
-    nx.write_gexf(graph, tmp_path / "gexf")
     (tmp_path / "json").write_text(json.dumps(nx.node_link_data(graph, edges="links")))
-    for name in ("graphml", "gexf", "json"):
+    for name in ("graphml", "json"):
         assert content(read_files([tmp_path / name]).arrays) == [("a", "RELATED", "b", 2.0), ("b", "RELATED", "a", 2.0)]
 
 
@@ -209,8 +206,8 @@ def test_limits_name_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path = tmp_path / "g.csv"
     WEIGHTED["csv"](path)
     with monkeypatch.context() as patched:
-        patched.setattr(source, "UNPACKED", 8)
-        with pytest.raises(ConfigError, match="has more than 8 bytes; give a part of it"):
+        patched.setattr(input_file, "MAX_BYTES", 8)
+        with pytest.raises(ConfigError, match="has more than 8 bytes; import a part of it"):
             read_files([path])
     with pytest.raises(ConfigError, match="cannot read the graph"):
         read_files([tmp_path / "none.csv"])
@@ -220,8 +217,10 @@ def test_limits_name_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         read_files([path], languages="e n")
     with pytest.raises(ConfigError, match=r"g\.csv is not ConceptNet's; leave it out"):
         read_files([path], languages="en")
-    with pytest.raises(ConfigError, match="no edge is left of 2 rows; ask for less"):
-        read_files([causenet(tmp_path / "causes")], least_weight=4.0)
+    with pytest.raises(ConfigError, match="no edge is left of 3 rows; select more of them"):
+        read_files([path], least_weight=4.0)
+    with pytest.raises(UnknownNameError, match="'causenet' was removed; check out the tag evidence-1"):
+        read_files([path], "causenet")
 
 
 def test_a_graph_without_remedies_is_not_asked_for_them(tmp_path: Path) -> None:

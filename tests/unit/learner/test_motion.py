@@ -15,10 +15,10 @@ from oven_learner.policies import checkpoint
 from oven_learner.testing import FakeLink
 from oven_recipes.motion import job, pictures
 from oven_recipes.motion.intents import EVALUATED, INTENTS, TRAINED
+from oven_recipes.motion.job import clips, loss, warm
 from oven_recipes.motion.rewards import joint_limits, reach, smoothness, worth
 from oven_recipes.motion.settings import NAMES, MotionSettings, parse_start
 from oven_recipes.motion.skeleton import ARM_M, DIMS, JOINTS, PARENTS, PLACE, positions, rotations
-from oven_recipes.motion.warmup import clips, loss, warm
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -11,8 +11,8 @@ from tests.support import benchmark_files
 
 from oven_core.errors import ConfigError
 from oven_recipes.oracle.benchmark_items import ITEMS, items, published_items, template_items, words
-from oven_recipes.oracle.benchmarks import BENCHMARKS
 from oven_recipes.oracle.benchmarks.benchmark import FALSE
+from oven_recipes.oracle.benchmarks.nine_benchmarks import BENCHMARKS
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from oven_controller.cli.main import run
 from oven_core.errors import ConfigError
 from oven_recipes.activations.capture import capture
 from oven_recipes.activations.injection import ActivationInjection
-from oven_recipes.oracle.benchmarks import BENCHMARKS
 from oven_recipes.oracle.benchmarks.benchmark import Item
+from oven_recipes.oracle.benchmarks.nine_benchmarks import BENCHMARKS
 from oven_recipes.oracle.evaluation import (
     Answered,
     BenchmarkItems,

@@ -13,10 +13,10 @@ import torch
 
 from oven_core.errors import ConfigError
 from oven_recipes.activations.store import ActivationStore
-from oven_recipes.oracle.activation_rows import captured
 from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.benchmark_templates import QUESTIONS
 from oven_recipes.oracle.given_model import fresh_adapter
+from oven_recipes.oracle.job import captured
 from oven_recipes.oracle.model import Sizes, build_tokenizer
 from oven_recipes.oracle.pretraining import Schedule, own_model
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt

@@ -28,8 +28,7 @@ from oven_learner.testing import FakeLink
 from oven_recipes.base import Order
 from oven_recipes.pretrain import corpus, tokens
 from oven_recipes.pretrain.corpus import MOST, OTHERS, Part
-from oven_recipes.pretrain.evaluation import bits_per_byte, held_out_rows
-from oven_recipes.pretrain.job import build
+from oven_recipes.pretrain.job import bits_per_byte, build, held_out_rows
 from oven_recipes.pretrain.recipe import RECIPE
 from oven_recipes.pretrain.settings import (
     LEARNING_RATE_RANGE,

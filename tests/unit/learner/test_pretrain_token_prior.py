@@ -19,9 +19,8 @@ from oven_core.errors import BusError, ConfigError
 from oven_core.protocol.token_scores import encode, vocabulary_sha
 from oven_learner.testing import FakeLink
 from oven_recipes.pretrain import corpus, prior, tokens
-from oven_recipes.pretrain.prior import KEPT, STRENGTH, from_0_to_1
+from oven_recipes.pretrain.prior import KEPT, STRENGTH, ServedPrior, from_0_to_1
 from oven_recipes.pretrain.settings import PretrainSettings
-from oven_recipes.pretrain.token_prior import ServedPrior
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 

@@ -19,10 +19,9 @@ from oven_recipes.environments.patches import apply_patch, make_patch
 from oven_recipes.environments.repair import RepairEnvironment
 from oven_recipes.environments.repositories import Repositories
 from oven_recipes.environments.sandboxed_tests import Outcome, SandboxedTests
-from oven_recipes.environments.session import RepairSession
+from oven_recipes.environments.session import RepairSession, ToolError, Workspace
 from oven_recipes.environments.small_functions import SHAPES, TrustedTests, tasks
-from oven_recipes.environments.workspace import ToolError, Workspace
-from oven_recipes.repair.demonstrations import Habits, demonstration, replacement
+from oven_recipes.repair.warm_policy import Habits, demonstration, replacement
 
 FILES = {
     "shop.py": "def total(price):\n    return price - 3\n",
@@ -196,7 +195,7 @@ class TestInstances:
             ("\n", "has no instance"),
             ('{"repo": ', "line 1: cut"),
             ('{"repo": \n', "line 1: not json"),
-            ("[1]\n", "a list, and a record is an object"),
+            ("[1]\n", "a list, where a record is an object"),
             ('{"instance_id": "a"}\n', "Field required"),
         ],
     )

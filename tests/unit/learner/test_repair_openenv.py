@@ -15,7 +15,7 @@ from oven_recipes.environments.openenv_client import OpenEnvRepair, served
 from oven_recipes.environments.repair import RepairEnvironment
 from oven_recipes.environments.session import RepairSession
 from oven_recipes.environments.small_functions import TrustedTests
-from oven_recipes.repair.demonstrations import Habits
+from oven_recipes.repair.warm_policy import Habits
 
 MISSING = find_spec("openenv") is None
 

@@ -19,11 +19,19 @@ from oven_learner.testing import FakeLink
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
 from oven_recipes.environments.small_functions import TrustedTests, tasks
 from oven_recipes.repair.chat_format import ASSISTANT, END
-from oven_recipes.repair.demonstrations import Habits, demonstration
 from oven_recipes.repair.job import build, lines_of, repair_trainer
 from oven_recipes.repair.recipe import RECIPE
 from oven_recipes.repair.settings import RepairSettings, parse_start
-from oven_recipes.repair.warm_policy import OTHERS, alike_batches, answers, collate, vocabulary, warm_policy
+from oven_recipes.repair.warm_policy import (
+    OTHERS,
+    Habits,
+    alike_batches,
+    answers,
+    collate,
+    demonstration,
+    vocabulary,
+    warm_policy,
+)
 from oven_runs.traces import jsonl
 from oven_runs.traces.records import Trace
 
@@ -157,7 +165,7 @@ class TestCollect:
             (["--set", "hidden=["], "is not YAML"),
             (["--set", "shapes=[cube]"], "no shape is called 'cube'"),
             (["--set", "hiden=3"], "--set hiden: Extra inputs"),
-            (["--instances", "nowhere.jsonl"], "nowhere.jsonl is not there"),
+            (["--instances", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
         ],
     )
     def test_a_wrong_option_is_named(self, arguments: list[str], said: str, tmp_path: Path) -> None:

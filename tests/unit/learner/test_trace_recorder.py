@@ -13,16 +13,14 @@ import pytest
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_learner.losses.channel_trainer import ChannelTrainer
-from oven_recipes.environments.recorder import Recorder
+from oven_recipes.environments.recorder import Recorder, Rollout, steps_of
 from oven_recipes.environments.repair import RepairEnvironment
-from oven_recipes.environments.rollout_steps import Rollout, steps_of
 from oven_recipes.environments.sandboxed_tests import Outcome
 from oven_recipes.environments.small_functions import TrustedTests, tasks
 from oven_recipes.repair.chat_format import END, after_results
-from oven_recipes.repair.demonstrations import Habits, demonstration
 from oven_recipes.repair.job import repair_trainer, rows_of
 from oven_recipes.repair.settings import RepairSettings, parse_start
-from oven_recipes.repair.warm_policy import vocabulary
+from oven_recipes.repair.warm_policy import Habits, demonstration, vocabulary
 from oven_runs.traces.completeness import check
 from oven_runs.traces.records import Trace
 

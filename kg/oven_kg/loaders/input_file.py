@@ -1,0 +1,133 @@
+"""A graph's file as a loader reads it: decompressed, and within size limits."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from oven_core.errors import ConfigError, reason
+
+HEAD: Final = 64 * 1024
+"""Bytes at the beginning of the decompressed file from which its format is detected."""
+MAX_BYTES: Final = 64 * 2**30
+"""The largest file, decompressed; ConceptNet 5.7 has 10 GB."""
+MAX_EXPANSION: Final = 100
+"""The largest ratio of decompressed to compressed size: ConceptNet has 20, GraphML 30, a gzip bomb 1,000."""
+ALWAYS_ALLOWED: Final = 16 * 2**20
+"""Bytes that a file may have whatever its compressed size: a short file of repeated lines compresses well."""
+GZIP: Final = b"\x1f\x8b"
+BZIP2: Final = b"BZh"
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file that a graph is read from."""
+
+    path: Path
+
+    @cached_property
+    def head(self) -> bytes:
+        """The first bytes, decompressed. Raises ConfigError."""
+        with self.open() as file:
+            return file.read(HEAD)
+
+    @cached_property
+    def compression(self) -> bytes:
+        """GZIP, BZIP2, or empty for a file that is not compressed."""
+        with self._open_raw() as file:
+            start = file.read(3)
+        return next((magic for magic in (GZIP, BZIP2) if start.startswith(magic)), b"")
+
+    @contextmanager
+    def open(self) -> Iterator[BinaryIO]:
+        """The decompressed content. Reading it raises ConfigError for a truncated file, and beyond the limits."""
+        with self._open_raw() as raw:
+            yield io.BufferedReader(_LimitedReader(self.path, raw, self.compression), HEAD)
+
+    @contextmanager
+    def _open_raw(self) -> Iterator[BinaryIO]:
+        try:
+            regular = stat.S_ISREG(self.path.stat().st_mode)  # opening a pipe could wait for ever
+            file = self.path.open("rb") if regular else None
+        except OSError as error:
+            raise ConfigError(f"cannot read the graph {self.path}: {error.strerror}") from error
+        except ValueError as error:  # a null byte in the name
+            raise ConfigError(f"cannot read the graph {str(self.path)!r}: {error}") from error
+        if file is None:
+            raise ConfigError(f"cannot read the graph {self.path}: it is not a regular file; name the graph's file")
+        with file:
+            yield file
+
+
+class _LimitedReader(io.RawIOBase):
+    """The decompressed bytes of a file, counted."""
+
+    def __init__(self, path: Path, raw: BinaryIO, compression: bytes) -> None:
+        self._path, self._raw, self._compression = path, raw, compression
+        self._file: BinaryIO | gzip.GzipFile | bz2.BZ2File = raw
+        if compression:
+            self._file = gzip.GzipFile(fileobj=raw) if compression == GZIP else bz2.BZ2File(raw)
+        self._count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer)
+        try:
+            chunk = self._file.read(len(view))
+        except EOFError:
+            raise ConfigError(f"{self._path} is cut short: its end is missing; download or pack it again") from None
+        except (OSError, zlib.error) as error:
+            problem = reason(error)
+            if self._compression:
+                problem = f"cannot be decompressed: {problem}; download or pack it again"
+            raise ConfigError(f"{self._path} {problem}") from error
+        view[: len(chunk)] = chunk
+        self._count += len(chunk)
+        if self._compression and self._count > max(ALWAYS_ALLOWED, MAX_EXPANSION * self._raw.tell()):
+            raise ConfigError(
+                f"{self._path} decompresses to more than {MAX_EXPANSION} times its size, which suggests a "
+                "decompression bomb; decompress it yourself if you trust it"
+            )
+        if self._count > MAX_BYTES:
+            raise ConfigError(f"{self._path} has more than {MAX_BYTES:,} bytes; import a part of it")
+        return len(chunk)
+
+
+def lines(graph_file: Input, limit: int) -> Iterator[tuple[int, bytes]]:
+    """Each line that is not blank, with its number from 1. Raises ConfigError for a line longer than `limit` bytes."""
+    with graph_file.open() as file:
+        number = 0
+        while line := file.readline(limit + 1):
+            number += 1
+            if len(line) > limit:
+                raise ConfigError(
+                    f"{graph_file.path}, line {number} has more than {limit:,} bytes; shorten or remove it"
+                )
+            if not line.isspace():
+                yield number, line
+
+
+def decode(graph_file: Input, location: str, text: bytes) -> str:
+    """Decode UTF-8. Raises ConfigError that names the first wrong byte."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise not_utf8(graph_file, location, text[error.start]) from None
+
+
+def not_utf8(graph_file: Input, location: str, byte: int) -> ConfigError:
+    """The error for a byte that is not UTF-8."""
+    return ConfigError(
+        f"{graph_file.path}, {location} is not UTF-8 (byte 0x{byte:02x}); convert the file, e.g. with `iconv -t UTF-8`"
+    )

@@ -12,10 +12,10 @@ from typing import Any, Final
 from oven_agents.runtime.companion import Surroundings
 from oven_core.errors import BusError, ConfigError, OvenError
 from oven_core.protocol.events import Event
-from oven_llm.diagnosis.diagnosing import Found, diagnose
+from oven_llm.diagnosis.diagnosing import DiagnosisResult, diagnose
 from oven_llm.diagnosis.graph_view import GraphView, viewing
 from oven_llm.diagnosis.log_context import LogContext, shown_settings
-from oven_llm.diagnosis.transcripts import FOLDER, Asked, Question, Transcripts
+from oven_llm.diagnosis.transcripts import FOLDER, DiagnosisRequest, Question, Transcripts
 from oven_llm.language_models.desk import Desk, counted
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.failures import ModelFailure
@@ -80,7 +80,9 @@ class Enquirer:
     """One question after another. Raises ConfigError for a model that cannot be asked, and kept diagnoses that cannot
     be read: without their count the limit would not hold."""
 
-    def __init__(self, around: Surroundings, settings: SupervisorSettings, desk: Desk[Asked, Found]) -> None:
+    def __init__(
+        self, around: Surroundings, settings: SupervisorSettings, desk: Desk[DiagnosisRequest, DiagnosisResult]
+    ) -> None:
         self.failed: Counter[str] = Counter()
         """Diagnoses without an answer that holds, by kind."""
         self._around, self._settings, self._desk = around, settings, desk
@@ -135,7 +137,7 @@ class Enquirer:
             except OSError as error:
                 log.warning("%s: when diagnosis %d was taken cannot be kept: %s", self._around.name, number, error)
 
-    async def _found(self, asked: Asked) -> Found | ModelFailure:
+    async def _found(self, asked: DiagnosisRequest) -> DiagnosisResult | ModelFailure:
         try:
             return await self._diagnosed(asked)
         except BusError as error:
@@ -153,7 +155,7 @@ class Enquirer:
         self.failed[kind] += 1
         return ModelFailure(kind, why)
 
-    async def _diagnosed(self, asked: Asked) -> Found:
+    async def _diagnosed(self, asked: DiagnosisRequest) -> DiagnosisResult:
         self._events += await self._around.read_log()
         context = await asyncio.to_thread(_context, self._events)
         seen = await self._view(context)

@@ -13,8 +13,8 @@ from aiohttp import web
 from tests.integration.agents.test_committee_member import configured, connection, once_there, process, request, score
 from tests.integration.agents.test_committee_member import server as server
 from tests.integration.conftest import WAIT_S, Stack, wait_for
+from tests.support.judge_endpoint import Endpoint
 
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.protocol.committee_requests import Completion, ScoreRequest
 from oven_core.security.credentials import Credentials
 from oven_learner.rewards.live_judges import Named

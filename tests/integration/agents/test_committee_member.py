@@ -18,9 +18,9 @@ import psutil
 import pytest
 from nats.aio.msg import Msg
 from tests.integration.conftest import WAIT_S, Stack
+from tests.support.judge_endpoint import KINDS as FAULT_KINDS
+from tests.support.judge_endpoint import Endpoint
 
-from oven_bench.judging.judge_endpoint import KINDS as FAULT_KINDS
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError
 from oven_core.protocol import names

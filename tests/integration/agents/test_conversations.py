@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from tests.support.judge_endpoint import Endpoint
 
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.errors import ConfigError
 from oven_llm import providers
 from oven_llm.providers.budget import Budget

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.support.judge_endpoint import Endpoint
 
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.errors import ConfigError
 from oven_core.protocol.committee_requests import Completion, ScoreReply, ScoreRequest
 from oven_llm.genai_telemetry import CallRecord

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.judge_endpoint import Endpoint
 from tests.support.scripted_model import GOOD, KEY, ScriptedModel
 
 from oven_agents.review.backtest import main as backtest
@@ -17,7 +18,6 @@ from oven_agents.review.review_command import main as review
 from oven_agents.runtime.companion import Surroundings
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.session import Session
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import CurriculumRequest, DiagnoseRequest, Diagnosis
 from oven_core.protocol.messages import (

@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.support.judge_endpoint import Endpoint
 
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.protocol.committee_requests import Completion, ScoreRequest
 from oven_llm.judges.judge import Judge
 from oven_llm.judges.probe import ProbeResult, probe

@@ -11,10 +11,10 @@ pytest.importorskip("trl")
 
 from datasets import Dataset
 from tests.support.attached import THIRD_PARTY
+from tests.support.judge_endpoint import Endpoint
 from tests.support.learner_side import Server
 from tests.support.tiny_grpo import ROWS, grpo
 
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.bus.connection import Bus
 from oven_core.security.credentials import Credentials
 from oven_learner.hf.attach import attach

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from tests.support.command_line import call
+from tests.support.made_traces import edit, made_traces, right_line
+from tests.support.scripted_teachers import chosen_line
 
-from oven_bench.trace_replay.made_traces import edit, made_traces, right_line
-from oven_bench.trace_replay.scripted_teachers import chosen_line
 from oven_controller.cli.traces_replay import forecast_all, spread_traces
 from oven_core.errors import ConfigError, StoreInUseError
 from oven_llm.providers import conversation

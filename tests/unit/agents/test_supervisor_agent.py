@@ -254,7 +254,7 @@ def test_it_is_there_only_with_a_model_in_a_process_of_its_own_and_a_shadow() ->
     assert [pool.names for pool in pools([agent_spec("supervisor")], None)] == [("supervisor",)]
     counted = Settings.model_validate(settings("http://127.0.0.1:9/v1", shadow=False))
     assert with_agent_rules(counted).rules.shadow == ()
-    with pytest.raises(ConfigError, match="supervisor has settings, and is not an agent of this run"):
+    with pytest.raises(ConfigError, match="supervisor has settings but is not an agent of this run"):
         with_agent_rules(Settings.model_validate(settings("http://127.0.0.1:9/v1") | {"agents": ["divergence"]}))
     wrong = settings("http://127.0.0.1:9/v1")
     wrong["supervisor"]["worker"] = {"provider": "cluade", "model": "m"}

@@ -37,7 +37,7 @@ class ConfiguredModels:
             self._wanted["supervisor.worker"] = settings.worker
         known = catalogue(around.providers_file)
         for at, model in self._wanted.items():
-            key_of(at, endpoint_of(around.name, model, known, at), at=at)
+            key_of(at, endpoint_of(around.name, model, known, at), setting=at)
         self._budget: Budget | None = None
         self._handlers: list[ModelHandler] = []
 

@@ -52,7 +52,7 @@ class Asker:
         self._name, self._deadline_s = around.name, settings.deadline_s
         where = f"{around.name}.llm"
         self._model = endpoint_of(around.name, settings.llm, catalogue(around.providers_file), where)
-        self._key = key_of(around.name, self._model, at=where)
+        self._key = key_of(around.name, self._model, setting=where)
         cap = Cap(BudgetSettings(calls=settings.calls), around.name, around.name)
         self._budget = Budget([cap], around.folder / NAME, around.name)
         self._endpoint: RemoteModel | None = None

@@ -127,7 +127,7 @@ class ProviderHandler(ModelHandler):
     ) -> Self:
         """From settings; `at` is their name in errors, `options` are as of the class. Raises ConfigError."""
         asked = endpoint_of(at, settings, catalogue(providers_file), at)
-        key = key_of(at, asked, at=at)
+        key = key_of(at, asked, setting=at)
         return cls(providers.connect(at, asked, key), secrets=(key,), **options)
 
     def chat(self, messages: Messages) -> LMResponse:

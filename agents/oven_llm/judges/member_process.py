@@ -100,7 +100,7 @@ def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) ->
         characters=committee.characters,
         swapped=committee.swapped,
         asked_again_every=committee.asked_again_every,
-        kept=config.parent / judge_states.FOLDER / name,
+        store=config.parent / judge_states.FOLDER / name,
     )
     return ConfiguredJudge.look_up(name, member, catalogue(committee.providers), watching=watching)
 

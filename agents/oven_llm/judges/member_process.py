@@ -164,7 +164,7 @@ async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
         if message.subject == probed:
             reply = await member.probe(message.data)
         else:
-            reply = await member.answer(message.data, tracing.carried(message.headers))
+            reply = await member.answer(message.data, tracing.context_of(message.headers))
         with contextlib.suppress(NatsError, OSError):  # the server is away: so is whoever asked
             if reply is not None:
                 await bus.publish(message.reply, reply.wire())

@@ -142,8 +142,8 @@ class Settings(BaseModel):
         for url in value.split(",") if value else ():
             if "@" in url:
                 raise ValueError(
-                    f"the address {shown(url)} was given with a user or a password, and the bus knows everybody by a "
-                    "key: leave out all before the @, and name the keys by --creds"
+                    f"the address {shown(url)} has a user or a password, but the bus identifies users by keys: remove "
+                    "the part before the @, and give the keys by --creds"
                 )
             try:
                 parts = urlsplit(url)

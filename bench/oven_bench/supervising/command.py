@@ -27,7 +27,7 @@ from oven_core.errors import ProcessError
 from oven_llm.supervisor.model_calls import CUT_SHORT
 from oven_llm.supervisor.models import ModelHandler, OpenAIHandler
 from oven_llm.supervisor.orchestrator import run
-from oven_llm.supervisor.worker_functions import FAILED
+from oven_llm.supervisor.program_functions import FAILED
 
 LATENCY_S: Final = 0.05
 PROMPTS: Final = 64

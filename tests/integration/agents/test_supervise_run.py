@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.judge_endpoint import Endpoint
+from tests.support.scripted_conversation import Asked, Said
 from tests.support.scripted_handler import program
 
-from oven_bench.judging.judge_endpoint import Endpoint
-from oven_bench.judging.scripted_conversation import Asked, Said
 from oven_controller.cli.main import run as cli
 from oven_controller.cli.supervise_run import result_lines
 from oven_core.errors import ConfigError

@@ -109,7 +109,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
         ),
     },
     "Measure": {
-        "gym": Command(f"{HERE}.bench:gym", "Measure whether the controller helps: faults in small runs."),
+        "gym": Command(f"{HERE}.bench:gym_command", "Measure whether the controller helps: faults in small runs."),
         "bench": Command(f"{HERE}.bench:bench_command", "Run one of the measurements of a source checkout."),
         "calibration": Command(f"{HERE}.calibration:calibration", "Score the confidences that agents stated."),
     },

@@ -144,14 +144,14 @@ class Supervisor(Agent):
     def vote(self, window: Window) -> Answer:
         if self._kept is not None:
             return self._recalled(window)
-        answered = self.desk.take()
+        answered = self.desk.collect()
         if answered is None:
             return self._reverting(window) or self._ask_if_due(window)
         if self._enquirer is not None:
-            self._enquirer.took(answered.asked.number, window.tick)
-        if isinstance(answered.found, ModelFailure):
-            return Notice(answered.found.kind, f"abstains: {answered.found}; so far {self._told()}")
-        return self._said(answered.asked, answered.found, window)
+            self._enquirer.took(answered.question.number, window.tick)
+        if isinstance(answered.result, ModelFailure):
+            return Notice(answered.result.kind, f"abstains: {answered.result}; so far {self._told()}")
+        return self._said(answered.question, answered.result, window)
 
     def _said(self, asked: DiagnosisRequest, found: DiagnosisResult, window: Window) -> Answer:
         """The vote that follows from an answer, or why there is none."""
@@ -191,7 +191,7 @@ class Supervisor(Agent):
             return None
         if window.tick < self._looked + LOOK:
             return None
-        if self.desk.asked_tick >= 0 and window.tick < self.desk.asked_tick + self._settings.every:
+        if self.desk.posted_tick >= 0 and window.tick < self.desk.posted_tick + self._settings.every:
             return None
         self._looked = window.tick
         # A metric that recovers and goes wrong again has the symptom anew: a change of after the question about it.
@@ -204,7 +204,7 @@ class Supervisor(Agent):
             )
         self._asked_about |= dict.fromkeys(seen, window.tick)
         values = {name: knob.value for name, knob in window.knobs.items() if name in self.moves}
-        self.desk.put(DiagnosisRequest(enquirer.next_number, window.tick, values), window.tick)
+        self.desk.post(DiagnosisRequest(enquirer.next_number, window.tick, values), window.tick)
         return None
 
     def _reverting(self, window: Window) -> Vote | None:

@@ -77,8 +77,8 @@ def checked_addresses(url: str) -> list[str]:
     for server in servers:
         if "@" in server:
             raise ConfigError(
-                f"the address {shown(server)} has a user or a password, but the bus identifies users by keys: remove "
-                "the part before the @, and give the key by --creds FILE"
+                f"the address {shown(server)} has a user or a password, but the bus identifies clients by keys: remove "
+                "the part before the @, and pass the key with --creds FILE"
             )
         try:
             parts = urlsplit(server if "://" in server else f"nats://{server}")

@@ -61,7 +61,7 @@ class Alone:
         return said
 
     def answered(self, found: DiagnosisResult | ModelFailure) -> None:
-        self.agent.desk.answer(found)
+        self.agent.desk.settle(found)
 
     def receipt(self, value: float, before: float = 1.0) -> None:
         self.receipts += 1
@@ -90,9 +90,9 @@ def notices(said: list[Any]) -> str:
 
 
 def test_it_asks_once_an_alarm_is_new_and_votes_when_the_answer_is_there(alone: Alone) -> None:
-    assert not votes(alone.ticks(ONSET)) and alone.agent.desk.asked_tick == -1, "nothing changed yet"
+    assert not votes(alone.ticks(ONSET)) and alone.agent.desk.posted_tick == -1, "nothing changed yet"
     alone.ticks(ONSET + 10)
-    asked = alone.agent.desk.asked_tick
+    asked = alone.agent.desk.posted_tick
     assert ONSET < asked <= ONSET + 10 and not alone.agent.desk.free
     alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
     (vote,) = votes(alone.ticks(ONSET + 11))
@@ -138,7 +138,7 @@ def test_an_alarm_that_was_over_and_fires_again_is_asked_about_again(alone: Alon
         while alone.tick < until:
             alone.ticks(alone.tick + 1, **metrics)
             if not alone.agent.desk.free:
-                found.append(alone.agent.desk.asked_tick)
+                found.append(alone.agent.desk.posted_tick)
                 alone.answered(nothing)
         return found
 
@@ -151,12 +151,12 @@ def test_an_alarm_that_was_over_and_fires_again_is_asked_about_again(alone: Alon
 
 def test_late_and_overtaken_answers_expire(alone: Alone) -> None:
     alone.ticks(ONSET + 10)
-    alone.agent.desk.answered.clear()
-    asked = alone.agent.desk.asked_tick
-    taken = alone.agent.desk.take
-    alone.agent.desk.take = lambda: None  # type: ignore[method-assign]
+    alone.agent.desk.ready.clear()
+    asked = alone.agent.desk.posted_tick
+    taken = alone.agent.desk.collect
+    alone.agent.desk.collect = lambda: None  # type: ignore[method-assign]
     alone.ticks(asked + 9)
-    alone.agent.desk.take = taken  # type: ignore[method-assign]
+    alone.agent.desk.collect = taken  # type: ignore[method-assign]
     alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
     said = alone.ticks(asked + 10)
     assert not votes(said) and f"the answer of tick {asked} came at {asked + 10}" in notices(said)
@@ -254,7 +254,7 @@ def test_it_is_there_only_with_a_model_in_a_process_of_its_own_and_a_shadow() ->
     assert [pool.names for pool in pools([agent_spec("supervisor")], None)] == [("supervisor",)]
     counted = Settings.model_validate(settings("http://127.0.0.1:9/v1", shadow=False))
     assert with_agent_rules(counted).rules.shadow == ()
-    with pytest.raises(ConfigError, match="supervisor has settings, and is not an agent of this run"):
+    with pytest.raises(ConfigError, match="supervisor has settings but is not an agent of this run"):
         with_agent_rules(Settings.model_validate(settings("http://127.0.0.1:9/v1") | {"agents": ["divergence"]}))
     wrong = settings("http://127.0.0.1:9/v1")
     wrong["supervisor"]["worker"] = {"provider": "cluade", "model": "m"}

@@ -101,7 +101,7 @@ class _Replica:
             outputs = mesh.step(event)
             self._traces.note(event, outputs)
             if isinstance(event.body, Malformed) and kind(event.subject) in OUTPUTS:
-                log.error("event %d on %s counts for nothing: %s", event.seq, event.subject, event.body.reason)
+                log.error("event %d on %s is ignored: %s", event.seq, event.subject, event.body.reason)
                 self._forged[event.subject] = event.seq
                 if event.subject in mesh.pending:  # the forgery came first, and the log refused the real output
                     outputs = [mesh.pending[event.subject]]

@@ -82,7 +82,7 @@ async def test_from_the_training_thread_to_readers_and_never_to_the_log(tmp_path
             await serve_completions(history, RUN)
             request = CompletionsRequest(limit=2)
             answer = CompletionsBatch.model_validate_json(await admin.request(ON.stored_completions, request.wire()))
-            assert [one.group.number for one in answer.groups] == [4, 5] and answer.kept
+            assert [one.group.number for one in answer.groups] == [4, 5] and answer.has_stream
             behind = CompletionsRequest(after=answer.groups[0].seq)
             rest = CompletionsBatch.model_validate_json(await admin.request(ON.stored_completions, behind.wire()))
             assert [one.group.number for one in rest.groups] == [5]

@@ -11,7 +11,7 @@ import csv
 import sys
 from pathlib import Path
 
-from oven_kg.token_prior.python_code_prior import triples_of
+from oven_kg.token_prior.python_triples import triples_of
 
 
 def main(folders: list[str]) -> None:

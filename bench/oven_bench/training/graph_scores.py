@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,8 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import TokenPrior, TokenPriorRequest
 from oven_core.protocol.token_scores import decode, encode, vocabulary_sha
 from oven_kg.service.endpoints import answers
-from oven_kg.token_prior.python_code_prior import source_prior
+from oven_kg.token_prior.label_scores import PREFIXES, LongestMatch, node_importance, token_scores, top
+from oven_kg.token_prior.python_triples import triples_of
 
 TOKENS: Final = 358
 """That have a score: as many as in the source experiment."""
@@ -56,8 +57,19 @@ class GraphScores:
 
 def scores_of_sources(files: Sequence[Path], texts: Sequence[str]) -> GraphScores:
     """Of the graph that Python sources make: names, and what they call, raise, catch and contain."""
-    made = source_prior(files, texts, TOKENS)
-    return GraphScores(made.blob, len(texts), vocabulary_sha(texts), made.nodes, made.edges, "the sources trained on")
+    triples = [triple for path in files for triple in triples_of(path)]
+    nodes = sorted({end for src, _, dst in triples for end in (src, dst)})
+    scores = token_scores(node_importance(nodes, triples), _labels, LongestMatch(texts))
+    sha = vocabulary_sha(texts)
+    blob = encode(top(scores, TOKENS), len(texts), sha)
+    return GraphScores(blob, len(texts), sha, len(nodes), len(set(triples)), "the sources trained on")
+
+
+def _labels(name: str) -> Iterator[str]:
+    """A name and its parts, in the contexts in which they occur in a program."""
+    for word in dict.fromkeys((name, *name.split("_"))):
+        if word:
+            yield from (prefix + word for prefix in (*PREFIXES, ".", "("))
 
 
 def scores_of_folder(folder: Path, texts: Sequence[str]) -> GraphScores:

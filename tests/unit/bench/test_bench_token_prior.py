@@ -12,12 +12,12 @@ import torch
 
 from oven_bench.statistics import Word
 from oven_bench.training import token_prior as bench
-from oven_bench.training.graph_scores import scores_of_folder
+from oven_bench.training.graph_scores import scores_of_folder, scores_of_sources
 from oven_core.errors import ConfigError
 from oven_core.protocol.token_scores import LIMIT, decode, vocabulary_sha
 from oven_kg.arrays.builder import Builder
 from oven_kg.arrays.folder import write
-from oven_kg.token_prior.python_code_prior import source_prior, triples_of
+from oven_kg.token_prior.python_triples import triples_of
 
 SOURCE = """
 import os
@@ -55,11 +55,9 @@ def test_a_program_is_a_graph(tmp_path: Path) -> None:
 def test_its_prior_is_a_kilobyte_at_most_and_reads_back(tmp_path: Path) -> None:
     path = tmp_path / "kitchen.py"
     path.write_text(SOURCE)
-    vocabulary = ["loads", " Oven", "q", "bake", "os"]
-    found = source_prior([path], vocabulary, 3)
-    assert len(found.blob) <= LIMIT and len(found.scores) == 3 and 2 not in found.scores
-    assert found.scores == decode(found.blob, 5, vocabulary_sha(vocabulary))
-    assert (found.nodes, found.edges) == (10, 11)
+    prior = scores_of_sources([path], ["loads", " Oven", "q", "bake", "os"])
+    assert len(prior.blob) <= LIMIT and len(prior.scores) == 4 and 2 not in prior.scores
+    assert (prior.nodes, prior.edges) == (10, 11)
 
 
 @pytest.mark.parametrize("arm", bench.ARMS)

@@ -14,11 +14,14 @@ from typing import ClassVar, Literal, TypeAlias
 
 from oven_agents.runtime.closed_loop import participants
 from oven_bench.gym.arms.in_memory_link import LoopLink
+from oven_bench.gym.arms.shuffled_graph import shuffle_targets
 from oven_controller.stack.kg_rules import merged
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import GraphInfo, GraphInfoRequest
 from oven_core.protocol.rules import Autonomy, Rules
-from oven_kg.service.endpoints import answers
+from oven_kg.graph.graph_yaml import read
+from oven_kg.graph.knowledge import Knowledge
+from oven_kg.service.endpoints import Answers, answers
 
 Ask: TypeAlias = Callable[[str, bytes], bytes | None]
 """The prior service without a bus: (endpoint, request) → answer."""
@@ -94,7 +97,7 @@ def controller_link(
 @lru_cache(maxsize=2 * SHUFFLES)
 def prior(shuffled: int | None) -> Ask:
     """Shared by the episodes of a process: what they ask changes nothing in it."""
-    return answers(shuffled=shuffled)
+    return answers() if shuffled is None else Answers(Knowledge(shuffle_targets(read(), shuffled)))
 
 
 def _known(ask: Ask) -> GraphInfo:

@@ -16,11 +16,7 @@ ALIKE = {
     "kg/oven_kg": set[str](),
     "tui/oven_tui": set[str](),
     "learner/oven_learner": {"evaluation", "job", "model", "recipe", "rewards", "settings"},  # of the recipes
-    "bench/oven_bench": {
-        "command",  # of a bench that has a folder
-        "compound", "loss", "settings", "weights",  # a mechanism's families, of either task
-        "faults", "trainee",  # of the gym's tasks
-    },
+    "bench/oven_bench": {"command", "trainee"},  # of a bench that has a folder, and of the gym's tasks
 }  # fmt: skip
 """The names that parallel parts of a package share."""
 

@@ -5,7 +5,6 @@ receipt. A monitor without `--control` has none of it, and says so.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from oven_core.protocol.actuator_names import CHECKPOINT, ROLLBACK, UNDO
 from oven_core.protocol.messages import Value
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_runs.log.command_result import CommandResult
+from oven_runs.operator.operator_client import new_command
 from oven_tui.model import choices, consequences
 from oven_tui.model.commands import COMMANDS
 from oven_tui.model.commands_given import asked, told
@@ -162,7 +162,7 @@ class Acting(_Base):
 
     def _set_to(self, actuator: str, value: Value | bool) -> None:
         if not isinstance(value, bool):
-            self.give(OperatorCommand(id=_new_id(), action="set", actuator=actuator, value=value))
+            self.give(new_command("set", actuator=actuator, value=value))
 
     def action_mute(self) -> None:
         self._choose("mute or unmute which agent?", choices.agents(self.view, "mute"), self._mute)
@@ -214,7 +214,7 @@ class Acting(_Base):
 
     def _ask(self, title: str, **fields: Any) -> None:
         """Ask once, and give the command."""
-        command = OperatorCommand(id=_new_id(), **fields)
+        command = new_command(**fields)
 
         def answered(reason: str | None) -> None:
             if reason is not None:
@@ -273,7 +273,3 @@ class Acting(_Base):
             decisions = self._decisions()
             decisions.view = self.view
             decisions.redraw()
-
-
-def _new_id() -> str:
-    return uuid.uuid4().hex

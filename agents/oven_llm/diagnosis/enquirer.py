@@ -6,26 +6,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from oven_agents.runtime.companion import Surroundings
 from oven_core.errors import BusError, ConfigError, OvenError
 from oven_core.protocol.events import Event
-from oven_llm.diagnosis.diagnosing import Found, diagnose
+from oven_llm.diagnosis.diagnosing import DiagnosisResult, diagnose
 from oven_llm.diagnosis.graph_view import GraphView, viewing
 from oven_llm.diagnosis.log_context import LogContext, shown_settings
-from oven_llm.diagnosis.transcripts import FOLDER, Asked, Question, Transcripts
+from oven_llm.diagnosis.transcripts import DiagnosisRequest, Question, Transcripts
 from oven_llm.language_models.desk import Desk, counted
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.supervisor.caps import Caps
 from oven_llm.supervisor.models import ModelHandler, ProviderHandler
+from oven_runs.home.model_spend import NAME, Cap
+from oven_runs.settings.committee_settings import BudgetSettings
 from oven_runs.settings.judge_providers import catalogue, endpoint_of, key_of
 from oven_runs.settings.language_models import SupervisorSettings
-
-SPEND: Final = "spend.sqlite"
-"""In the folder of the run's diagnoses: what was spent, so that a resumed run counts on from there."""
 
 
 class ConfiguredModels:
@@ -47,15 +45,16 @@ class ConfiguredModels:
         """The supervisor and its worker. Importing their SDKs takes a second or two, the first time. Raises ConfigError
         where an SDK is not installed, or the budget caps US dollars and a price is not known."""
         if not self._handlers:
-            settings, folder = self._settings, Path(self._around.folder) / FOLDER
-            self._budget = Budget(settings.usd, settings.tokens, path=folder / SPEND, called="supervisor")
+            settings, owner = self._settings, self._around.name
+            cap = Cap(BudgetSettings(usd=settings.usd, tokens=settings.tokens), "supervisor", owner)
+            self._budget = Budget([cap], self._around.folder / NAME, owner)
             self._handlers = [
                 ProviderHandler.connected(
                     model,
                     self._around.providers_file,
                     at,
                     budget=self._budget,
-                    account=at.rpartition(".")[2],
+                    account=f"{owner}/{at.rpartition('.')[2]}",
                     timeout_s=settings.seconds,
                 )
                 for at, model in self._wanted.items()
@@ -80,7 +79,9 @@ class Enquirer:
     """One question after another. Raises ConfigError for a model that cannot be asked, and kept diagnoses that cannot
     be read: without their count the limit would not hold."""
 
-    def __init__(self, around: Surroundings, settings: SupervisorSettings, desk: Desk[Asked, Found]) -> None:
+    def __init__(
+        self, around: Surroundings, settings: SupervisorSettings, desk: Desk[DiagnosisRequest, DiagnosisResult]
+    ) -> None:
         self.failed: Counter[str] = Counter()
         """Diagnoses without an answer that holds, by kind."""
         self._around, self._settings, self._desk = around, settings, desk
@@ -116,11 +117,11 @@ class Enquirer:
         """For as long as the process lives."""
         try:
             while True:
-                asked = await self._desk.wanted()
+                asked = await self._desk.next_question()
                 self._begun += 1
                 found = await self._found(asked)
                 self._took.clear()
-                self._desk.answer(found)
+                self._desk.settle(found)
                 await self._took.wait()  # nothing else can be asked before
                 await asyncio.to_thread(self._write)
         finally:
@@ -135,7 +136,7 @@ class Enquirer:
             except OSError as error:
                 log.warning("%s: when diagnosis %d was taken cannot be kept: %s", self._around.name, number, error)
 
-    async def _found(self, asked: Asked) -> Found | ModelFailure:
+    async def _found(self, asked: DiagnosisRequest) -> DiagnosisResult | ModelFailure:
         try:
             return await self._diagnosed(asked)
         except BusError as error:
@@ -153,7 +154,7 @@ class Enquirer:
         self.failed[kind] += 1
         return ModelFailure(kind, why)
 
-    async def _diagnosed(self, asked: Asked) -> Found:
+    async def _diagnosed(self, asked: DiagnosisRequest) -> DiagnosisResult:
         self._events += await self._around.read_log()
         context = await asyncio.to_thread(_context, self._events)
         seen = await self._view(context)

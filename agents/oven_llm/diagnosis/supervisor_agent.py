@@ -22,12 +22,12 @@ from oven_core.errors import ConfigError
 from oven_core.mesh.actuator_values import show
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import RunStarted, Value, Vote
-from oven_llm.diagnosis.answer import NONE, Diagnosis, RevertIf
 from oven_llm.diagnosis.detectors import Alarm, alarms
-from oven_llm.diagnosis.diagnosing import Found, votable
+from oven_llm.diagnosis.diagnosing import DiagnosisResult, votable
 from oven_llm.diagnosis.enquirer import Enquirer
 from oven_llm.diagnosis.log_context import shown_settings
-from oven_llm.diagnosis.transcripts import Asked, Kept, Transcripts, recalled
+from oven_llm.diagnosis.model_answer import NONE, Diagnosis, RevertIf
+from oven_llm.diagnosis.transcripts import DiagnosisRequest, StoredDiagnosis, Transcripts, repeated
 from oven_llm.language_models.desk import Desk, counted
 from oven_llm.providers.failures import ModelFailure
 from oven_runs.settings.language_models import SupervisorSettings
@@ -84,12 +84,12 @@ class Supervisor(Agent):
 
     def __init__(self) -> None:
         self.moves: tuple[str, ...] = ()  # type: ignore[misc]
-        self.desk: Desk[Asked, Found] = Desk()
+        self.desk: Desk[DiagnosisRequest, DiagnosisResult] = Desk()
         self.unused: Counter[str] = Counter()
         """Answers that became no vote, by reason."""
         self._settings = SupervisorSettings()
         self._enquirer: Enquirer | None = None
-        self._kept: dict[int, Kept] | None = None  # in a backtest: by the tick of the vote that took it
+        self._kept: dict[int, StoredDiagnosis] | None = None  # in a backtest: by the tick of the vote that took it
         self._log: Sequence[Event] = ()
         self._config: dict[str, Any] = {}
         self._off = OFF
@@ -106,7 +106,7 @@ class Supervisor(Agent):
             if settings.model is None:
                 return None
             self._enquirer = Enquirer(around, settings, self.desk)
-            self._standing = _proposed(Transcripts(around.folder).kept(), settings.expires)
+            self._standing = _proposed(Transcripts(around.folder).stored(), settings.expires)
         except ConfigError as error:
             self._off = str(error)
             return None
@@ -116,7 +116,7 @@ class Supervisor(Agent):
     def recall(self, folder: Path, events: Sequence[Event], config: Mapping[str, Any]) -> None:
         """For a backtest: votes as the kept diagnoses of the run in `folder` have them, whose log `events` are. Raises
         ConfigError where none are kept."""
-        kept = Transcripts(folder).kept()
+        kept = Transcripts(folder).stored()
         if not kept:
             raise ConfigError(
                 f"{folder} keeps no diagnosis: the supervisor asked nothing in this run, or that is not its folder"
@@ -144,16 +144,16 @@ class Supervisor(Agent):
     def vote(self, window: Window) -> Answer:
         if self._kept is not None:
             return self._recalled(window)
-        answered = self.desk.take()
+        answered = self.desk.collect()
         if answered is None:
             return self._reverting(window) or self._ask_if_due(window)
         if self._enquirer is not None:
-            self._enquirer.took(answered.asked.number, window.tick)
-        if isinstance(answered.found, ModelFailure):
-            return Notice(answered.found.kind, f"abstains: {answered.found}; so far {self._told()}")
-        return self._said(answered.asked, answered.found, window)
+            self._enquirer.took(answered.question.number, window.tick)
+        if isinstance(answered.result, ModelFailure):
+            return Notice(answered.result.kind, f"abstains: {answered.result}; so far {self._told()}")
+        return self._said(answered.question, answered.result, window)
 
-    def _said(self, asked: Asked, found: Found, window: Window) -> Answer:
+    def _said(self, asked: DiagnosisRequest, found: DiagnosisResult, window: Window) -> Answer:
         """The vote that follows from an answer, or why there is none."""
         if found.diagnosis is None:
             return Notice(found.kind, f"abstains: {found.why} (diagnosis {asked.number}); so far {self._told()}")
@@ -181,9 +181,9 @@ class Supervisor(Agent):
         kept = self._kept.get(window.tick)
         if kept is None:
             return self._reverting(window)
-        found = recalled(kept, self._log, self.moves, self._config)
+        found = repeated(kept, self._log, self.moves, self._config)
         question = kept.question
-        return self._said(Asked(question.number, question.tick, question.values), found, window)
+        return self._said(DiagnosisRequest(question.number, question.tick, question.values), found, window)
 
     def _ask_if_due(self, window: Window) -> Notice | None:
         enquirer = self._enquirer
@@ -191,7 +191,7 @@ class Supervisor(Agent):
             return None
         if window.tick < self._looked + LOOK:
             return None
-        if self.desk.asked_tick >= 0 and window.tick < self.desk.asked_tick + self._settings.every:
+        if self.desk.posted_tick >= 0 and window.tick < self.desk.posted_tick + self._settings.every:
             return None
         self._looked = window.tick
         # A metric that recovers and goes wrong again has the symptom anew: a change of after the question about it.
@@ -204,7 +204,7 @@ class Supervisor(Agent):
             )
         self._asked_about |= dict.fromkeys(seen, window.tick)
         values = {name: knob.value for name, knob in window.knobs.items() if name in self.moves}
-        self.desk.put(Asked(enquirer.next_number, window.tick, values), window.tick)
+        self.desk.post(DiagnosisRequest(enquirer.next_number, window.tick, values), window.tick)
         return None
 
     def _reverting(self, window: Window) -> Vote | None:
@@ -229,7 +229,7 @@ class Supervisor(Agent):
             confidence=0.6,
             why=(
                 f"{standing.revert_if.metric} is {fmean(readings):.4g}: the diagnosis {standing.cause} was to be taken "
-                f"back where {standing.revert_if.words()}"
+                f"back where {standing.revert_if.text()}"
             ),
             target=target,
             horizon=HORIZON,
@@ -254,7 +254,7 @@ def _settings(resolved: dict[str, Any]) -> SupervisorSettings:
         ) from None
 
 
-def _proposed(kept: Sequence[Kept], expires: int) -> Proposed | None:
+def _proposed(kept: Sequence[StoredDiagnosis], expires: int) -> Proposed | None:
     """The newest change that a kept diagnosis proposed, for an agent that starts again: what it has to take back is not
     in the window. Raises ConfigError for an outcome that cannot be read."""
     for one in reversed(kept):
@@ -324,5 +324,5 @@ def _words(diagnosis: Diagnosis) -> str:
     figures = ", ".join(
         f"{one.metric} {show(one.value)} at ticks {one.from_} to {one.to}" for one in diagnosis.evidence[:3]
     )
-    back = f"; back if {diagnosis.revert_if.words()}" if diagnosis.revert_if else ""
+    back = f"; back if {diagnosis.revert_if.text()}" if diagnosis.revert_if else ""
     return f"{diagnosis.cause}: {figures}{back}"

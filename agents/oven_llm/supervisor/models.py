@@ -18,17 +18,17 @@ from typing import Any, Final, Self, TypeAlias
 from urllib.parse import urlsplit
 
 from oven_core.errors import ConfigError
-from oven_llm import genai_telemetry as genai
 from oven_llm import providers
 from oven_llm.providers.budget import Budget
-from oven_llm.providers.call_records import conversation_record
-from oven_llm.providers.conversation import Answer, Message
+from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import ModelFailure
+from oven_llm.providers.genai_telemetry import call_record, trace
 from oven_llm.providers.loop_thread import SHARED
-from oven_llm.providers.provider import EndpointProvider
-from oven_llm.providers.usage import Ledger, Usage, cost_usd, opened
+from oven_llm.providers.remote_model import RemoteModel
+from oven_llm.providers.usage import CallTally, Usage, is_priced, tallied
 from oven_runs.settings.judge_providers import NO_KEY, Wire, catalogue, endpoint_of, key_of
 from oven_runs.settings.language_models import ModelSettings
+from oven_runs.traces.records import Message
 
 Messages: TypeAlias = Sequence[Mapping[str, str]]
 """`role` and `content`, as chat completions have them."""
@@ -99,7 +99,7 @@ class ProviderHandler(ModelHandler):
 
     def __init__(
         self,
-        provider: EndpointProvider,
+        provider: RemoteModel,
         *,
         temperature: float | None = None,
         max_tokens: int = MAX_TOKENS,
@@ -117,9 +117,9 @@ class ProviderHandler(ModelHandler):
         if temperature is not None and not 0 <= temperature <= 2:
             raise ConfigError(f"the temperature is {temperature:g}; give 0 to 2")
         self.model, self.secrets = provider.model, tuple(one for one in secrets if one and one != NO_KEY)
-        self._provider = provider if budget is None else budget.metered(provider, account or provider.model)
+        self._provider = provider if budget is None else provider.within(budget, account or provider.model)
         self._temperature, self._max_tokens, self._timeout_s = temperature, max_tokens, timeout_s
-        self.priced = cost_usd(provider.asked, [Usage(1, 1)]) is not None
+        self.priced = is_priced(provider.settings)
 
     @classmethod
     def connected(
@@ -138,21 +138,18 @@ class ProviderHandler(ModelHandler):
         SHARED.run(self._provider.close())
 
     async def _chat(self, messages: Messages) -> LMResponse:
-        ledger, started = Ledger(), time.time_ns()
-        answer: Answer | None = None
+        tally, started = CallTally(), time.time_ns()
+        reply: ModelReply | None = None
         error = None
         try:
-            with opened(ledger):
-                (answer,) = await self._provider.converse(
-                    [_message(one) for one in messages],
-                    max_tokens=self._max_tokens,
-                    temperature=self._temperature,
-                    timeout_s=self._timeout_s,
-                )
-            usage = answer.usage if answer.counted else None
+            turns = tuple(Message.model_validate(message) for message in messages)
+            with tallied(tally):
+                conversation = Conversation(turns, self._max_tokens, temperature=self._temperature)
+                (reply,) = await self._provider.ask(conversation, self._timeout_s)
+            usage = reply.usage if reply.reported else None
             elapsed = (time.time_ns() - started) / 1e9
-            response = LMResponse(answer.text, usage, elapsed, answer.model, answer.usd, answer.finish)
-            if answer.finish == "refusal":
+            response = LMResponse(reply.text, usage, elapsed, reply.model, reply.cost_usd, reply.finish)
+            if reply.finish == "refusal":
                 raise RefusedError(response)
             return response
         except ModelFailure as failure:
@@ -160,7 +157,8 @@ class ProviderHandler(ModelHandler):
             raise
         finally:
             if error != "budget":  # no call was made
-                genai.trace(conversation_record(self._provider, answer, error, ledger.attempts - 1, started))
+                record = call_record(self._provider, reply, error, resends=tally.attempts - 1, started_ns=started)
+                trace(record)
 
 
 class OpenAIHandler(ProviderHandler):
@@ -256,7 +254,7 @@ def checked_address(address: str, whose: str) -> str:
     return address.rstrip("/")
 
 
-def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> tuple[EndpointProvider, str]:
+def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> tuple[RemoteModel, str]:
     known = catalogue()
     base_url = checked_address(base_url, model)
     named = [name for name, entry in known.items() if entry.wire == wire and entry.base_url.rstrip("/") == base_url]
@@ -268,13 +266,6 @@ def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> t
             raise ConfigError(f'no key for {base_url}: give api_key, e.g. os.environ["MY_SERVERS_KEY"]')
         api_key = key_of(model, asked, os.environ, "model") if asked.key_env else NO_KEY
     return providers.connect(model, asked, api_key), api_key
-
-
-def _message(one: Mapping[str, str]) -> Message:
-    role = one["role"]
-    if role not in ("system", "user", "assistant"):
-        raise ValueError(f"a message's role is {role!r}; give system, user or assistant")
-    return Message(role, one["content"])  # type: ignore[arg-type]
 
 
 def _or_failure(chat: Callable[[Messages], LMResponse], messages: Messages) -> LMResponse | ModelFailure:

@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from oven_llm.providers import conversation
-from oven_llm.providers.conversation import Answer, ConversationFailure, Conversing
+from oven_llm.providers.conversation import Conversation, LanguageModel, ModelReply, SamplesMissing
 from oven_llm.providers.failures import Kind, ModelFailure
-from oven_llm.providers.usage import Ledger, opened
+from oven_llm.providers.usage import CallTally, tallied
 from oven_llm.trace_replay.replies_file import Key, RepliesFile
 from oven_llm.trace_replay.teachers_file import TeacherSettings
-from oven_runs.traces.records import Message, Reply, Tool, ToolCall, Trace
+from oven_runs.traces.records import Message, Reply, Tool, Trace
 
 TRIES: Final = 3
 """Questions a state where what came back cannot be read: a body that was cut off, a page of HTML. Faults on the way
@@ -42,7 +41,7 @@ class Teacher:
 
     name: str
     settings: TeacherSettings
-    model: Conversing
+    model: LanguageModel
 
 
 @dataclass
@@ -119,10 +118,10 @@ class Replay:
 
     async def _state(self, teacher: Teacher, trace: Trace, key: Key, state: str, messages: Sequence[Message]) -> None:
         self._file.begin(key)
-        started, ledger = time.monotonic(), Ledger()
-        with opened(ledger):
+        started, tally = time.monotonic(), CallTally()
+        with tallied(tally):
             answers, failure = await self._asked(teacher, trace.tools, messages)
-        self.outcome.faults.update(ledger.faults)
+        self.outcome.faults.update(tally.faults)
         if failure == "budget" and not answers:
             self._file.void(key)
             return
@@ -137,24 +136,23 @@ class Replay:
 
     async def _asked(
         self, teacher: Teacher, tools: Sequence[Tool], messages: Sequence[Message]
-    ) -> tuple[list[Answer], str]:
+    ) -> tuple[list[ModelReply], str]:
         """What came, and the kind of failure that kept the other samples away, if any."""
         settings = teacher.settings
         kind = ""
         for _ in range(TRIES):
             try:
-                return await teacher.model.converse(
-                    [_said(message) for message in answerable(messages)],
-                    tools=[conversation.Tool(tool.name, tool.description, dict(tool.parameters)) for tool in tools],
-                    samples=settings.samples,
-                    max_tokens=settings.max_tokens,
+                conversation = Conversation(
+                    tuple(answerable(messages)),
+                    settings.max_tokens,
+                    tools=tuple(tools),
                     temperature=settings.temperature,
-                    timeout_s=settings.deadline_s,
-                ), ""
+                )
+                return await teacher.model.ask(conversation, settings.deadline_s, settings.samples), ""
             except ModelFailure as failure:
                 self._note(teacher, failure)
                 kind = failure.kind
-                came = list(failure.answers) if isinstance(failure, ConversationFailure) else []
+                came = list(failure.replies) if isinstance(failure, SamplesMissing) else []
                 if kind in UNREADABLE:
                     self.outcome.faults[kind] += 1
                 if came or kind not in UNREADABLE:
@@ -181,7 +179,7 @@ class Replay:
 
     @staticmethod
     def _replies(
-        teacher: Teacher, key: Key, state: str, answers: Sequence[Answer], failure: str, seconds: float
+        teacher: Teacher, key: Key, state: str, answers: Sequence[ModelReply], failure: str, seconds: float
     ) -> list[Reply]:
         """One for each sample that was wanted."""
         made = []
@@ -201,10 +199,10 @@ class Replay:
             answer = answers[sample]
             paid = {
                 "model": answer.model,
-                "tokens_in": answer.tokens_in,
-                "tokens_cached": answer.tokens_cached,
-                "tokens_out": answer.tokens_out,
-                "usd": answer.usd,
+                "tokens_in": answer.usage.input_tokens,
+                "tokens_cached": answer.usage.cached_tokens,
+                "tokens_out": answer.usage.output_tokens,
+                "usd": answer.cost_usd,
             }
             kind = unusable(answer)
             said = {"failure": kind} if kind else {"action": action_of(answer)}
@@ -240,7 +238,7 @@ def answerable(messages: Sequence[Message]) -> Iterator[Message]:
             yield message
 
 
-def unusable(answer: Answer) -> str:
+def unusable(answer: ModelReply) -> str:
     """Why an answer is not an action; empty: it is one. A text that was cut off may have been any action."""
     if answer.finish == "refusal":
         return "refusal"
@@ -249,12 +247,6 @@ def unusable(answer: Answer) -> str:
     return "" if answer.calls or answer.text.strip() else "no_action"
 
 
-def action_of(answer: Answer) -> Message:
+def action_of(answer: ModelReply) -> Message:
     """The assistant's message."""
-    calls = tuple(ToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in answer.calls)
-    return Message(role="assistant", content=answer.text, calls=calls)
-
-
-def _said(message: Message) -> conversation.Message:
-    calls = tuple(conversation.ToolCall(call.id, call.name, call.arguments) for call in message.calls)
-    return conversation.Message(message.role, message.content, calls, message.call_id)
+    return answer.message

@@ -214,14 +214,12 @@ def _said(folder: RunFolder, as_json: bool, limit_s: float | None, **fields: Any
     """The exit code of a command, whose outcome is printed."""
     import asyncio
     import json
-    import uuid
 
-    from oven_core.protocol.operator_messages import OperatorCommand
     from oven_core.terminal_text import say
     from oven_runs.access.local_run import LocalRun
-    from oven_runs.operator.operator_client import carried_out
+    from oven_runs.operator.operator_client import carried_out, new_command
 
-    result = asyncio.run(carried_out(LocalRun(folder), OperatorCommand(id=uuid.uuid4().hex, **fields), limit_s))
+    result = asyncio.run(carried_out(LocalRun(folder), new_command(**fields), limit_s))
     say(json.dumps(result.fields()) if as_json else result.line())
     return result.code
 

@@ -11,6 +11,7 @@ import typer.main
 
 from oven_controller.cli.lazy_group import HELP_OPTIONS, Command, Group, LazyGroup
 from oven_core.errors import NO_ROOM, OvenError
+from oven_core.protocol.operator_actions import ACTIONS
 from oven_core.terminal_text import clean
 
 HERE: Final = "oven_controller.cli"
@@ -36,17 +37,13 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
         "mcp": Command(f"{HERE}.mcp:mcp", "Serve runs to a coding agent by the Model Context Protocol."),
     },
     "Overrule": {
-        "hold": Command(f"{HERE}.operator:hold", "Pause training at the next step."),
-        "resume": Command(f"{HERE}.operator:resume", "Continue after a hold."),
-        "stop": Command(f"{HERE}.operator:stop", "Ask the learner to end the run, with a checkpoint."),
-        "set": Command(f"{HERE}.operator:set_command", "Change an actuator's value within its bounds."),
-        "approve": Command(f"{HERE}.operator:approve", "Apply an advised decision."),
-        "veto": Command(f"{HERE}.operator:veto", "Reject an open ballot or an advised decision."),
-        "autonomy": Command(f"{HERE}.operator:autonomy", "Change what the mesh may do by itself."),
-        "mute": Command(f"{HERE}.operator:mute", "Stop counting an agent's votes; they are still logged."),
-        "unmute": Command(f"{HERE}.operator:unmute", "Count a muted agent's votes again."),
-        "trust": Command(f"{HERE}.operator:trust", "Let an agent's votes carry and veto ballots."),
-        "distrust": Command(f"{HERE}.operator:distrust", "Put an agent on probation."),
+        **{
+            name: Command(f"{HERE}.operator:{name}_command", f"{ACTIONS[name].summary}.")
+            for name in (
+                *("hold", "resume", "stop", "set", "approve", "veto", "autonomy"),
+                *("mute", "unmute", "trust", "distrust"),
+            )
+        },
         "judge": Group(
             "The judges of a run's reward committee: list them, and swap them while it trains.",
             "list",
@@ -112,7 +109,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
         ),
     },
     "Measure": {
-        "gym": Command(f"{HERE}.bench:gym", "Measure whether the controller helps: faults in small runs."),
+        "gym": Command(f"{HERE}.bench:gym_command", "Measure whether the controller helps: faults in small runs."),
         "bench": Command(f"{HERE}.bench:bench_command", "Run one of the measurements of a source checkout."),
         "calibration": Command(f"{HERE}.calibration:calibration", "Score the confidences that agents stated."),
     },

@@ -1,20 +1,22 @@
-"""Operator commands to a running run: hold, resume, stop, approve, veto, set, mute, trust, autonomy.
+"""Operator commands to a running run, made from the table of actions (`oven_core.protocol.operator_actions`).
 
-Each waits for what the log says came of it, prints that in a line, and ends with 0 (done), 1 (the answer is no) or 3
-(no answer in time: `oven_runs.operator.operator_client`).
+Each logs the action, waits for the answer, and prints it in one line. Exit codes: 0 done, 1 the answer is no, 3 no
+answer in time (`oven_runs.operator.operator_client`).
 """
 
 from __future__ import annotations
 
+import inspect
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.lazy_group import single_command
-from oven_controller.cli.options import HERE, Json, LiveRunName, SameRun, from_anywhere, one_run
-from oven_controller.cli.options import LiveRunOption as Run
+from oven_controller.cli.options import HERE, Json, LiveRunName, LiveRunOption, SameRun, from_anywhere, one_run
+from oven_core.protocol.operator_actions import ACTIONS, Action, Argument, Kind
 from oven_runs.access.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -25,216 +27,91 @@ Wait = Annotated[
     typer.Option(
         metavar="SECONDS",
         min=0.1,
-        help="Wait at most so long for the answer and the receipt. By default until two steps have ended after the "
-        "command, and 5 s at least; where no step ends (a run that is held or stuck), 60 s, or three times the newest "
-        "step's length if that is more.",
+        help="Maximum wait for the answer and the receipt. By default the command waits until two steps have ended, "
+        "and at least 5 s. If no step ends (the run is held or stuck), it waits 60 s, or three times the newest step's "
+        "length if that is more.",
         show_default="two steps",
     ),
 ]
 Reason = Annotated[str, typer.Option(help="Reason, recorded in the log.")]
-Agent = Annotated[str, typer.Argument(help="The agent's name.", autocompletion=completion.agents)]
-Knobs = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="ACTUATOR", help="Actuators.", show_default="all of them", autocompletion=completion.knobs),
-]
-Level = Literal["observe", "advise", "auto"]
+
+TYPES: Final[Mapping[Kind, Any]] = {
+    "decision": str,
+    "actuator": str,
+    "actuators": list[str] | None,
+    "agent": str,
+    "value": str | None,
+    "level": Literal["observe", "advise", "auto"],
+}
+COMPLETIONS: Final[Mapping[Kind, Any]] = {
+    "decision": completion.knobs,
+    "actuator": completion.knobs,
+    "actuators": completion.knobs,
+    "agent": completion.agents,
+}
 
 
-@from_anywhere
-def hold(
-    run: LiveRunName = None,
-    run_: SameRun = None,
-    reason: Reason = "",
-    wait: Wait = None,
-    as_json: Json = False,
-    at: Endpoint = HERE,
-) -> None:
-    """Pause training at the next step; the learner keeps listening. Works without a mesh.
+def operator_command(action: Action) -> Callable[..., int]:
+    """Make the function of an action's command."""
 
-    Example: oven-controller hold --reason "looking at the samples"
-    """
-    _say(one_run(run, run_), wait, as_json, at, action="hold", reason=reason)
+    def command(
+        *,
+        run: str | None,
+        run_: str | None = None,
+        reason: str,
+        wait: float | None,
+        as_json: bool,
+        at: Endpoint,
+        **typed: Any,
+    ) -> int:
+        fields = {argument.field: _field_value(argument, typed[argument.name]) for argument in action.arguments}
+        return send(one_run(run, run_), at, wait, as_json, action=action.name, reason=reason, **fields)
 
-
-@from_anywhere
-def resume(
-    run: LiveRunName = None,
-    run_: SameRun = None,
-    reason: Reason = "",
-    wait: Wait = None,
-    as_json: Json = False,
-    at: Endpoint = HERE,
-) -> None:
-    """Continue after a hold. Works without a mesh. (To continue a run that is down: `up --resume`.)
-
-    Example: oven-controller resume
-    """
-    _say(one_run(run, run_), wait, as_json, at, action="resume", reason=reason)
+    examples = [f"Example: oven-controller {action.name} {example}".strip() for example in action.examples]
+    command.__doc__ = "\n\n".join([f"{action.summary}. {action.detail}".strip(), *examples])
+    shared: list[tuple[str, Any, Any]] = [("reason", Reason, ""), ("wait", Wait, None), ("as_json", Json, False)]
+    runs = [("run", LiveRunOption, None)] if action.arguments else [("run", LiveRunName, None), ("run_", SameRun, None)]
+    parameters = [_parameter(argument) for argument in action.arguments]
+    for name, annotation, default in [*runs, *shared, ("at", Endpoint, HERE)]:
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        )
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return from_anywhere(command)
 
 
-@from_anywhere
-def stop(
-    run: LiveRunName = None,
-    run_: SameRun = None,
-    reason: Reason = "",
-    wait: Wait = None,
-    as_json: Json = False,
-    at: Endpoint = HERE,
-) -> None:
-    """Ask the learner to end the run, with a checkpoint. Works without a mesh.
-
-    Example: oven-controller stop grpo-1121-0231
-    """
-    _say(one_run(run, run_), wait, as_json, at, action="stop", reason=reason)
-
-
-@from_anywhere
-def approve(
-    decision: Annotated[
-        str, typer.Argument(help="An advised decision's id, or its actuator.", autocompletion=completion.knobs)
-    ],
-    run: Run = None,
-    reason: Reason = "",
-    wait: Wait = None,
-    as_json: Json = False,
-    at: Endpoint = HERE,
-) -> None:
-    """Apply an advised decision: guardrails are checked again, and the value is read back.
-
-    Example: oven-controller approve optimizer.lr_scale --reason "the loss does look flat"
-    """
-    _say(run, wait, as_json, at, action="approve", of=decision, reason=reason)
+def _parameter(argument: Argument) -> inspect.Parameter:
+    several = argument.kind == "actuators"
+    optional = argument.kind == "value" or argument.default is not None
+    annotation = typer.Argument(
+        metavar="ACTUATOR" if several else None,
+        help=argument.help,
+        show_default="all of them" if argument.default is not None else False,
+        autocompletion=COMPLETIONS.get(argument.kind),
+    )
+    return inspect.Parameter(
+        argument.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=(None if several or argument.kind == "value" else argument.default)
+        if optional
+        else inspect.Parameter.empty,
+        annotation=Annotated[TYPES[argument.kind], annotation],
+    )
 
 
-@from_anywhere
-def veto(
-    ballot: Annotated[
-        str,
-        typer.Argument(
-            help="An open ballot's id, or its actuator; or an advised decision's.",
-            autocompletion=completion.knobs,
-        ),
-    ],
-    run: Run = None,
-    reason: Reason = "",
-    wait: Wait = None,
-    as_json: Json = False,
-    at: Endpoint = HERE,
-) -> None:
-    """Reject an open ballot at once, or an advised decision for good.
-
-    Example: oven-controller veto optimizer.lr_scale --reason "the schedule ends soon anyway"
-    """
-    _say(run, wait, as_json, at, action="veto", of=ballot, reason=reason)
-
-
-@from_anywhere
-def set_(
-    actuator: Annotated[
-        str, typer.Argument(help="The actuator, as the run announces it.", autocompletion=completion.knobs)
-    ],
-    value: Annotated[
-        str | None, typer.Argument(help="A number, a name, or shares as JSON; none for an action.")
-    ] = None,
-    run: Run = None,
-    reason: Reason = "",
-    wait: Wait = None,
-    as_json: Json = False,
-    at: Endpoint = HERE,
-) -> None:
-    """Turn a knob within its bounds, whatever the agents say, and read it back.
-
-    Example: oven-controller set optimizer.lr_scale 0.5
-
-    Example: oven-controller set data.mixture '{"easy": 0.5, "hard": 0.5}'
-
-    Example: oven-controller set run.undo_rollback
-    """
-    _say(run, wait, as_json, at, action="set", actuator=actuator, value=parsed(value), reason=reason)
-
-
-# A value may be negative, and is not an option then.
-set_command = single_command(set_, ignore_unknown_options=True)
-
-
-@from_anywhere
-def mute(
-    agent: Agent, run: Run = None, reason: Reason = "", wait: Wait = None, as_json: Json = False, at: Endpoint = HERE
-) -> None:
-    """Make an agent a shadow: its votes are logged and do not count.
-
-    Example: oven-controller mute curriculum --reason "it chases noise"
-    """
-    _say(run, wait, as_json, at, action="mute", agent=agent, reason=reason)
-
-
-@from_anywhere
-def unmute(
-    agent: Agent, run: Run = None, reason: Reason = "", wait: Wait = None, as_json: Json = False, at: Endpoint = HERE
-) -> None:
-    """Let a muted agent's votes count again.
-
-    Example: oven-controller unmute curriculum
-    """
-    _say(run, wait, as_json, at, action="unmute", agent=agent, reason=reason)
-
-
-@from_anywhere
-def trust(
-    agent: Agent,
-    actuators: Knobs = None,
-    run: Run = None,
-    reason: Reason = "",
-    wait: Wait = None,
-    as_json: Json = False,
-    at: Endpoint = HERE,
-) -> None:
-    """Let an agent's votes carry and veto from now on, on these actuators alone, or on all of them.
-
-    Example: oven-controller trust clip grad.clip
-    """
-    _say(run, wait, as_json, at, action="trust", agent=agent, actuators=tuple(actuators or ()), reason=reason)
-
-
-@from_anywhere
-def distrust(
-    agent: Agent,
-    actuators: Knobs = None,
-    run: Run = None,
-    reason: Reason = "",
-    wait: Wait = None,
-    as_json: Json = False,
-    at: Endpoint = HERE,
-) -> None:
-    """Put an agent on probation: its votes are counted and scored, and carry and veto nothing.
-
-    Example: oven-controller distrust clip --reason "it chases noise"
-    """
-    _say(run, wait, as_json, at, action="distrust", agent=agent, actuators=tuple(actuators or ()), reason=reason)
-
-
-@from_anywhere
-def autonomy(
-    level: Annotated[Level, typer.Argument(help="observe: log only. advise: a person approves. auto: act.")],
-    actuator: Annotated[
-        str, typer.Argument(help="One actuator.", show_default="all of them", autocompletion=completion.knobs)
-    ] = "",
-    run: Run = None,
-    reason: Reason = "",
-    wait: Wait = None,
-    as_json: Json = False,
-    at: Endpoint = HERE,
-) -> None:
-    """Change what the mesh may do by itself, from now on.
-
-    Example: oven-controller autonomy advise optimizer.lr_scale
-    """
-    _say(run, wait, as_json, at, action="autonomy", actuator=actuator, autonomy=level, reason=reason)
+def _field_value(argument: Argument, typed: Any) -> Any:
+    match argument.kind:
+        case "value":
+            return parsed(typed)
+        case "actuators":
+            return tuple(typed or ())
+        case _:
+            return typed
 
 
 def parsed(text: str | None) -> Value:
-    """A number, a JSON string or JSON object of shares as such; anything else is a choice's name. Raises ConfigError
-    for what begins like JSON and is none."""
+    """Read a value: a number, a JSON string or a JSON object of shares as such, anything else as a choice's name.
+    Raises ConfigError for text that begins like JSON and is not JSON."""
     from oven_core.errors import ConfigError
     from oven_core.errors import reason as wrong
 
@@ -254,30 +131,33 @@ def parsed(text: str | None) -> Value:
     return value
 
 
-def _say(run: str | None, wait: float | None, as_json: bool, at: Endpoint, **fields: Any) -> None:
+def send(run: str | None, at: Endpoint, wait: float | None, as_json: bool, **command: Any) -> int:
+    """Give an operator's command to a running run, print the outcome, and return the exit code. Raises OvenError."""
     import asyncio
-    import uuid
 
-    from pydantic import ValidationError
-
-    from oven_core.errors import ConfigError
-    from oven_core.protocol.operator_messages import OperatorCommand
     from oven_core.terminal_text import say
     from oven_runs.access.run_finder import find_run
     from oven_runs.log.command_result import CommandReport
-    from oven_runs.operator.operator_client import carried_out
+    from oven_runs.operator.operator_client import carried_out, new_command
 
     access = find_run(run, at, running=True)
-    try:
-        command = OperatorCommand(id=uuid.uuid4().hex, **fields)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = first["loc"][0]
-        raise ConfigError(f"{where} {str(fields.get(str(where)))[:80]!r} cannot be sent: {first['msg']}") from error
-    result = asyncio.run(carried_out(access, command, wait))
+    result = asyncio.run(carried_out(access, new_command(**command), wait))
     if as_json:
         print(CommandReport.of(result).model_dump_json(ensure_ascii=True))
     else:
         say(result.line())
-    if result.code:
-        raise typer.Exit(result.code)
+    return result.code
+
+
+hold_command = operator_command(ACTIONS["hold"])
+resume_command = operator_command(ACTIONS["resume"])
+stop_command = operator_command(ACTIONS["stop"])
+approve_command = operator_command(ACTIONS["approve"])
+veto_command = operator_command(ACTIONS["veto"])
+mute_command = operator_command(ACTIONS["mute"])
+unmute_command = operator_command(ACTIONS["unmute"])
+trust_command = operator_command(ACTIONS["trust"])
+distrust_command = operator_command(ACTIONS["distrust"])
+autonomy_command = operator_command(ACTIONS["autonomy"])
+# A value may be negative, and is not an option then.
+set_command = single_command(operator_command(ACTIONS["set"]), ignore_unknown_options=True)

@@ -62,7 +62,7 @@ TlsCa = Annotated[
 ]
 
 
-def from_anywhere(command: Callable[..., None]) -> Callable[..., None]:
+def from_anywhere(command: Callable[..., Any]) -> Callable[..., Any]:
     """`command` as it is shown and called on the command line: with --nats, --creds and --tls-ca in the place of its
     parameter `at`, the Endpoint of a run on another machine."""
     given = inspect.signature(command, eval_str=True)
@@ -73,8 +73,8 @@ def from_anywhere(command: Callable[..., None]) -> Callable[..., None]:
     ]
 
     @functools.wraps(command)
-    def called(*, nats: str | None, creds: Path | None, tls_ca: Path | None, **others: Any) -> None:
-        command(**others, at=Endpoint(nats or "", creds, tls_ca))
+    def called(*, nats: str | None, creds: Path | None, tls_ca: Path | None, **others: Any) -> Any:
+        return command(**others, at=Endpoint(nats or "", creds, tls_ca))
 
     shown = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in kept] + options
     called.__signature__ = given.replace(parameters=shown)  # type: ignore[attr-defined]

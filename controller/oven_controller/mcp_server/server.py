@@ -10,7 +10,7 @@ from typing import Any, Final
 from mcp.server.mcpserver import MCPServer
 from mcp.types import ToolAnnotations
 
-from oven_controller.mcp_server.control_tools import ControlTools
+from oven_controller.mcp_server.control_tools import control_tools
 from oven_controller.mcp_server.reach import Reach
 from oven_controller.mcp_server.reading_tools import ReadingTools
 from oven_controller.mcp_server.run_resources import add_resources
@@ -44,13 +44,13 @@ def serve(reach: Reach, control: bool) -> None:
 
 def server(reach: Reach, control: bool) -> MCPServer[Any]:
     """One with the tools that look, and with `control` those that act."""
-    reading, acting = ReadingTools(reach), ControlTools(reach)
+    reading = ReadingTools(reach)
     looks = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     acts = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False)
     names = ("runs", "status", "metric", "decisions", "explain", "diagnose", "backtest")
     tools = [tool(getattr(reading, name), looks) for name in names]
     if control:
-        tools += [tool(getattr(acting, name), acts) for name in ("approve", "veto", "set", "hold", "resume")]
+        tools += [tool(function, acts) for function in control_tools(reach)]
     made: MCPServer[Any] = MCPServer(
         NAME,
         title="Oven Controller",

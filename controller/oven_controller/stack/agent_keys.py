@@ -122,7 +122,7 @@ def revoke_there(server: ServerFolder, name: str) -> None:
 def server_folder(path: Path) -> ServerFolder:
     """What `creds server` made at `path`. Raises ConfigError."""
     try:
-        return ServerFolder.found(path.absolute())
+        return ServerFolder.existing(path.absolute())
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         problem = f"{path} is not a folder that `oven-controller creds server` made: {reason(error)}"
         raise ConfigError(problem) from error

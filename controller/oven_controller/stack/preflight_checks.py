@@ -56,7 +56,7 @@ def check(request: Request, home: Home) -> None:
     settings = request.resolved.settings
     if settings.port is not None and not settings.nats and not servers.is_free(settings.port):
         raise ConfigError(
-            f"port {settings.port} on 127.0.0.1 is taken; choose another with --port, or leave it out for a free one"
+            f"port {settings.port} on 127.0.0.1 is in use; choose another with --port, or omit it to use a free one"
         )
     if settings.nats:
         for name in _keys(request):

@@ -17,7 +17,7 @@ from oven_core.protocol.history_requests import HistoryRequest
 from oven_core.protocol.names import Subjects
 from oven_runs.access.log_watch import Watch
 from oven_runs.process.child import WRONG_SETTING, Child, how, short
-from oven_runs.process.supervisor import Kept, Supervised
+from oven_runs.process.supervisor import Restartable, Supervised
 from oven_runs.server.embedded import EmbeddedServer
 
 READY_S = 60.0
@@ -56,7 +56,7 @@ class Processes:
 
     def keep_server(self, server: EmbeddedServer) -> None:
         without = "the bus is gone, training continues with its last settings"
-        kept = Kept("nats-server", server.restart, self._bus_answers, lambda: without)
+        kept = Restartable("nats-server", server.restart, self._bus_answers, lambda: without)
         self._server = Supervised(kept, server.child, self._tell, self._note)
 
     async def start_meshes(self, count: int) -> None:
@@ -183,7 +183,7 @@ class Processes:
         self, service: Service, child: Child, ready: Callable[[], Awaitable[None]], without: Callable[[], str]
     ) -> Supervised:
         self._unready.remove(child)
-        return Supervised(Kept(service.name, service.start, ready, without), child, self._tell, self._note)
+        return Supervised(Restartable(service.name, service.start, ready, without), child, self._tell, self._note)
 
     async def _ready(self, child: Child, sign: Awaitable[None]) -> None:
         """Until the child shows that it is ready. Raises OvenError when it ends or says nothing for too long."""

@@ -10,16 +10,14 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Sequence
-from uuid import uuid4
 
 from oven_controller.stack.output import relay
 from oven_controller.stack.plan import Service
 from oven_core.cancellation import call_at_end, end
 from oven_core.errors import BusError, OvenError
-from oven_core.protocol.operator_messages import OperatorCommand
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.operator.operator_client import carried_out
+from oven_runs.operator.operator_client import carried_out, new_command
 from oven_runs.process.child import Child
 
 GRACE_S = 3.0
@@ -67,7 +65,7 @@ async def run_beside(folder: RunFolder, service: Service, agent: str, trust: Seq
 async def _trusted(folder: RunFolder, agent: str, actuators: Sequence[str]) -> None:
     """Say it until the mesh has seen the agent join, and print the answer."""
     for attempt in range(TRIES if actuators else 0):
-        command = OperatorCommand(id=uuid4().hex, action="trust", agent=agent, actuators=tuple(actuators))
+        command = new_command("trust", agent=agent, actuators=tuple(actuators))
         try:
             result = await carried_out(LocalRun(folder), command, ANSWER_S)
         except OvenError as error:

@@ -38,7 +38,7 @@ async def stored_batch(bus: Bus, run: str, after: int, limit: int) -> Completion
     except NotFoundError as error:
         if groups:  # the oldest went meanwhile
             return CompletionsBatch(groups=tuple(groups), head=groups[-1].seq)
-        return CompletionsBatch(groups=(), head=after, kept=error.err_code != NO_STREAM)
+        return CompletionsBatch(groups=(), head=after, has_stream=error.err_code != NO_STREAM)
     except (TimeoutError, NatsError, OSError) as error:
         raise BusError(f"the sampled completions of run {run!r} cannot be read: {reason(error)}") from error
     return CompletionsBatch(groups=tuple(groups), head=state.last_seq)

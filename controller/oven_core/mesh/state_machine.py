@@ -219,7 +219,7 @@ class Mesh:
         """Adopt what an operator set or approved. An approval carries the votes and the forecast of the advice."""
         advised, fields = adoption.advised, dict[str, Any]()
         if advised is not None:
-            fields = {"of": advised.id, "target": advised.target, "horizon": advised.horizon}
+            fields = {"approves": advised.id, "target": advised.target, "horizon": advised.horizon}
             fields["expected_change"] = advised.expected_change
             for line in advised.tally:
                 if line.stance == "propose":

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.messages import Decision, LogMessage, Receipt
+from oven_core.protocol.operator_actions import expects_receipt
 from oven_core.protocol.operator_messages import TO_LEARNER, CommandAnswer, OperatorCommand
 from oven_runs.log.run_summary import text
 
@@ -60,7 +61,7 @@ class CommandResult:
             return self.receipt is not None
         if self.answer is None:
             return False
-        return self.receipt is not None or not (self.answer.done and self.command.action in ("set", "approve"))
+        return self.receipt is not None or not (self.answer.done and expects_receipt(self.command.action))
 
     @property
     def code(self) -> int:

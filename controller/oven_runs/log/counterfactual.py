@@ -178,8 +178,10 @@ class OpenLoop:
         if isinstance(body, AgentStatus):
             return body.model_copy(update={"seen": self._ids.get(body.seen, body.seen)})
         if isinstance(body, OperatorCommand):
-            mine = self._made(body.of)
-            return body.model_copy(update={"of": mine.id if mine else self._ids.get(body.of, body.of)})
+            mine = self._made(body.subject_id)
+            return body.model_copy(
+                update={"subject_id": mine.id if mine else self._ids.get(body.subject_id, body.subject_id)}
+            )
         return body
 
     def _made(self, logged: str) -> Decision | None:

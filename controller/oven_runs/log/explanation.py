@@ -128,8 +128,8 @@ class Explanations:
             announced=self._announced.get(decision.actuator),
         )
         self.changed = decision.id
-        if decision.of in self.found:
-            self.found[decision.of] = replace(self.found[decision.of], approved_by=decision.id)
+        if decision.approves in self.found:
+            self.found[decision.approves] = replace(self.found[decision.approves], approved_by=decision.id)
 
     def _receipt(self, receipt: Receipt) -> None:
         if receipt.decision_id:

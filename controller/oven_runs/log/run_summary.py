@@ -225,7 +225,7 @@ class RunSummary:
         elif command.action == "unmute":
             self.muted.pop(command.agent, None)
         elif command.action == "veto":
-            kept, vetoed = self.advised.items(), command.of or command.actuator
+            kept, vetoed = self.advised.items(), command.subject_id or command.actuator
             self.advised = {a: d for a, d in kept if answer.decision or vetoed not in (d.id, a)}
         self._shadows()
 

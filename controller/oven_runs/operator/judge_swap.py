@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
 from typing import Any
 
 from oven_core.protocol.judge_spec import JudgeSpec, actuator_of
-from oven_core.protocol.operator_messages import OperatorCommand
 from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandResult
-from oven_runs.operator.operator_client import carried_out
+from oven_runs.operator.operator_client import carried_out, new_command
 
 MARGIN_S = 10.0
 """Added to the committee's deadline for a probe, for the step boundaries before and after it."""
@@ -53,9 +51,9 @@ async def swap_judge(
     Raises BusError if a command does not get into the log.
     """
     name = actuator_of(member)
-    offer = OperatorCommand(id=uuid.uuid4().hex, action="offer", actuator=name, judge=model, reason=reason)
+    offer = new_command("offer", actuator=name, judge=model, reason=reason)
     offered = await carried_out(access, offer, deadline_s + MARGIN_S)
     if offered.code:
         return SwapResult(offered, None)
-    choice = OperatorCommand(id=uuid.uuid4().hex, action="set", actuator=name, value=model.identity, reason=reason)
+    choice = new_command("set", actuator=name, value=model.identity, reason=reason)
     return SwapResult(offered, await carried_out(access, choice))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from nats.aio.msg import Msg
+from pydantic import ValidationError
 
 from oven_core.bus.connection import Bus
-from oven_core.errors import BusError, RefusedError
+from oven_core.errors import BusError, ConfigError, RefusedError
 from oven_core.protocol import names
 from oven_core.protocol.events import UNKNOWN, Event
 from oven_core.protocol.messages import Observation
@@ -206,6 +208,16 @@ class OperatorClient:
             except TimeoutError:
                 break
         raise BusError(f"{command.action} is not in the log after {limit_s:g} s ({cause})")
+
+
+def new_command(action: str, **fields: Any) -> OperatorCommand:
+    """A command with an id of its own. Raises ConfigError that names the value that cannot be sent."""
+    try:
+        return OperatorCommand.model_validate({"id": uuid.uuid4().hex, "action": action, **fields})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0])
+        raise ConfigError(f"{name} {str(fields.get(name))[:80]!r} cannot be sent: {first['msg']}") from error
 
 
 async def carried_out(access: RunAccess, command: OperatorCommand, limit_s: float | None = None) -> CommandResult:

@@ -1,4 +1,4 @@
-"""A child process with its own log and a pipe that tells it when its parent is gone; and words for its end."""
+"""A child process with its own log, and a pipe that closes when its parent ends."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from oven_core.errors import ProcessError, reason
 
 PARENT_FD = "OVEN_PARENT_FD"
 KILLED_S = 5.0
-"""So long a guard has to kill what it guards."""
+"""Seconds for a guard to kill its command."""
 
 
 class Child:
-    """A running child. `foreign` ones cannot watch the pipe, so a guard process does it for them.
+    """A running child process. For a `foreign` program, which cannot watch the pipe, a guard process does.
 
-    Each is the leader of its own session: Ctrl-C in the terminal reaches the parent alone, which ends its
-    children in order.
+    Each child leads its own session. So Ctrl-C in the terminal reaches only the parent, which ends its children in
+    order.
     """
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path, pipe: int, foreign: bool) -> None:
@@ -45,8 +45,11 @@ class Child:
         restricted: bool = False,
         whole: bool = False,
     ) -> Child:
-        """`foreign`: it cannot watch a pipe. Of such a one, `restricted`: it keeps off the trainer's cores; `whole`:
-        all that it started ends with it, what left its group as well."""
+        """Start a child. Raises ProcessError.
+
+        `foreign`: it cannot watch a pipe. Options of a foreign one are `restricted`: it does not use the trainer's
+        cores; and `whole`: every process that it started ends with it, even outside its group.
+        """
         reader, writer = os.pipe()
         environment = {**os.environ, **(env or {}), PARENT_FD: str(reader)}
         if foreign:
@@ -90,8 +93,9 @@ class Child:
         return self._process.returncode
 
     async def wait(self) -> int:
+        """Wait for its end and return the exit code."""
         code = await self._process.wait()
-        if self._foreign and code < 0:  # the guard itself was killed, and its command goes on unguarded
+        if self._foreign and code < 0:  # the guard was killed, so its command continues unguarded
             end_session(self.pid)
         return code
 
@@ -100,7 +104,7 @@ class Child:
             self._process.send_signal(number)
 
     async def end(self, grace_s: float = 5.0) -> int:
-        """SIGTERM, then SIGKILL to its group after the grace, then to its session. Returns the exit code."""
+        """Send SIGTERM, then SIGKILL to its group after the grace, then to its session. Returns the exit code."""
         self.signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(grace_s):
@@ -110,14 +114,14 @@ class Child:
             try:
                 async with asyncio.timeout(KILLED_S):
                     code = await self.wait()
-            except TimeoutError:  # a guard that does not pass it on
+            except TimeoutError:  # the guard did not pass the signal on
                 end_session(self.pid)
                 code = await self.wait()
         self.close()
         return code
 
     def kill(self) -> None:
-        """SIGKILL to its group. A guard is asked to do that to its command, which has its own group."""
+        """Send SIGKILL to its group. A guard kills its command, which has its own group."""
         if self._process.returncode is not None:
             return
         if self._foreign:
@@ -126,13 +130,13 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of the pipe; a child that still runs ends by itself then."""
+        """Close the pipe. A child that still runs then ends by itself."""
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
 
     def tail(self, lines: int = 12) -> str:
-        """The last lines of its log, for an error message."""
+        """Return the last lines of its log, for an error message."""
         try:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         except OSError:
@@ -140,7 +144,7 @@ class Child:
 
 
 def end_session(leader: int) -> None:
-    """SIGKILL to every process of a session whose leader is gone. (Its id is not given out again while one lives.)"""
+    """Send SIGKILL to every process of a session whose leader is gone. Its id is not reused while one of them lives."""
     import psutil
 
     for pid in psutil.pids():
@@ -150,20 +154,24 @@ def end_session(leader: int) -> None:
 
 
 def follow_parent(grace_s: float = 10.0) -> None:
-    """Called by an own process at start: SIGTERM to itself when the parent's pipe closes, exit after the grace."""
+    """Have this process send itself SIGTERM when its parent's pipe closes, and exit after the grace.
+
+    Our own processes call this when they start.
+    """
     if fd := os.environ.pop(PARENT_FD, ""):
         _end_after(int(fd), grace_s)
 
 
 def end_with_input(grace_s: float = 60.0) -> None:
-    """SIGTERM to itself when standard input ends, exit after the grace: who holds its other end is gone, or has let go
-    of it."""
+    """Have this process send itself SIGTERM when its standard input ends, and exit after the grace."""
     _end_after(sys.stdin.fileno(), grace_s)
 
 
 def follow_spawner(grace_s: float = 10.0) -> None:
-    """The same for a worker of multiprocessing, which has a pipe of its parent's already. Raises RuntimeError in any
-    other process."""
+    """Do the same in a worker of multiprocessing, which already has a pipe to its parent.
+
+    Raises RuntimeError in any other process.
+    """
     parent = multiprocessing.parent_process()
     if parent is None:
         raise RuntimeError("this process was not started by multiprocessing, and has no parent to follow")
@@ -182,13 +190,13 @@ def _end_after(fd: int, grace_s: float) -> None:
 
 
 WRONG_SETTING = 2
-"""The exit code that says so: starting again changes nothing."""
-FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-"""Who is ended with these says nothing; the last line of its log is an older one."""
+"""Exit code for a wrong setting: a restart would not help."""
+OUTSIDE_SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
+"""A process that is ended by these logs nothing, so the last line of its log does not explain its end."""
 
 
 def how(code: int) -> str:
-    """How a process ended, from its code: a guard gives 128 plus the signal's number for its command."""
+    """Describe an exit code. A guard exits with 128 plus the number of the signal that ended its command."""
     number = -code if code < 0 else code - 128
     if code < 0 or code > 128:
         with contextlib.suppress(ValueError):
@@ -197,16 +205,16 @@ def how(code: int) -> str:
 
 
 def end_of(child: Child) -> str:
-    """That it ended, how, and why: where that was on purpose it is the last line of its log."""
+    """Describe how a child ended, with the last line of its log if that explains it."""
     code, lines = child.returncode or 0, child.tail().splitlines()
-    last = lines[-1] if lines else "it said nothing"
-    told = code == WRONG_SETTING or (last.startswith("error: ") and not how(code).endswith(FROM_OUTSIDE))
-    why = f": {last.removeprefix('error: ')}" if told else ""
-    return f"{child.name} ended ({how(code)}){why}"
+    last = lines[-1] if lines else "its log is empty"
+    explained = code == WRONG_SETTING or (last.startswith("error: ") and not how(code).endswith(OUTSIDE_SIGNALS))
+    cause = f": {last.removeprefix('error: ')}" if explained else ""
+    return f"{child.name} ended ({how(code)}){cause}"
 
 
 def short(path: Path) -> str:
-    """Relative to here where that is shorter."""
+    """Return the path relative to the current folder, if it is inside."""
     with contextlib.suppress(ValueError):
         return str(path.relative_to(Path.cwd()))
     return str(path)

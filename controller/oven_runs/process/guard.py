@@ -1,9 +1,10 @@
 """Guard of a command that cannot watch a pipe: `… process.guard FD [restricted] [whole] -- COMMAND…`
 
-When the pipe behind FD closes (its writer ended, even by kill -9), the command's whole process group gets SIGTERM and,
-after a grace, SIGKILL. Signals are passed on to the group; SIGUSR1 kills it. Imports nothing but the standard library:
-it stands beside every foreign process. `restricted`: the command keeps off the trainer's cores. `whole`: nothing that
-it started outlives it, what left its group included (Linux: orphans become this process's children).
+When the pipe behind FD closes, because its writer ended (even by kill -9), the command's process group gets SIGTERM
+and, after a grace, SIGKILL. The guard passes signals on to the group; SIGUSR1 kills it. It imports almost only the
+standard library, because one runs for every foreign process. `restricted`: the command does not use the trainer's
+cores. `whole`: no process that the command started outlives it, even outside its group (on Linux, which hands orphans
+to this process).
 """
 
 from __future__ import annotations
@@ -23,20 +24,21 @@ from oven_core.cpu_affinity import follow, restrict_affinity
 GRACE_S = 10.0
 PR_SET_CHILD_SUBREAPER = 36
 CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
-"""How compiled code ends that got no memory and cannot say so."""
+"""Signals that end compiled code which got no memory and cannot report it."""
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 def main() -> int:
-    at = sys.argv.index("--")
-    fd, command = int(sys.argv[1]), sys.argv[at + 1 :]
-    whole = "whole" in sys.argv[2:at] and _adopts_orphans()
-    split = restrict_affinity() if "restricted" in sys.argv[2:at] else None
+    """Run the command. Returns its exit code, or 128 plus a signal's number."""
+    separator = sys.argv.index("--")
+    fd, options, command = int(sys.argv[1]), sys.argv[2:separator], sys.argv[separator + 1 :]
+    whole = "whole" in options and _adopt_orphans()
+    split = restrict_affinity() if "restricted" in options else None
     early: list[int] = []
     for number in HANDLED:
         signal.signal(number, lambda number, _frame: early.append(number))
     try:
-        # A group of its own, but this session: whoever has to end it without this guard finds it there.
+        # Its own group, but this session: if this guard is killed, the command can still be found there.
         child = subprocess.Popen(command, process_group=0)
     except OSError as error:
         print(f"error: cannot run {command[0]}: {error.strerror}", file=sys.stderr)
@@ -46,7 +48,7 @@ def main() -> int:
 
     def end_group() -> None:
         _signal_group(child.pid, signal.SIGTERM)
-        if not ended.wait(GRACE_S):  # its end is for `_end_of` to take: taken here, that would wait for ever
+        if not ended.wait(GRACE_S):  # only `_end_of` may collect the exit status, or it would wait for ever
             _signal_group(child.pid, signal.SIGKILL)
 
     def watch() -> None:
@@ -59,15 +61,15 @@ def main() -> int:
 
     for number in HANDLED:
         signal.signal(number, forward)
-    for missed in early:  # came while the command was being started
+    for missed in early:  # signals that arrived while the command was being started
         forward(missed, None)
-    with _for_this_thread_alone():
+    with _signals_only_in_this_thread():
         if split:
             follow(child.pid, split)
         threading.Thread(target=watch, daemon=True).start()
     code = _end_of(child.pid)
     ended.set()
-    _signal_group(child.pid, signal.SIGKILL)  # what the command left behind in its group
+    _signal_group(child.pid, signal.SIGKILL)  # processes that the command left behind in its group
     if whole:
         _end_descendants()
     _explain(code)
@@ -75,15 +77,15 @@ def main() -> int:
 
 
 def _end_of(pid: int) -> int:
-    """Its code, once it has ended; orphans that end before are let go."""
+    """Wait for the process and return its exit code. Collects orphans that end before it."""
     while True:
         ended, status = os.wait()
         if ended == pid:
             return os.waitstatus_to_exitcode(status)
 
 
-def _adopts_orphans() -> bool:
-    """Whether what loses its parent below this process becomes its child."""
+def _adopt_orphans() -> bool:
+    """Have descendants that lose their parent become children of this process. Returns whether that works."""
     if sys.platform != "linux":
         return False
     import ctypes
@@ -92,48 +94,51 @@ def _adopts_orphans() -> bool:
 
 
 def _end_descendants() -> None:
-    """SIGKILL to all that lives below this process, until nothing does: what one that is killed started comes here."""
-    left: set[int] = set()  # of another user: nobody here may end them
-    while children := set(_children(os.getpid())) - left:
+    """Send SIGKILL to all children until there are none: the children of a killed process become ours."""
+    foreign: set[int] = set()  # processes of another user, which this one may not end
+    while children := set(_children(os.getpid())) - foreign:
         for pid in children:
             try:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
             except PermissionError:
-                left.add(pid)
+                foreign.add(pid)
             except (ProcessLookupError, ChildProcessError):
                 continue
 
 
 def _explain(code: int) -> None:
-    """Say so where what crashed may have met its limit of memory."""
-    most = int(os.environ.get("OVEN_AGENTS_MEMORY_MB") or 0)
-    if not most or -code not in CRASHES:
+    """Print an error if the crash may come from the memory limit."""
+    limit_mb = int(os.environ.get("OVEN_AGENTS_MEMORY_MB") or 0)
+    if not limit_mb or -code not in CRASHES:
         return
-    held = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 // 1_000_000
-    if held > most // 2:
+    used_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 // 1_000_000
+    if used_mb > limit_mb // 2:
         print(
-            f"error: it held {held} MB, and a process of agents may take {most} MB (agents_memory_mb); mend what its "
-            f"agents hoard, or allow more with --set agents_memory_mb={2 * most}",
+            f"error: it used {used_mb} MB, and a process of agents may use {limit_mb} MB (agents_memory_mb); reduce "
+            f"what its agents store, or allow more with --set agents_memory_mb={2 * limit_mb}",
             file=sys.stderr,
         )
 
 
 def _children(parent: int) -> list[int]:
-    found = []
+    children = []
     for entry in os.listdir("/proc"):
         with contextlib.suppress(ValueError, OSError, IndexError):
             pid = int(entry)
             with open(f"/proc/{pid}/stat", "rb") as stat:
                 if int(stat.read().rpartition(b")")[2].split()[1]) == parent:
-                    found.append(pid)
-    return found
+                    children.append(pid)
+    return children
 
 
 @contextlib.contextmanager
-def _for_this_thread_alone() -> Iterator[None]:
-    """Threads started within never get a signal. The second of two that come together would go to such a thread, while
-    this one, which alone runs handlers, may be back in waiting for the command already and never hear of it."""
+def _signals_only_in_this_thread() -> Iterator[None]:
+    """Threads started in the context never get a signal.
+
+    Only this thread runs handlers. If the second of two signals went to another thread, this one might already wait for
+    the command again and never run the handler.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     try:
         yield

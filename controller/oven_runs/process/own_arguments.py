@@ -1,4 +1,4 @@
-"""This process's own arguments, as `ps` shows them to everybody on the machine."""
+"""Hide secrets in this process's own arguments, which `ps` shows to every user of the machine."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from pathlib import Path
 from typing import Final
 
 _START, _END = 48, 49
-"""Fields of /proc/PID/stat: where its arguments are in its memory (proc_pid_stat(5), counted from 1)."""
-_BEFORE: Final = 2
-"""Fields before the `)` that ends the second, which may hold spaces."""
+"""Fields of /proc/PID/stat with the addresses of the arguments in memory (proc_pid_stat(5), counted from 1)."""
+_SKIPPED_FIELDS: Final = 2
+"""The fields up to the `)` that ends the second, which may contain spaces."""
 
 
 def conceal(secrets: Iterable[str]) -> bool:
-    """Have stars in the place of what follows the scheme of each of these addresses. From here on: until then they were
-    to be seen. Whether it could be done: on Linux it can."""
+    """Overwrite each of these addresses after its scheme with stars.
+
+    They are visible until this call. Returns whether it worked, which it does on Linux.
+    """
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        start, end = (int(fields[number - 1 - _BEFORE]) for number in (_START, _END))
+        start, end = (int(fields[number - 1 - _SKIPPED_FIELDS]) for number in (_START, _END))
         with open("/proc/self/mem", "r+b", buffering=0) as memory:
             memory.seek(start)
-            shown = said = memory.read(end - start)
+            arguments = concealed = memory.read(end - start)
             for secret in secrets:
-                scheme, mark, rest = secret.partition("://")
-                stars = f"{scheme}{mark}".encode() + b"*" * len(rest.encode())
-                shown = shown.replace(secret.encode(), stars)
-            if shown != said:
+                scheme, separator, rest = secret.partition("://")
+                stars = f"{scheme}{separator}".encode() + b"*" * len(rest.encode())
+                concealed = concealed.replace(secret.encode(), stars)
+            if concealed != arguments:
                 memory.seek(start)
-                memory.write(shown)
+                memory.write(concealed)
     except (OSError, ValueError, IndexError):
         return False
     return True

@@ -1,7 +1,7 @@
-"""Supervision of a process: one that dies is reported, waited for a little (exponential back-off), and started again.
+"""Supervision of a process: if it dies, report that, wait (exponential back-off), and restart it.
 
-What a process knows is in the log (the mesh replays it, agents ask for its history, the server has it on disk; the
-prior service and committee members know nothing), so a new one continues where the old one was.
+A new process continues where the old one was, because the state is in the log: the mesh replays it, agents ask for its
+history, the server has it on disk. The prior service and committee members have no state.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from oven_runs.process.child import WRONG_SETTING, Child, end_of, short
 
 @dataclass(frozen=True)
 class Backoff:
-    """The policy, in seconds. A process that was well for `well_s` before it died begins anew at `first_s`."""
+    """Delays before restarts, in seconds. After a life of at least `well_s` the delay begins at `first_s` again."""
 
     first_s: float = 0.25
     factor: float = 2.0
     cap_s: float = 4.0
     well_s: float = 30.0
     most: int = 10
-    """Deaths in a row after which it is given up."""
+    """Deaths in a row after which the process is not restarted."""
 
     def delay_s(self, failures: int) -> float | None:
-        """How long to wait after the so-many-th death in a row (1 is the first); None: give it up."""
+        """Return the delay after this many deaths in a row (from 1); None to give up."""
         if failures >= self.most:
             return None
         delay = self.first_s
@@ -37,96 +37,100 @@ class Backoff:
         return min(self.cap_s, delay)
 
     def failures(self, before: int, well_s: float) -> int:
-        """Deaths in a row, this one included, of a process that had been well for `well_s` after `before` of them."""
+        """Return the number of deaths in a row, including one after `before` others and a life of `well_s`."""
         return 1 if well_s >= self.well_s else before + 1
 
 
 @dataclass(frozen=True)
-class Kept:
-    """One process, and how to have it again."""
+class Restartable:
+    """How to start one process."""
 
     name: str
     start: Callable[[], Awaitable[Child]]
     ready: Callable[[], Awaitable[None]]
-    """Comes back once the process that is started after this call shows that it is there."""
+    """Waits until the process that is started after this call is ready."""
     without: Callable[[], str]
-    """What its absence means to the run just then, for the terminal."""
+    """Returns what its absence means for the run, for people."""
 
 
 class Supervised:
-    """A process from its first start to `end`, over any number of lives. `child` is the present or the last one."""
+    """A process from its first start to `end`, with any number of restarts. `child` is the current or last one."""
 
     def __init__(
         self,
-        kept: Kept,
+        process: Restartable,
         child: Child,
         tell: Callable[[str], None],
         note: Callable[[str, int], None],
         policy: Backoff | None = None,
     ) -> None:
-        """`child` runs and is ready. `tell` takes lines for people, `note` (name, pid) of each new life."""
-        self.name = kept.name
+        """`child` runs and is ready. `tell` receives lines for people, `note` the name and pid after each restart."""
+        self.name = process.name
         self.child = child
         self.given_up = False
-        self._kept = kept
+        self._process = process
         self._tell = tell
         self._note = note
         self._policy = policy or Backoff()
         self._ending = asyncio.Event()
-        self._task = asyncio.create_task(self._keep(), name=f"supervise-{kept.name}")
+        self._task = asyncio.create_task(self._supervise(), name=f"supervise-{process.name}")
 
     @property
     def lives(self) -> bool:
         return self.child.returncode is None
 
     async def end(self, grace_s: float) -> None:
-        """No more lives: SIGTERM to this one, SIGKILL after the grace."""
+        """Stop restarting; send SIGTERM, and SIGKILL after the grace."""
         self._ending.set()
         await self._task
         await self.child.end(grace_s)
 
     def kill(self) -> None:
-        """At once, and for good."""
+        """Stop restarting and send SIGKILL."""
         self._ending.set()
         self.child.kill()
 
-    async def _keep(self) -> None:
+    async def _supervise(self) -> None:
         loop, failures = asyncio.get_running_loop(), 0
         well_since: float | None = loop.time()
-        while await self._first(self.child.wait()):
+        while await self._unless_ending(self.child.wait()):
             died = loop.time()
             code = self.child.returncode or 0
             self.child.close()
             failures = self._policy.failures(failures, died - well_since if well_since is not None else 0.0)
             delay = self._delay(failures, code)
-            if delay is None or not await self._first(asyncio.sleep(delay)):
+            if delay is None or not await self._unless_ending(asyncio.sleep(delay)):
                 return
             well_since = None
-            ready = asyncio.ensure_future(self._kept.ready())
+            ready = asyncio.ensure_future(self._process.ready())
             try:
-                if await self._again() and await self._first(_either(ready, self.child)) and _came(ready):
+                if (
+                    await self._restart()
+                    and await self._unless_ending(_ready_or_dead(ready, self.child))
+                    and _succeeded(ready)
+                ):
                     well_since = loop.time()
                     self._tell(f"{self.name} is back after {well_since - died:.1f} s (pid {self.child.pid})")
             finally:
                 await end(ready)
 
-    async def _again(self) -> bool:
+    async def _restart(self) -> bool:
         try:
-            self.child = await self._kept.start()
-        except ProcessError as error:  # the old child is still the last one: its death is counted once more
+            self.child = await self._process.start()
+        except ProcessError as error:  # the old child stays, so that its death counts once more
             self._tell(str(error).splitlines()[0])
             return False
         self._note(self.name, self.child.pid)
         return True
 
     def _delay(self, failures: int, code: int) -> float | None:
-        """Until the next start, told; None when there is none."""
+        """Report the death. Returns the delay before the restart; None if there is none."""
         death = end_of(self.child)
-        without = self._kept.without()
+        without = self._process.without()
         where = f"see {short(self.child.log)}"
         if code == WRONG_SETTING:
             self.given_up = True
-            self._tell(f"{death}; it is not started again: {without}; {where}")
+            self._tell(f"{death}; it is not restarted: {without}; {where}")
             return None
         delay = self._policy.delay_s(failures)
         row = f", {failures} times in a row" if failures > 1 else ""
@@ -134,12 +138,12 @@ class Supervised:
             self.given_up = True
             self._tell(f"{death}{row}: given up; {without}; {where}")
         else:
-            self._tell(f"{death}{row}: {without} until it is back; starting it in {delay:g} s; {where}")
+            self._tell(f"{death}{row}: {without} until it is back; restarting it in {delay:g} s; {where}")
         return delay
 
-    async def _first(self, awaited: Awaitable[object]) -> bool:
-        """Wait for it; False when the end of all lives was asked for first."""
-        waiting, ending = asyncio.ensure_future(awaited), asyncio.ensure_future(self._ending.wait())
+    async def _unless_ending(self, awaitable: Awaitable[object]) -> bool:
+        """Wait for it. Returns False if `end` or `kill` was called first."""
+        waiting, ending = asyncio.ensure_future(awaitable), asyncio.ensure_future(self._ending.wait())
         try:
             await asyncio.wait({waiting, ending}, return_when=asyncio.FIRST_COMPLETED)
             return not self._ending.is_set()
@@ -147,12 +151,12 @@ class Supervised:
             await end(waiting, ending)
 
 
-def _came(ready: asyncio.Future[None]) -> bool:
+def _succeeded(ready: asyncio.Future[None]) -> bool:
     return ready.done() and not ready.cancelled() and ready.exception() is None
 
 
-async def _either(ready: asyncio.Future[None], child: Child) -> None:
-    """Until it is ready or dead. (Cancelling this does not cancel `ready`.)"""
+async def _ready_or_dead(ready: asyncio.Future[None], child: Child) -> None:
+    """Wait until the process is ready or dead. Cancelling this does not cancel `ready`."""
     ended = asyncio.ensure_future(child.wait())
     both: set[asyncio.Future[Any]] = {ready, ended}
     try:

@@ -1,8 +1,8 @@
-"""A child that has the terminal in the foreground: the monitor.
+"""A child process in the terminal's foreground: the monitor.
 
-It leads its own process group, which is made the terminal's foreground group: Ctrl-C, while the terminal is not in
-raw mode (the child is still importing, or has crashed), reaches the child alone and not the stack. The other children
-are in sessions of their own and have no terminal at all.
+The child leads its own process group, which becomes the terminal's foreground group. So Ctrl-C reaches only the child
+and not the stack, even when the terminal is not in raw mode because the child is still importing or has crashed. The
+other children have their own sessions and no terminal.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from oven_runs.process.child import PARENT_FD
 
 TERMINAL = 0
 _LEAVE = "\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1004l\x1b[?2004l\x1b[<u\x1b[0m"
-"""What a screen that crashed leaves on: the alternate buffer, a hidden cursor, mouse, focus and paste events."""
+"""Turns off what a crashed screen leaves on: the alternate buffer, a hidden cursor, mouse, focus and paste events."""
 
 
 def has_terminal() -> bool:
-    """Whether stdin and stdout are a terminal, and this process is in its foreground (not a background job)."""
+    """Whether stdin and stdout are a terminal and this process is in its foreground, not a background job."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
     try:
@@ -35,7 +35,7 @@ def has_terminal() -> bool:
 
 
 class Foreground:
-    """A running child with the terminal. `wait` gives the terminal back as it was, however the child ended."""
+    """A running child that has the terminal. `wait` restores the terminal, however the child ends."""
 
     def __init__(self, process: asyncio.subprocess.Process, pipe: int, modes: list[Any] | None) -> None:
         self._process = process
@@ -44,12 +44,12 @@ class Foreground:
 
     @classmethod
     async def start(cls, command: Sequence[str], env: Mapping[str, str]) -> Foreground:
-        """Like Child.start, but for the streams and the process group. Raises ProcessError."""
+        """Start the child, like Child.start except for the streams and the process group. Raises ProcessError."""
         reader, writer = os.pipe()
         environment = {**os.environ, **env, PARENT_FD: str(reader)}
         before = modes()
         try:
-            # Ctrl-Z before raw mode would stop it where no shell can start it again: it ignores that, as it inherits.
+            # Ctrl-Z before raw mode would stop the child, and no shell could continue it. It inherits this.
             with _ignored(signal.SIGTSTP):
                 process = await asyncio.create_subprocess_exec(
                     *command, env=environment, pass_fds=(reader,), process_group=0
@@ -67,7 +67,7 @@ class Foreground:
         return self._process.pid
 
     async def wait(self) -> int:
-        """Until it ended; its exit code."""
+        """Wait for the child's end and restore the terminal. Returns the exit code."""
         code = await self._process.wait()
         if self._pipe >= 0:
             os.close(self._pipe)
@@ -83,8 +83,7 @@ class Foreground:
         return code
 
     async def end(self, grace_s: float) -> None:
-        """SIGTERM, then SIGKILL after the grace. Anyone who waits for it keeps waiting, and gives the terminal
-        back."""
+        """Send SIGTERM, and SIGKILL after the grace. A concurrent `wait` restores the terminal."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
             try:
@@ -95,14 +94,14 @@ class Foreground:
 
 
 def modes() -> list[Any] | None:
-    """The terminal's, to give it back with; none where there is no terminal."""
+    """Return the terminal's modes, to restore them later; None without a terminal."""
     with contextlib.suppress(termios.error):
         return termios.tcgetattr(TERMINAL)
     return None
 
 
 def take_back(modes: list[Any] | None) -> None:
-    """The terminal as it was, from a child that was killed. For any thread, of a process that is about to end."""
+    """Restore the terminal after a child was killed. For any thread of a process that is about to exit."""
     with contextlib.suppress(OSError, termios.error):
         if modes is None or os.tcgetpgrp(TERMINAL) == os.getpgrp():
             return
@@ -113,7 +112,7 @@ def take_back(modes: list[Any] | None) -> None:
 
 
 def _give_terminal(group: int) -> None:
-    """A background group may do that only with SIGTTOU ignored."""
+    """Make `group` the foreground group. A background group may do that only while it ignores SIGTTOU."""
     with contextlib.suppress(OSError), _ignored(signal.SIGTTOU):
         os.tcsetpgrp(TERMINAL, group)
 

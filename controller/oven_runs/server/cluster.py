@@ -1,6 +1,6 @@
-"""A cluster of nats-servers for one run, with the same users on each: losing one ends nothing.
+"""Configuration of a cluster of nats-servers for one run, with the same users on each.
 
-Three keep a log of three copies (`stream_replicas`), and continue while two of them hear each other.
+Three servers keep three copies of the log (`stream_replicas`), and continue while two of them can reach each other.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from oven_core.errors import ConfigError, reason
+from oven_core.errors import ConfigError
 from oven_core.files import write_atomic
 from oven_runs.server.embedded import ServerFolder
 
 ROUTE_OFFSET = 2000
-"""A node listens for its peers so far above the port for clients: 6222 beside 4222, as NATS does by default."""
+"""Distance of a node's port for its peers from its port for clients: 6222 and 4222 are NATS's defaults."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """One server. `routes`: how it reaches its peers, where that is not their `host` and `route_port`."""
+    """One server. `routes`: its peers' addresses, if they are not their `host` and `route_port`."""
 
     host: str
     port: int
@@ -31,19 +30,18 @@ class Node:
 
 
 def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
-    """`node-1/nats.conf` and so on, from the folder's own nats.conf; each node has its store beside it. They know each
-    other by a password that is in the files. Raises ConfigError when there is none to go by, or for two nodes."""
+    """Write `node-1/nats.conf` and so on, based on the folder's nats.conf. Returns their paths.
+
+    Each node has its store in its own folder. The nodes authenticate each other with a password in the files. Raises
+    ConfigError if there is no nats.conf or the number of nodes is not 3 or 5.
+    """
     if len(nodes) not in (3, 5):
-        raise ConfigError(f"a cluster of {len(nodes)} servers outlives none of them; give it 3 or 5")
-    try:
-        base: dict[str, Any] = json.loads(folder.conf.read_text())
-    except OSError as error:
-        raise ConfigError(f"there is no {folder.conf}; `oven-controller creds server` makes one") from error
-    except (ValueError, RecursionError) as error:
-        problem = f"{folder.conf} is not a configuration that `creds server` wrote ({reason(error)})"
-        raise ConfigError(problem) from error
+        raise ConfigError(f"a cluster of {len(nodes)} servers cannot lose one of them; use 3 or 5")
+    if not folder.conf.exists():
+        raise ConfigError(f"there is no {folder.conf}; `oven-controller creds server` writes one")
+    base = folder.read_conf()
     password = secrets.token_urlsafe(24)
-    written = []
+    paths = []
     for number, node in enumerate(nodes, 1):
         home = folder.folder / f"node-{number}"
         others = [f"{other.host}:{other.route_port}" for other in nodes if other is not node]
@@ -61,5 +59,5 @@ def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
         home.mkdir(parents=True, exist_ok=True)
         path = home / "nats.conf"
         write_atomic(path, json.dumps(conf, indent=1), private=True)
-        written.append(path)
-    return written
+        paths.append(path)
+    return paths

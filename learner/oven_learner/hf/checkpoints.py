@@ -115,8 +115,7 @@ class TrainerCheckpoints:
             found = self._found(given) if ranks.rank() == 0 else None
         except OvenError as error:
             found = error
-        if ranks.world() > 1:
-            found = ranks.broadcast(found)
+        found = ranks.from_leader(found)
         if isinstance(found, OvenError):
             raise found
         assert found is not None

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.command_line import call
+from tests.support.made_traces import made_traces
+from tests.support.teacher_endpoint import TeacherEndpoint
 
-from oven_bench.trace_replay.made_traces import made_traces
-from oven_bench.trace_replay.teacher_endpoint import TeacherEndpoint
 from oven_core.errors import ConfigError
 from oven_llm.trace_replay.replies_file import RepliesFile
 from oven_llm.trace_replay.teachers_file import read_teachers

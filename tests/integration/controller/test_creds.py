@@ -230,7 +230,7 @@ def test_a_key_is_taken_back_from_a_run_that_goes_on(stack: Stack) -> None:
     code, said = stack.command("creds", "revoke", "scout")
     assert (code, "scout is no longer one of r's" in said) == (0, True), said
     assert not (folder.server.creds / "scout.nk").exists()
-    said = stack.read_until(up, "it is not started again")
+    said = stack.read_until(up, "it is not restarted")
     assert "agent-scout" in said.splitlines()[-1], said
     for name, why in (("learner", "the stack's own key"), ("nobody", "no key named 'nobody'")):
         code, said = stack.command("creds", "revoke", name)

@@ -103,7 +103,7 @@ async def test_the_guard_returns_the_commands_code_and_says_when_there_is_no_com
 
 async def test_a_taken_port(server: EmbeddedServer, tmp_path: Path) -> None:
     other = ServerFolder(tmp_path / "other", "s")
-    with pytest.raises(ConfigError, match=f"port {server.port} .* is taken; choose another with --port"):
+    with pytest.raises(ConfigError, match=f"port {server.port} .* is in use; choose another with --port"):
         await EmbeddedServer.start(other, tmp_path / "other.log", server.port)
 
 

@@ -151,7 +151,7 @@ def test_kill_minus_nine_of_each_process_in_turn(stack: Stack) -> None:
     # It exits with 1 by itself, and with 3 where a server that comes back keeps it waiting.
     assert all("(exit code 1)" in line or "(exit code 3)" in line for line in crashes)
     assert any("(exit code 1)" in line for line in crashes)
-    assert ": training continues without it until it is back; starting it in 0.25 s" in crashes[0]
+    assert ": training continues without it until it is back; restarting it in 0.25 s" in crashes[0]
     assert ", 2 times in a row" in crashes[1] and "starting it in 0.5 s" in crashes[1]
     assert ", 3 times in a row" in crashes[2] and "starting it in 1 s" in crashes[2]
 

@@ -12,7 +12,7 @@ import psutil
 from tests.integration.conftest import WAIT_S
 
 from oven_runs.process.child import Child
-from oven_runs.process.supervisor import Backoff, Kept, Supervised
+from oven_runs.process.supervisor import Backoff, Restartable, Supervised
 
 QUICK = Backoff(first_s=0.01, factor=2, cap_s=0.03, well_s=1000, most=5)
 PAUSE = "import signal; print('error: told so'); signal.pause()"
@@ -59,7 +59,7 @@ async def kept(folder: Path, programs: list[str], policy: Backoff = QUICK) -> As
     stage = Stage(folder, programs)
     child = await stage.start()
     stage.pids.append(child.pid)
-    kept = Kept("p", stage.start, stage.ready, lambda: "nothing is lost")
+    kept = Restartable("p", stage.start, stage.ready, lambda: "nothing is lost")
     supervised = Supervised(kept, child, stage.tell, lambda _name, pid: stage.pids.append(pid), policy)
     try:
         yield stage, supervised
@@ -72,7 +72,7 @@ async def test_a_process_that_is_killed_is_told_and_comes_back(tmp_path: Path) -
     async with kept(tmp_path, [PAUSE]) as (stage, supervised):
         psutil.Process(supervised.child.pid).kill()
         await stage.until(lambda: stage.told("p is back after"))
-        assert "p ended (killed by SIGKILL): nothing is lost until it is back; starting it in 0.01 s" in stage.said[0]
+        assert "p ended (killed by SIGKILL): nothing is lost until it is back; restarting it in 0.01 s" in stage.said[0]
         assert supervised.child.pid == stage.pids[1] and len(stage.pids) == 2
         assert supervised.child.returncode is None
 
@@ -98,7 +98,7 @@ async def test_a_process_that_was_well_begins_anew(tmp_path: Path) -> None:
 async def test_a_wrong_setting_is_not_tried_again(tmp_path: Path) -> None:
     async with kept(tmp_path, ["print('error: no key in JUDGE_KEY'); exit(2)"]) as (stage, supervised):
         await stage.until(lambda: supervised.given_up)
-        assert stage.said[0].startswith("p ended (exit code 2): no key in JUDGE_KEY; it is not started again")
+        assert stage.said[0].startswith("p ended (exit code 2): no key in JUDGE_KEY; it is not restarted")
         assert len(stage.pids) == 1
 
 
@@ -117,7 +117,7 @@ async def test_what_cannot_be_started_is_given_up_too(tmp_path: Path) -> None:
     async def gone() -> Child:
         return await Child.start("p", [str(tmp_path / "gone")], tmp_path / "p.log")
 
-    kept = Kept("p", gone, stage.ready, lambda: "nothing is lost")
+    kept = Restartable("p", gone, stage.ready, lambda: "nothing is lost")
     supervised = Supervised(kept, child, stage.tell, lambda _name, _pid: None, QUICK)
     await stage.until(lambda: supervised.given_up)
     assert stage.told("cannot start p")

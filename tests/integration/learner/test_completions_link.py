@@ -60,7 +60,7 @@ async def test_from_the_training_thread_to_readers_and_never_to_the_log(tmp_path
         link = ProcessLink(server.url, RUN, Credentials.load(server.creds("learner")))
         learner, made = learner_on(link), sampling()
         await off_loop(learner.start)
-        assert not (await stored_batch(admin, RUN, 0, 10)).kept
+        assert not (await stored_batch(admin, RUN, 0, 10)).has_stream
         learner.show(parcel(made, 1, "perhaps lost"))  # nothing keeps it yet, which harms nothing
         assert await streams.keep_completions(admin.jetstream, RUN) == ""
         assert await streams.keep_completions(admin.jetstream, RUN) == ""  # a second time

@@ -308,7 +308,7 @@ def test_a_taken_port(capsys: pytest.CaptureFixture[str], home: Home) -> None:
         taken.listen()
         port = str(taken.getsockname()[1])
         assert invoke("up", "--headless", "--no-learner", "--set", "agents=[]", "--port", port) == 2
-    assert f"port {port} on 127.0.0.1 is taken; choose another with --port" in capsys.readouterr().err
+    assert f"port {port} on 127.0.0.1 is in use; choose another with --port" in capsys.readouterr().err
     assert home.runs() == []
 
 

@@ -151,7 +151,7 @@ together: {wire: openai, base_url: "https://api.together.xyz/v1", key_env: TOGET
         ("openai: {kye_env: K}", "there is no setting 'openai.kye_env' .*did you mean 'openai.key_env'"),
         ("openai: {models: {m: {price: {input: -1, output: 1}}}}", r"openai.models.m.price.input = -1"),
         ("openai: {key_env: sk-canary-1}", r"openai.key_env \(.*not the key itself"),
-        ("- openai", "holds a list"),
+        ("- openai", "contains a list"),
     ],
 )
 def test_a_users_file_that_does_not_fit(tmp_path: Path, text: str, words: str) -> None:

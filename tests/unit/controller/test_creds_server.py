@@ -58,7 +58,7 @@ def test_once_more_keeps_the_keys(tmp_path: Path) -> None:
         (["--listen", "4222"], "--listen 4222 is not HOST:PORT"),
         (["--listen", "localhost:99999"], "--listen localhost:99999 is not HOST:PORT"),
         (["--agent", "a.b"], "agent 'a.b' is not a usable name"),
-        (["--agent", "mesh"], "'mesh' is a mesh of this run already"),
+        (["--agent", "mesh"], "'mesh' is already a mesh of this run"),
         (["--tls", "--listen", "0.0.0.0:4222"], "add --host NAME"),
         (["--host", "bus.example"], "add --tls, or --tls-cert and --tls-key"),
         (["--tls-cert", "a.pem"], "--tls-cert and --tls-key belong together"),

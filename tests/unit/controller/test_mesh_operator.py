@@ -47,7 +47,7 @@ def test_approval_carries_the_advice_out(by_id: bool) -> None:
     log.tick(2)
     log.operator("c1", "approve", of=advice.id if by_id else LR, reason="it is flat")
     made, answer = log.last, log.answers[-1]
-    assert (made.verdict, made.value, made.of, made.command, made.ballot) == ("adopted", 0.5, advice.id, "c1", "")
+    assert (made.verdict, made.value, made.approves, made.command, made.ballot) == ("adopted", 0.5, advice.id, "c1", "")
     assert (made.tick, made.apply_at_tick, made.expires_at_tick, made.tally) == (2, 3, 23, advice.tally)
     assert made.reason == f"approved by operator ann: it is flat; {advice.reason}"
     assert (answer.command, answer.operator, answer.action, answer.done) == ("c1", "ann", "approve", True)
@@ -98,7 +98,7 @@ def test_the_guardrails_are_asked_again() -> None:
     assert f"contradiction: grad.clip is in flight (decision {clip.id})" in refused(log)
     log.receipt(clip)
     log.operator("c2", "approve", of=advice.id)
-    assert log.answers[-1].done and log.last.of == advice.id
+    assert log.answers[-1].done and log.last.approves == advice.id
 
     log, advice = advised()
     log.restart(autonomy="advise", specs=(SPECS[0].model_copy(update={"value": 0.5}),))
@@ -420,10 +420,10 @@ def test_whatever_operators_say_the_contract_holds(steps: list[tuple[Any, ...]])
     for decision in log.decisions:
         fits(decision)
         assert all(line.weight == 0 for line in decision.tally if line.shadow)
-        if decision.of:
-            assert decision.of in advice and decision.of not in approved
-            assert decision.tick <= advice[decision.of].expires_at_tick
-            approved.add(decision.of)
+        if decision.approves:
+            assert decision.approves in advice and decision.approves not in approved
+            assert decision.tick <= advice[decision.approves].expires_at_tick
+            approved.add(decision.approves)
         elif decision.verdict == "adopted" and not decision.command:
             assert any(line.stance == "propose" and not line.shadow for line in decision.tally)
     assert not any(ballot.opened_by in ("cat", "dan") for ballot in log.ballots)

@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from oven_core.errors import ConfigError
 from oven_core.protocol.events import Event
 from oven_core.telemetry import tracing
-from oven_llm import genai_telemetry as genai
+from oven_llm.providers import genai_telemetry as genai
 from oven_runs.server.embedded import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -55,7 +55,8 @@ def test_off_it_imports_nothing_of_opentelemetry_and_sends_no_header() -> None:
     done = python(
         "import sys, oven_core.replica.service, oven_agents.runtime.host, oven_learner.link.worker, "
         "oven_controller.cli.main\n"
-        "from oven_core.telemetry import tracing as telemetry; from oven_llm import genai_telemetry as genai\n"
+        "from oven_core.telemetry import tracing as telemetry\n"
+        "from oven_llm.providers import genai_telemetry as genai\n"
         "telemetry.start('mesh', 'r')\n"
         "with telemetry.span('observe', attributes={'oven.tick': 1}) as span: span.note({'a': 1})\n"
         "assert span is telemetry.OFF and telemetry.headers(span.traceparent) is None and not telemetry.on()\n"

@@ -194,7 +194,7 @@ def test_a_graph_of_ones_own(tmp_path: Path) -> None:
     [
         ("metrics: [", "is not a graph in YAML"),
         ("? [a, b]\n: 1", "is not a graph in YAML"),
-        ("causes: { a: {}, a: {} }", "'a' stands twice"),
+        ("causes: { a: {}, a: {} }", "'a' is a duplicate"),
         (SMALL + "helpers: {}", "there is no section 'helpers'"),
         (SMALL.replace("prior: 0.1", "prior: often"), "causes.fan_broken.prior is 'often', which is of the wrong type"),
         (SMALL.replace("prior: 0.1", "prior: 0.1, odds: 3"), "has a field 'odds' that nothing reads"),

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from oven_core.protocol.operator_actions import ACTIONS
+
 Scope = Literal[
     "monitor", "decisions", "paper", "help", "confirm", "choice", "knob", "completions", "console", "console_page",
     "runs", "overlay", "player",
@@ -55,19 +57,18 @@ class Command:
         return tuple(key.strip() for key in self.keys.split(","))
 
 
+def _operator_action(name: str, keys: str, method: str, footer: str = "") -> Command:
+    """The command for an action of oven_core.protocol.operator_actions."""
+    action = ACTIONS[name]
+    return Command(
+        f"act.{name}", "monitor", keys, method, action.title, action.summary, "Acting on the run", footer, acts=True
+    )
+
+
 COMMANDS: Final = (
-    Command(
-        "act.approve", "monitor", "a", "approve", "Approve advice",
-        "Approve the chosen advice; guardrails are asked again", "Acting on the run", "Approve", acts=True,
-    ),
-    Command(
-        "act.veto", "monitor", "v", "veto", "Veto", "Reject the chosen open ballot at once, or advice for good",
-        "Acting on the run", "Veto", acts=True,
-    ),
-    Command(
-        "act.set", "monitor", "e", "set_knob", "Set a knob", "Set a knob within its bounds, whatever the agents say",
-        "Acting on the run", "Set", acts=True,
-    ),
+    _operator_action("approve", "a", "approve", "Approve"),
+    _operator_action("veto", "v", "veto", "Veto"),
+    _operator_action("set", "e", "set_knob", "Set"),
     Command(
         "act.hold", "monitor", "p", "hold_or_resume", "Hold or resume training",
         "Hold training after this step, or resume it", "Acting on the run", "Hold", acts=True,
@@ -88,22 +89,10 @@ COMMANDS: Final = (
         "act.mute", "monitor", "x", "mute", "Mute or unmute an agent",
         "Its votes are logged and do not count, or count again", "Acting on the run", acts=True,
     ),
-    Command(
-        "act.trust", "monitor", "t", "trust(True)", "Trust an agent", "Its votes carry and veto, on one knob or on all",
-        "Acting on the run", acts=True,
-    ),
-    Command(
-        "act.distrust", "monitor", "T", "trust(False)", "Distrust an agent", "Its votes carry and veto nothing",
-        "Acting on the run", acts=True,
-    ),
-    Command(
-        "act.autonomy", "monitor", "o", "autonomy", "Autonomy of a knob",
-        "What the mesh may do by itself: observe, advise or auto", "Acting on the run", acts=True,
-    ),
-    Command(
-        "act.stop", "monitor", "X", "stop", "Stop the run", "End the run after this step, with a checkpoint",
-        "Acting on the run", acts=True,
-    ),
+    _operator_action("trust", "t", "trust(True)"),
+    _operator_action("distrust", "T", "trust(False)"),
+    _operator_action("autonomy", "o", "autonomy"),
+    _operator_action("stop", "X", "stop"),
     Command(
         "quit", "monitor", "q", "quit", "Close the monitor", "Close the monitor; the run continues", footer="Close"
     ),

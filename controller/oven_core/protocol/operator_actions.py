@@ -1,0 +1,166 @@
+"""The actions of an operator: one table for the command line, the monitor's keys and the tools of coding agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Kind = Literal["decision", "actuator", "actuators", "agent", "value", "level"]
+"""What an argument names. `actuators` takes several, and `value` a number, a choice's name, shares or nothing."""
+Answer = Literal["receipt", "mesh", "mesh, receipt"]
+"""The log messages that settle an action: the learner's receipt, the mesh's CommandAnswer, or the one and, if the
+answer is yes, the other."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of an action."""
+
+    name: str
+    field: str
+    """The field of OperatorCommand that takes it."""
+    kind: Kind
+    help: str
+    default: str | None = None
+    """None: the argument is required, except for a value, which actuators of the kind `action` do without."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """An action of an operator. All of them also take a reason."""
+
+    name: str
+    title: str
+    """Its name in the monitor."""
+    summary: str
+    """What it does, in one line without a full stop."""
+    detail: str
+    """What else there is to know, in sentences; may be empty."""
+    answer: Answer
+    arguments: tuple[Argument, ...] = ()
+    examples: tuple[str, ...] = ("",)
+    """Arguments for the command line, as a shell reads them."""
+
+
+_AGENT = Argument("agent", "agent", "agent", "The agent's name.")
+_ACTUATORS = Argument("actuators", "actuators", "actuators", "Actuators; without any, all of them.", default="")
+
+_TABLE: Final = (
+    Action(
+        "hold",
+        "Hold training",
+        "Pause training at the next step",
+        "The learner keeps listening. It needs no mesh.",
+        answer="receipt",
+        examples=('--reason "looking at the samples"',),
+    ),
+    Action(
+        "resume",
+        "Resume training",
+        "Continue training after a hold",
+        "It needs no mesh. (To continue a run that is down: `up --resume`.)",
+        answer="receipt",
+    ),
+    Action(
+        "stop",
+        "Stop the run",
+        "End the run after this step, with a checkpoint",
+        "It needs no mesh.",
+        answer="receipt",
+        examples=("grpo-1121-0231",),
+    ),
+    Action(
+        "approve",
+        "Approve advice",
+        "Apply an advised decision",
+        "The guardrails are checked again, and the value is read back. `status` lists what may be approved.",
+        answer="mesh, receipt",
+        arguments=(Argument("decision", "subject_id", "decision", "An advised decision's id, or its actuator."),),
+        examples=('optimizer.lr_scale --reason "the loss does look flat"',),
+    ),
+    Action(
+        "veto",
+        "Veto",
+        "Reject an open ballot at once, or advice for good",
+        "",
+        answer="mesh",
+        arguments=(
+            Argument(
+                "ballot", "subject_id", "decision", "An open ballot's id or its actuator, or an advised decision's."
+            ),
+        ),
+        examples=('optimizer.lr_scale --reason "the schedule ends soon anyway"',),
+    ),
+    Action(
+        "set",
+        "Set a knob",
+        "Set a knob within its bounds, whatever the agents say",
+        "The learner reads the value back.",
+        answer="mesh, receipt",
+        arguments=(
+            Argument("actuator", "actuator", "actuator", "The actuator, as the run announces it."),
+            Argument("value", "value", "value", "A number, a choice's name, or shares as JSON; none for an action."),
+        ),
+        examples=(
+            "optimizer.lr_scale 0.5",
+            """data.mixture '{"easy": 0.5, "hard": 0.5}'""",
+            "run.undo_rollback",
+        ),
+    ),
+    Action(
+        "mute",
+        "Mute an agent",
+        "Log an agent's votes and do not count them",
+        "",
+        answer="mesh",
+        arguments=(_AGENT,),
+        examples=('curriculum --reason "it chases noise"',),
+    ),
+    Action(
+        "unmute",
+        "Unmute an agent",
+        "Count a muted agent's votes again",
+        "",
+        answer="mesh",
+        arguments=(_AGENT,),
+        examples=("curriculum",),
+    ),
+    Action(
+        "trust",
+        "Trust an agent",
+        "Let an agent's votes carry and veto, on some knobs or on all",
+        "",
+        answer="mesh",
+        arguments=(_AGENT, _ACTUATORS),
+        examples=("clip grad.clip",),
+    ),
+    Action(
+        "distrust",
+        "Distrust an agent",
+        "Put an agent on probation: its votes carry and veto nothing",
+        "They are still counted and scored.",
+        answer="mesh",
+        arguments=(_AGENT, _ACTUATORS),
+        examples=('clip --reason "it chases noise"',),
+    ),
+    Action(
+        "autonomy",
+        "Autonomy of a knob",
+        "Change what the mesh may do by itself: observe, advise or auto",
+        "",
+        answer="mesh",
+        arguments=(
+            Argument("level", "autonomy", "level", "observe: log only. advise: a person approves. auto: act."),
+            Argument("actuator", "actuator", "actuator", "One actuator; without it, all of them.", default=""),
+        ),
+        examples=("advise optimizer.lr_scale",),
+    ),
+)
+ACTIONS: Final[Mapping[str, Action]] = {action.name: action for action in _TABLE}
+"""The actions by name."""
+
+
+def expects_receipt(action: str) -> bool:
+    """Whether the mesh's yes to an action is followed by the learner's receipt."""
+    return action in ACTIONS and ACTIONS[action].answer == "mesh, receipt"

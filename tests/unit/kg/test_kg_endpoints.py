@@ -29,8 +29,8 @@ from oven_core.protocol.token_scores import LIMIT, decode, encode, vocabulary_sh
 from oven_kg.checked_graph import load
 from oven_kg.reasoning.curriculum import curriculum, lower_bound, required
 from oven_kg.reasoning.query import query
-from oven_kg.token_prior.label_scores import node_importance, pagerank, top
-from oven_kg.token_prior.prior import Longest, label_scores, token_prior
+from oven_kg.token_prior.label_scores import LongestMatch, node_importance, pagerank, top
+from oven_kg.token_prior.prior import label_scores, token_prior
 
 GRAPH = load()
 TOPICS = st.sampled_from("abcdef")
@@ -174,7 +174,7 @@ def test_importance_flows_along_edges_and_ranks_are_linear() -> None:
     found = node_importance(["a", "b", "c"], [("a", "CAUSES", "c"), ("b", "CAUSES", "c")])
     assert found["c"] > found["a"] == found["b"] and sum(found.values()) == pytest.approx(3)
     assert top({1: 5.0, 2: 9.0, 3: 0.0, 4: 7.0}, 2) == {2: 1.0, 4: 0.5}
-    assert Longest({"lo": 1, "loss": 2, "s": 3})("loss so") == [2, 3]
+    assert LongestMatch(["", "lo", "loss", "s"])("loss so") == [2, 3]
 
 
 def ask(op: str, node: str, to: str = "", limit: int = 200) -> QueryAnswer:

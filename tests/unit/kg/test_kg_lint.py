@@ -106,13 +106,13 @@ RING = (
 )
 
 FAULTS: list[tuple[Records, str]] = [
-    (with_edge(id="C001"), "the edge id 'C001' stands 2 times"),
+    (with_edge(id="C001"), "the edge id 'C001' occurs 2 times"),
     (with_edge(id=""), "1 edges have no id"),
-    (with_edge(dst="loss_spike"), "lr_too_high CAUSES loss_spike is said 2 times"),
-    (with_node(RECORDS.nodes[0]), "the node id 'loss' stands 2 times"),
+    (with_edge(dst="loss_spike"), "lr_too_high CAUSES loss_spike occurs 2 times"),
+    (with_node(RECORDS.nodes[0]), "the node id 'loss' occurs 2 times"),
     (with_edge(relation="HELPS"), "there is no relation 'HELPS'"),
     (with_edge(dst="nothere"), "edge Z1 dangles: there is no node 'nothere'"),
-    (with_edge(dst="lower_lr"), "lower_lr is a remedy, where CAUSES wants a symptom"),
+    (with_edge(dst="lower_lr"), "lower_lr is a remedy, where CAUSES needs a symptom"),
     (with_node(Node("z", "metric")), "the metric 'z' has no edge"),
     (with_edge(strength=0.0), "edge Z1 has strength 0;"),
     (with_edge(strength=float("nan")), "edge Z1 has strength nan;"),
@@ -139,11 +139,11 @@ FAULTS: list[tuple[Records, str]] = [
     (with_edge(relation="CONTRADICTS", src="lower_lr", dst="lower_lr"), "edge Z1: lower_lr contradicts itself"),
     (
         with_edge(relation="CONTRADICTS", src="raise_lr", dst="rollback"),
-        "edge Z1 says again that raise_lr and",
+        "edge Z1 repeats that raise_lr and",
     ),
     (
         with_edge(relation="CONTRADICTS", src="rollback_and_cut", dst="rollback"),
-        "rollback_and_cut and rollback share run.rollback",
+        "rollback_and_cut and rollback both make run.rollback",
     ),
     (with_edge(relation="WORSENS", src="raise_lr", dst="lr_too_low"), "both SOLVES and WORSENS lr_too_low"),
     (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import runpy
 import tomllib
 from pathlib import Path
 
@@ -226,3 +227,37 @@ def test_limits_name_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_graph_without_remedies_is_not_asked_for_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"make a graph of another format usable with `oven-controller kg import"):
         call("kg diagnose", ["loss_spike", "--graph", str(tmp_path / "g.csv")])
+
+
+SOURCE = """
+import os
+from json import loads
+
+class Oven(Base):
+    def bake(self):
+        try:
+            return loads(os.read(3))
+        except (ValueError, KeyError):
+            raise Burnt("black") from None
+"""
+
+
+def test_the_example_writes_the_graph_of_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kitchen.py").write_text(SOURCE)
+    (tmp_path / "broken.py").write_text("this is no program")
+    runpy.run_path(str(ROOT / "examples/code_graph.py"))["main"]([str(tmp_path)])
+    path = tmp_path / "code.csv"
+    path.write_text(capsys.readouterr().out)
+    assert {triple[:3] for triple in content(read_files([path]).arrays)} == {
+        ("kitchen", "REQUIRES", "os"),
+        ("kitchen", "REQUIRES", "loads"),
+        ("kitchen", "CONTAINS", "Oven"),
+        ("Oven", "IS_A", "Base"),
+        ("Oven", "CONTAINS", "bake"),
+        ("bake", "REQUIRES", "loads"),
+        ("bake", "REQUIRES", "read"),
+        ("bake", "SOLVES", "ValueError"),
+        ("bake", "SOLVES", "KeyError"),
+        ("bake", "CAUSES", "Burnt"),
+        ("bake", "REQUIRES", "Burnt"),
+    }

@@ -139,9 +139,7 @@ def test_needs_are_checked_against_the_runs_actuators_and_metrics() -> None:
     bare = ask("reward_up_heldout_down", "policy_collapse", k=50)
     assert all(remedy.unmet == () for remedy in bare.remedies), "nothing was said of the run"
     run = {"actuators": ("optimizer.lr_scale", "reward.weights"), "metrics": ("reward",), "k": 50}
-    unmet = {
-        remedy.id: remedy.unmet for remedy in ask("reward_up_heldout_down", "policy_collapse", **run).remedies
-    }
+    unmet = {remedy.id: remedy.unmet for remedy in ask("reward_up_heldout_down", "policy_collapse", **run).remedies}
     assert unmet["reweigh_rewards"] == ("held_out",)
     assert unmet["rollback_and_cut"] == ("actuator:run.checkpoint", "actuator:run.rollback")
     assert unmet["lower_lr"] == ()
@@ -198,9 +196,7 @@ def exists(graph: Knowledge, path: EvidencePath) -> bool:
     edges = [graph.edges[id_] for id_ in path.edges]
     for edge in edges:
         assert graph.network.has_edge(edge.src, edge.dst, key=edge.id)
-    joined = all(
-        edge.src == nxt.dst or edge.dst == nxt.src for edge, nxt in itertools.pairwise(edges)
-    )
+    joined = all(edge.src == nxt.dst or edge.dst == nxt.src for edge, nxt in itertools.pairwise(edges))
     return joined and set(path.sources) == {edge.source for edge in edges}
 
 

@@ -94,7 +94,7 @@ def test_every_bench_has_a_help_text_and_prints_json(name: str, capsys: pytest.C
 
 def test_the_command_line_lists_and_runs_the_benches() -> None:
     assert all(name in CliRunner().invoke(app, ["bench"]).output for name in benches.SUMMARIES)
-    refused = CliRunner().invoke(app, ["bench", "rates", "--arm", "nobody"])
+    refused = CliRunner().invoke(app, ["bench", "rates", "--arm", "unknown"])
     assert refused.exit_code == 2
     with pytest.raises(UnknownNameError, match="did you mean 'rates'"):
         benches.run("rate", [])

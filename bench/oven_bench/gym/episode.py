@@ -28,7 +28,7 @@ from oven_learner.link.samples import Parcel
 from oven_learner.rollback.in_memory import Snapshots
 
 RULES = Rules(autonomy="auto")
-"""The product's defaults, with nobody to ask for approval."""
+"""The product's defaults, without a person to ask for approval."""
 
 
 @dataclass(frozen=True, slots=True)

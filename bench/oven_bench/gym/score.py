@@ -99,7 +99,7 @@ class ArmScore:
     """An arm over families that have a fault.
 
     Intervals resample families, not episodes: the seeds of one family fail alike, and the question is how the arm would
-    do with faults that nobody thought of. With few families the intervals are wide, and rightly so.
+    do with faults that no one thought of. With few families the intervals are wide, and rightly so.
     """
 
     score: Interval

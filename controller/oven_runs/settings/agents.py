@@ -104,7 +104,7 @@ def _check_models(settings: Settings, present: Collection[str]) -> None:
         )
     for name, enabled, models in (
         (TUNER, settings.tuner.llm is not None, {"llm": settings.tuner.llm}),
-        (AUTHOR, settings.author.on, {"llm": settings.author.llm}),
+        (AUTHOR, settings.author.llm is not None, {"llm": settings.author.llm}),
         (SUPERVISOR, supervisor.model is not None, {"model": supervisor.model, "worker": supervisor.worker}),
     ):
         if enabled and name not in present:

@@ -35,7 +35,7 @@ class TunerSettings(BaseModel):
     shadow: bool = Field(default=True, description="its votes are logged and scored, and do not count")
     every: int = Field(default=20, ge=1, description="ticks between two questions at least")
     expires: int = Field(default=10, ge=1, description="ticks after which an answer is too old for a vote")
-    calls: int = Field(default=50, ge=1, le=10_000, description="questions in the whole run, resumed or not")
+    calls: int = Field(default=50, ge=1, le=10_000, description="billed calls in the whole run, resumed or not")
     deadline_s: float = Field(default=60.0, gt=0, le=600, description="seconds that an answer may take")
 
 
@@ -44,10 +44,7 @@ class AuthorSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    llm: ModelSettings | None = Field(default=None, description="which model")
-    enabled: bool = Field(
-        default=False, description="also without llm: it then proposes the knowledge graph's weights of topics"
-    )
+    llm: ModelSettings | None = Field(default=None, description="which model; none: it is off")
     every: int = Field(default=100, ge=1, description="ticks between two requests at least")
     prompts: int = Field(default=10, ge=1, le=50, description="prompts of one request at most; more are cut off")
     total: int = Field(default=500, ge=1, le=10_000, description="prompts that the learner takes in a run at most")
@@ -57,13 +54,8 @@ class AuthorSettings(BaseModel):
     examples: int = Field(
         default=2, ge=0, le=8, description="of the data's prompts, shown to the model for each topic; 0: names only"
     )
-    calls: int = Field(default=50, ge=1, le=10_000, description="requests in the whole run, resumed or not")
+    calls: int = Field(default=50, ge=1, le=10_000, description="billed calls in the whole run, resumed or not")
     deadline_s: float = Field(default=60.0, gt=0, le=600, description="seconds that an answer may take")
-
-    @property
-    def on(self) -> bool:
-        """Whether the learner takes prompts from it."""
-        return self.enabled or self.llm is not None
 
 
 class SupervisorSettings(BaseModel):

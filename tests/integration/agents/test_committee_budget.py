@@ -88,8 +88,8 @@ async def test_a_cap_holds_although_a_member_is_killed_and_the_run_resumed(
         assert endpoint.asked == CAP, "not one call more"
     spent = read_spend(tmp_path)
     assert sum(spend.calls for spend in spent.values()) == CAP
-    assert spent["adversary"].calls == scored + 1, "and its probe"
-    assert spent["critic"].unanswered == spent["critic"].calls == CAP - scored - 1
+    assert spent["judges/adversary"].calls == scored + 1, "and its probe"
+    assert spent["judges/critic"].unanswered == spent["judges/critic"].calls == CAP - scored - 1
 
 
 async def test_a_prompt_of_a_megabyte_is_cut_or_an_abstention_by_its_kind(

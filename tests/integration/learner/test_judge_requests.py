@@ -59,7 +59,7 @@ async def test_a_second_training_and_an_evaluation_after_it_ask_once_for_each_gr
             await asyncio.to_thread(committee.close)
             stop.set()
             await serving
-            await judge.provider.close()
+            await judge.close()
     finally:
         await server.stop()
     assert requests == [6, 6, 2, 2], "two groups a step, three steps; two groups to evaluate"

@@ -57,7 +57,7 @@ def one(prompt: str, topic: str = "vowels", **more: Any) -> AuthoredPrompt:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run's folder whose author may give twelve prompts, to any share of the draws."""
-    author = {"enabled": True, "total": 12, "share": 1.0, "examples": 1}
+    author = {"llm": {"provider": "claude", "model": "m"}, "total": 12, "share": 1.0, "examples": 1}
     (tmp_path / "config.json").write_text(json.dumps({"author": author}))
     monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
     return tmp_path

@@ -25,7 +25,7 @@ PATIENCE = 2
 QUIET = 20
 """Ticks without another alarm after one, so that a remedy can show its effect first."""
 MAX_ALARMS = 3
-"""Alarms per run. A rule that went on would only push the knobs to their bounds."""
+"""Alarms per run. With more, a rule would only push the knobs to their bounds."""
 BACK = 10
 """Ticks that a rollback goes back from the alarm. A spike shows within three steps of its cause, and the snapshot is at
 most four steps older."""

@@ -174,7 +174,7 @@ def author_settings(folder: Path) -> AuthorSettings | None:
         found = AuthorSettings.model_validate(json.loads(config.read_text()).get("author", {}))
     except (OSError, ValueError, AttributeError) as error:
         raise ConfigError(f"{config} does not hold the author's settings ({reason(error)}); `up` writes it") from None
-    return found if found.on else None
+    return found if found.llm is not None else None
 
 
 def _evaluated(trainer: Trainer) -> Iterator[str]:

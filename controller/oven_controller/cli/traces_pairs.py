@@ -13,7 +13,7 @@ import typer
 
 from oven_controller.cli.options import Json
 from oven_controller.cli.traces_options import From, Replies, SkipBad, Source
-from oven_core.errors import NO_ROOM, ConfigError, UnknownNameError, reason
+from oven_core.errors import NO_SPACE, ConfigError, UnknownNameError, reason
 from oven_core.terminal_text import say
 from oven_llm.trace_replay.pair_divergence import (
     FEATURES,
@@ -170,7 +170,7 @@ def _write(out: Path, result: Mined) -> None:
     try:
         jsonl.write(out, (mined_pair.pair for mined_pair in result.pairs))
     except OSError as error:
-        if error.errno in NO_ROOM:
+        if error.errno in NO_SPACE:
             raise
         raise ConfigError(f"--out {out} cannot be written: {reason(error)}") from error
 

@@ -70,7 +70,7 @@ def replay(
     found, file = spread_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
     endpoints = file.endpoints()
     _check_prices(file, endpoints)
-    keys = {name: key_of(name, asked, at=f"teachers.{name}") for name, asked in endpoints.items()}
+    keys = {name: key_of(name, asked, setting=f"teachers.{name}") for name, asked in endpoints.items()}
     described = {name: teacher.described() for name, teacher in file.teachers.items()}
     families = {name: teacher.family for name, teacher in file.teachers.items()}
     with ExitStack() as opened:

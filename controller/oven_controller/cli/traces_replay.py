@@ -69,7 +69,7 @@ def replay(
     selected, file = spread_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
     endpoints = file.endpoints()
     _check_prices(file, endpoints)
-    keys = {name: key_of(name, endpoint, at=f"teachers.{name}") for name, endpoint in endpoints.items()}
+    keys = {name: key_of(name, endpoint, setting=f"teachers.{name}") for name, endpoint in endpoints.items()}
     described = {name: teacher.described() for name, teacher in file.teachers.items()}
     families = {name: teacher.family for name, teacher in file.teachers.items()}
     with ExitStack() as opened:

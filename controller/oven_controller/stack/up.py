@@ -88,7 +88,7 @@ class _Up:
         self.server: servers.EmbeddedServer | None = None
         self.report = Headless(screen, datetime.now(UTC))
         self.log = LogKeeper(folder, self.report, screen)
-        self.floods = message_floods.Floods(self._on_flood)
+        self.floods = message_floods.FloodDetector(self._on_flood)
         self.leaving: set[asyncio.Task[None]] = set()  # a task that nobody holds may vanish
 
     async def run(self) -> int:

@@ -165,7 +165,7 @@ def test_the_command_line_says_the_same(home: Home, capsys: pytest.CaptureFixtur
     found, other = asyncio.run(asked())
     assert found.structured_content is not None
     assert [DecisionRow.model_validate(one) for one in found.structured_content["decisions"]] == rows
-    assert "this server is about run 'r' alone" in text_of(other)
+    assert "this server serves run 'r' only" in text_of(other)
 
 
 async def test_the_decisions_of_a_log_are_read_once_while_it_stays_as_it_is(home: Home) -> None:

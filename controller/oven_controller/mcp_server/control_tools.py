@@ -114,7 +114,7 @@ class ControlKey:
         folder = access.folder
         address = f"{folder.path} at {folder.info().url}"
         if address not in self._runs:
-            granted, untold = person_keys.grant(person_keys.Place.of_run(folder), NAME, "operator")
+            granted, untold = person_keys.grant(person_keys.AdministeredServer.of_run(folder), NAME, "operator")
             if untold:
                 raise BusError(untold)
             trust = tls.trusting_text(granted.tls_ca, address) if granted.tls_ca else None

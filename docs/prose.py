@@ -30,7 +30,6 @@ DOCSTRINGS_ONLY: Final = {
     "learner/oven_learner/actuators.py": "receipts in recorded logs hold these reasons",
     "learner/oven_learner/client/commands.py": "receipts in recorded logs hold these reasons",
     "learner/oven_learner/rollback/on_disk.py": "receipts in recorded logs hold these reasons",
-    "bench/oven_bench/gym/faults/": "models are trained on these texts",
     "bench/oven_bench/gym/tasks/": "models are trained on these texts; recorded receipts hold these reasons",
 }
 """Beginning of a path → why its string literals are not checked."""

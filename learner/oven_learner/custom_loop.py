@@ -105,7 +105,7 @@ def connect(
     if clip is not None and optimizer is None:
         raise ConfigError("clip= needs the optimizer whose gradients are clipped: give optimizer= too")
     knobs = actuators.copy() if actuators is not None else Actuators()
-    mode = Mode.of(optional)
+    mode = Mode.from_environment(optional)
     all_ranks = ranks.Ranks.join()
     connection: Connection | None = None
     own_link = link

@@ -1,8 +1,8 @@
-"""Several ranks: rank 0 speaks to the bus, and every rank hears what it heard, at the same step.
+"""Training on several ranks: rank 0 talks to the bus, and every rank gets the same news at the same step.
 
-What is decided travels apart from the gradients, in its own gloo group: on CPU, so that no rank waits for its
-device, and never between two collectives of the trainer's. A step costs one broadcast of 16 bytes; news follow in a
-second one. What other ranks have to say rank 0 asks for, once per second at most.
+News travel apart from the gradients, in their own gloo group. That group is on CPU, so that no rank waits for its
+device. It is never used between two collectives of the trainer. A step costs one broadcast of 16 bytes; news follow in
+a second one. Rank 0 asks the other ranks for their requests at most once per second.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ log = logging.getLogger("oven.learner")
 T = TypeVar("T")
 
 ASK_S = 1.0
-"""Between two rounds in which the other ranks may ask for something: gathering costs as much again as the broadcast."""
+"""Between two rounds of requests from the other ranks: gathering them costs as much again as the broadcast."""
 
 
 class SilentLink:
-    """The link of the other ranks: nothing goes out, nothing comes in but from rank 0."""
+    """The link of the other ranks, which sends and receives nothing."""
 
     dropped = 0
 
@@ -57,27 +57,28 @@ class SilentLink:
 
 
 class Ranks:
-    """The ranks of one run, this process among them; one that is alone waits for no one.
+    """The ranks of one run. A single process waits for nothing.
 
-    Every method is a collective: all ranks call the same ones in the same order. One whose peer is dead raises, as the
-    trainer's own next collective would.
+    Every method is a collective: all ranks call the same methods in the same order. If a peer is dead the method
+    raises, as the trainer's own next collective would.
     """
 
     def __init__(self, group: Any = None) -> None:
-        """`group`: of torch.distributed, with all ranks, for tensors on CPU; None: there is one process."""
+        """`group`: a group of torch.distributed with all ranks, for tensors on CPU; None for a single process."""
         self._group = group
         self.index = rank() if group is not None else 0
         self.count = world() if group is not None else 1
         self.asker: int | None = None
-        """On rank 0: a rank that asked for an end in the last round of questions."""
-        self._asked_at = 0.0
+        """On rank 0: a rank that asked for a stop in the last round."""
+        self._last_round_at = 0.0
 
     @classmethod
     def join(cls, timeout_s: float | None = None, *, processes: int | None = None) -> Ranks:
-        """A group with all the others that torch.distributed knows. `timeout_s`: how long rank 0 may keep the others
-        waiting between two steps; torch's default is half an hour. `processes`: so many the trainer counts.
+        """Make a group of all processes of torch.distributed.
 
-        Raises ConfigError when the ranks cannot reach each other over TCP, or are not torch.distributed's.
+        `timeout_s`: how long rank 0 may keep the others waiting between two steps; torch's default is half an hour.
+        `processes`: the trainer's own count of processes. Raises ConfigError if the ranks cannot reach each other over
+        TCP, or the counts differ.
         """
         if processes is not None and processes != world():
             raise ConfigError(
@@ -101,43 +102,48 @@ class Ranks:
     def leader(self) -> bool:
         return self.index == 0
 
-    def same(self, said: T) -> T:
-        """Rank 0's `said`, on every rank."""
-        return self._second(pickle.dumps(said) if self.leader else b"") if self._group is not None else said
+    def same(self, value: T) -> T:
+        """Return rank 0's value on every rank."""
+        return self._broadcast_bytes(pickle.dumps(value) if self.leader else b"") if self._group is not None else value
 
-    def broadcast_if_any(self, say: Callable[[], T | None], *, asks: bool = False) -> T | None:
-        """What rank 0 says, on every rank; None: nothing. Only rank 0 calls `say`: if that raises it has said nothing,
-        and all continue. `asks`: this rank wants an end; rank 0 finds that in `asker` within a second."""
+    def broadcast_if_any(self, get_news: Callable[[], T | None], *, asks: bool = False) -> T | None:
+        """Return rank 0's news on every rank; None if there are none.
+
+        Only rank 0 calls `get_news`. If that raises, there are no news and all ranks continue. `asks`: this rank wants
+        a stop; rank 0 finds it in `asker` within a second.
+        """
         if self._group is None:
-            return _unless_it_raises(say, None)
+            return _or_default(get_news, None)
         import torch
         from torch import distributed
 
-        packed, asking = b"", False
+        packed, is_round = b"", False
         if self.leader:
-            packed = _unless_it_raises(partial(_packed, say), b"")
-            asking = time.monotonic() >= self._asked_at + ASK_S
-        head = torch.tensor([len(packed), asking], dtype=torch.int64, device="cpu")  # whatever its default is
+            packed = _or_default(partial(_packed, get_news), b"")
+            is_round = time.monotonic() >= self._last_round_at + ASK_S
+        head = torch.tensor([len(packed), is_round], dtype=torch.int64, device="cpu")  # torch's default may be a GPU
         distributed.broadcast(head, src=0, group=self._group)
-        size, asking = head.tolist()
-        news: T | None = self._second(packed, size) if size else None
-        if asking:
-            self._ask(asks)
+        size, is_round = head.tolist()
+        news: T | None = self._broadcast_bytes(packed, size) if size else None
+        if is_round:
+            self._gather_requests(asks)
         return news
 
-    def each(self, said: T) -> list[T]:
-        """What every rank says, in the order of ranks."""
+    def each(self, value: T) -> list[T]:
+        """Return every rank's value, in the order of ranks."""
         if self._group is None:
-            return [said]
+            return [value]
         from torch import distributed
 
-        box: list[Any] = [None] * self.count
-        distributed.all_gather_object(box, said, group=self._group)
-        return box
+        values: list[Any] = [None] * self.count
+        distributed.all_gather_object(values, value, group=self._group)
+        return values
 
     def mean(self, metrics: Mapping[str, float], names: Sequence[str]) -> Mapping[str, float]:
-        """On rank 0 its metrics, with those among `names`, which are the same on every rank, as the mean over the ranks
-        that measured them. The others keep their own."""
+        """On rank 0, replace the metrics in `names` with the mean over the ranks that measured them.
+
+        `names` are the same on every rank. The other ranks get their own metrics back.
+        """
         if self._group is None or not names:
             return metrics
         import torch
@@ -157,8 +163,10 @@ class Ranks:
         return {**metrics, **means}
 
     def mean_on_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A scalar's mean over the ranks, in float32 on its own device, by the trainer's own group: only who reads it
-        waits for the device."""
+        """Return a scalar's mean over the ranks, in float32 on its own device.
+
+        It uses the trainer's own group, so that only the reader of the mean waits for the device.
+        """
         if self._group is None:
             return tensor
         from torch import distributed
@@ -167,18 +175,18 @@ class Ranks:
         distributed.all_reduce(total)
         return total / self.count
 
-    def _ask(self, asks: bool) -> None:
+    def _gather_requests(self, asks: bool) -> None:
         import torch
         from torch import distributed
 
         own = torch.tensor([asks], device="cpu")
         answers = [torch.empty_like(own) for _ in range(self.count)] if self.leader else None
         distributed.gather(own, answers, dst=0, group=self._group)
-        self._asked_at = time.monotonic()
+        self._last_round_at = time.monotonic()
         if answers is not None:
             self.asker = next((index for index, answer in enumerate(answers) if answer.item()), None)
 
-    def _second(self, packed: bytes, size: int | None = None) -> Any:
+    def _broadcast_bytes(self, packed: bytes, size: int | None = None) -> Any:
         import torch
         from torch import distributed
 
@@ -191,66 +199,62 @@ class Ranks:
         return pickle.loads(body.numpy().tobytes())
 
 
-def _packed(say: Callable[[], object]) -> bytes:
-    said = say()
-    return b"" if said is None else pickle.dumps(said)
+def _packed(get_news: Callable[[], object]) -> bytes:
+    news = get_news()
+    return b"" if news is None else pickle.dumps(news)
 
 
-def _unless_it_raises(say: Callable[[], T], instead: T) -> T:
+def _or_default(get_news: Callable[[], T], default: T) -> T:
     try:
-        return say()
+        return get_news()
     except Exception:
-        log.exception("hearing what was decided failed; training continues")
-        return instead
+        log.exception("receiving decisions failed; training continues")
+        return default
 
 
 def rank() -> int:
-    """This process's rank; 0 without torch.distributed."""
+    """Return this process's rank; 0 without torch.distributed."""
     distributed = _distributed()
     return distributed.get_rank() if distributed else 0
 
 
 def world() -> int:
+    """Return the number of ranks; 1 without torch.distributed."""
     distributed = _distributed()
     return distributed.get_world_size() if distributed else 1
 
 
 def barrier() -> None:
-    """Come back when every rank is here. A collective; nothing in one process."""
+    """Wait for all ranks. A collective; it does nothing in a single process."""
     from torch import distributed
 
     if world() > 1:
         distributed.barrier()
 
 
-def gather_rows(said: T, rows: int) -> tuple[range, list[T]]:
-    """What every rank says, in the order of ranks, and which of all their rows are this one's. A collective."""
+def gather_rows(value: T, rows: int) -> tuple[range, list[T]]:
+    """Return which of all ranks' rows are this rank's, and every rank's value in order. A collective."""
     from torch import distributed
 
-    box: list[Any] = [None] * world()
-    distributed.all_gather_object(box, (said, rows))
-    start = sum(count for _, count in box[: rank()])
-    return range(start, start + rows), [part for part, _ in box]
+    gathered: list[Any] = [None] * world()
+    distributed.all_gather_object(gathered, (value, rows))
+    start = sum(count for _, count in gathered[: rank()])
+    return range(start, start + rows), [part for part, _ in gathered]
 
 
-def broadcast(said: Any) -> Any:
-    """Rank 0's `said`, on every rank. A collective."""
-    from torch import distributed
-
-    box = [said]
-    distributed.broadcast_object_list(box, src=0)
-    return box[0]
-
-
-def from_leader(said: T) -> T:
-    """Rank 0's `said`, by the trainer's own group; itself in one process. A collective."""
+def from_leader(value: T) -> T:
+    """Return rank 0's value on every rank, through the trainer's own group. A collective."""
     if world() == 1:
-        return said
-    same: T = broadcast(said)
+        return value
+    from torch import distributed
+
+    box: list[Any] = [value]
+    distributed.broadcast_object_list(box, src=0)
+    same: T = box[0]
     return same
 
 
 def _distributed() -> Any:
-    """None where no one imported torch, or no process group was made: there is one process then."""
+    """Return torch.distributed, or None if torch is not imported or there is no process group."""
     distributed = sys.modules.get("torch.distributed")
     return distributed if distributed and distributed.is_available() and distributed.is_initialized() else None

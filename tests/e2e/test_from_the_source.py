@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from diffusers import DDIMScheduler
 from tests.e2e.conftest import Oven
+from tests.support.judge_endpoint import Endpoint
 from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM, set_seed
 
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.protocol.messages import Receipt
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.policies import DiffusionPolicy, TemporalUNet

@@ -17,7 +17,7 @@ from oven_core.protocol.committee_requests import Completion, ScoreRequest
 from oven_llm import providers
 from oven_llm.judges.judge import Judge
 from oven_llm.judges.member import Member
-from oven_llm.providers.provider import EndpointProvider
+from oven_llm.providers.remote_model import RemoteModel
 from oven_recipes.grpo.model import build_tokenizer
 from oven_recipes.grpo.settings import GrpoSettings
 from oven_recipes.grpo.supervised_warmup import warm_policy
@@ -56,7 +56,7 @@ def asked(prompt: str, *texts: str) -> ScoreRequest:
     return ScoreRequest(run="r", group="g", prompt=prompt, completions=completions, deadline_s=60)
 
 
-def connected(url: str) -> EndpointProvider:
+def connected(url: str) -> RemoteModel:
     settings = MemberSettings(provider="compatible", model="warm", base_url=url)
     return providers.connect("critic", endpoint_of("critic", settings, catalogue()), NO_KEY)
 

@@ -15,8 +15,8 @@ import psutil
 import pytest
 from aiohttp import web
 from tests.e2e.conftest import Oven
+from tests.support.judge_endpoint import Endpoint
 
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, Receipt, RunEnded, RunStarted

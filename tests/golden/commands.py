@@ -15,7 +15,6 @@ from tests.support.command_line import inner_commands
 
 from oven_controller.cli.main import app
 from oven_controller.stack.process_table import PROCESSES, process_function
-from oven_core import plugins
 
 FILE = "commands.txt"
 PROGRAM = "oven-controller"
@@ -27,7 +26,7 @@ WITHOUT_PARSER = ("learner", "mesh")
 
 def documents(limits: Limits) -> Iterator[tuple[str, Json]]:
     """The file, and its lines."""
-    found = [*_typed(PROGRAM, typer.main.get_command(app)), *_benches(), *_processes()]
+    found = [*_typed(PROGRAM, typer.main.get_command(app)), *_processes()]
     yield FILE, sorted(found)
 
 
@@ -55,13 +54,6 @@ def _choices(parameter: Any) -> Sequence[object] | None:
     if int in kinds and low is not None and high is not None and high - low < FEW:
         return range(low, high + 1)
     return next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), None)
-
-
-def _benches() -> Iterator[str]:
-    for name in plugins.points("benches"):
-        command = f"{PROGRAM} bench {name}"
-        found = plugins.load("benches", "bench", name)
-        yield from _typed(command, found.command) if hasattr(found, "command") else _parsed(command, found.run)
 
 
 def _processes() -> Iterator[str]:

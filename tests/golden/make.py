@@ -2,11 +2,11 @@
 
     python -m tests.golden.make                  everything anew
     python -m tests.golden.make --check          compare everything; exit code 1 if something differs
-    python -m tests.golden.make --check families --only 'grpo.kl_*' --steps 20
+    python -m tests.golden.make --check logs --only 'run-*'
 
 From the project's folder, on the machine that made the files: losses are compared bit for bit, and another processor,
-Python or torch computes others. `families` and `episodes` take minutes, `runs` starts the stack; `logs`, `commands` and
-`protocol` are quick, and tests/unit/test_golden.py compares these and a few of the families.
+Python or torch computes others. `runs` starts the stack; `logs`, `commands` and `protocol` are quick, and
+tests/unit/test_golden.py compares these.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from tests.golden import commands, episodes, families, protocol, replays, runs
+from tests.golden import commands, protocol, replays, runs
 from tests.golden.entry_points import installed
 from tests.golden.store import FOLDER, Json, Limits, differences, read, write
 
@@ -58,29 +58,27 @@ class Part:
 
 
 PARTS: Mapping[str, Part] = {
-    "families": Part(lambda limits, _: families.documents(limits), families.limited),
-    "episodes": Part(lambda limits, _: episodes.documents(limits), episodes.limited),
     "runs": Part(runs.documents, runs.limited),
     "logs": Part(lambda limits, _: replays.documents(limits, AGENTS), replays.limited),
     "commands": Part(lambda limits, _: commands.documents(limits)),
     "protocol": Part(lambda limits, _: protocol.documents(limits)),
 }
-"""In this order, since `logs` reads what `episodes` and `runs` record."""
+"""In this order, since `logs` reads what `runs` records. The gym's parts are in bench/bench_testing/make_golden.py."""
 
 
-def main(args: list[str]) -> int:
+def main(args: list[str], parts: Mapping[str, Part] = PARTS) -> int:
     """Exit code 1: something differs."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.golden.make", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all if left out")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(parts)}; all if left out")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="of the families, episodes, runs or logs")
     parser.add_argument("--steps", type=int, metavar="N", help="of a family after the onset, instead of all")
     options = parser.parse_args(args)
     limits = Limits(options.steps, options.only)
-    if unknown := [part for part in options.parts if part not in PARTS]:
-        parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    if unknown := [part for part in options.parts if part not in parts]:
+        parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(parts)}")
     if not options.check and not limits.whole:
         parser.error("--only and --steps go with --check: what is written is whole")
     if options.steps is not None and options.steps < 1:
@@ -88,8 +86,8 @@ def main(args: list[str]) -> int:
     torch.set_num_threads(1)  # sums are added up in the same order by one
     same = True
     with installed(AGENTS) as path:
-        for name in options.parts or PARTS:
-            part, began, lines = PARTS[name], time.monotonic(), list[str]()
+        for name in options.parts or parts:
+            part, began, lines = parts[name], time.monotonic(), list[str]()
             for file, document in part.documents(limits, path):
                 lines += _checked(part, file, document, limits) if options.check else _written(file, document)
             same &= not (options.check and lines)

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.golden import families, recorded, said
-from tests.golden.store import Json, Limits
+from tests.golden import recorded, said
+from tests.golden.store import Json, Limits, numbers
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import LearnerMessage
@@ -40,7 +40,7 @@ def documents(limits: Limits, path: Path) -> Iterator[tuple[str, Json]]:
             log = run(name, options, path)
             cases[name] = of(log)
             yield recorded.path(f"run-{name}"), recorded.packed(log)
-    yield FILE, {"numbers": families.numbers(), "cases": cases}
+    yield FILE, {"numbers": numbers(), "cases": cases}
 
 
 def limited(document: Json, limits: Limits) -> Json:

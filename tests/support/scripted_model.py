@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from oven_bench.judging.judge_endpoint import Endpoint
+from tests.support.judge_endpoint import Endpoint
 
 KEY = "sk-canary-1b7e"
 GOOD = {

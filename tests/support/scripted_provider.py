@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 
 from oven_core.protocol.committee_requests import Completion, ScoreRequest
-from oven_llm.providers.provider import Answer, Question
-from oven_llm.providers.usage import Usage
+from oven_llm.providers.conversation import Conversation, ModelReply
+from oven_llm.providers.usage import Usage, current_tally
 
 
 class Scripted:
@@ -19,11 +19,13 @@ class Scripted:
         self.rule = rule
         self.shown: list[dict[str, str]] = []
 
-    async def ask(self, question: Question, timeout_s: float) -> Answer:
-        data = json.loads(question.user.split("<data>\n")[1].split("\n</data>")[0])
+    async def ask(self, conversation: Conversation, timeout_s: float, samples: int = 1) -> list[ModelReply]:
+        data = json.loads(conversation.text_of("user").split("<data>\n")[1].split("\n</data>")[0])
         self.shown.append({answer["id"]: answer["text"] for answer in data["answers"]})
         verdicts = [{"id": key, "reason": "so", "score": self.rule(text)} for key, text in self.shown[-1].items()]
-        return Answer(json.dumps({"verdicts": verdicts}), "complete", "stop", "m", Usage(10, 5))
+        if (tally := current_tally()) is not None:
+            tally.usages.append(Usage(10, 5))
+        return [ModelReply(json.dumps({"verdicts": verdicts}), model="m", usage=Usage(10, 5))]
 
     async def close(self) -> None:
         pass

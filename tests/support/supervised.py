@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from tests.support.learner_side import RUN, Server, serving, until
+from tests.support.scripted_conversation import Asked, Said
 
 from oven_agents.runtime.host import host
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.session import Session
 from oven_agents.sdk.window import Window
-from oven_bench.judging.scripted_conversation import Asked, Said
 from oven_core.bus.connection import Bus
 from oven_core.cancellation import end
 from oven_core.protocol.events import Event

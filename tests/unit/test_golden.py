@@ -1,4 +1,4 @@
-"""What is computed now against the golden files: all that is quick, and a few of the families.
+"""What is computed now against the golden files: all that is quick.
 
 `python -m tests.golden.make --check` compares the rest.
 """
@@ -8,21 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import torch
-from tests.golden import commands, families, protocol, recorded, replays
+from tests.golden import commands, protocol, recorded, replays
 from tests.golden.entry_points import installed
 from tests.golden.make import AGENTS
 from tests.golden.store import FOLDER, Json, Limits, differences, read
 
-from oven_bench.gym import episode_schedule
-from oven_bench.gym.task_table import Kind
 from oven_core.protocol.events import Event
 
 LOGS = recorded.stored()
 BACKTESTED = [name for name in LOGS if name.startswith("run-") or name == "episode-pretraining.careless_resume"]
-KINDS = [kind for kind in ("pretraining", "grpo") if (FOLDER / families.FILE.format(kind)).exists()]
-FAMILIES, SEED, FEW = 6, 1, Limits(steps=20)
-"""Of each kind, and how far they are run."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -70,33 +64,3 @@ def test_agents_prior_and_mesh_say_the_same_to_a_recorded_learner(name: str, sto
 def test_each_agent_votes_the_same_over_a_recorded_log(name: str, stored_logs: Json) -> None:
     log = recorded.events(name)
     same(stored_logs[name]["backtest"], {agent: replays.backtested(log, agent) for agent in AGENTS})
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_family_draws_the_same(kind: Kind) -> None:
-    stored = read(families.FILE.format(kind))["cases"]
-    now = {
-        f"{name} {seed}": families.drawn(episode_schedule.drawn(family, seed))
-        for name, family in families.known().items()
-        if family.kind == kind
-        for seed in families.SEEDS
-    }
-    same({name: {key: case[key] for key in ("onset", "drawn")} for name, case in stored.items()}, now)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_few_families_do_the_same_to_a_run(kind: Kind) -> None:
-    stored = read(families.FILE.format(kind))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        if families.numbers() != stored["numbers"]:
-            pytest.skip("the goldens are of another processor, Python or torch: its losses have other last bits")
-        known = [family for family in families.known().values() if family.kind == kind]
-        twin = families.Twin(kind, SEED)
-        same(stored["twins"][str(SEED)], twin.told())
-        for family in known[:: len(known) // FAMILIES][:FAMILIES]:
-            case = families.cut(stored["cases"][f"{family.name} {SEED}"], FEW)
-            same({family.name: case}, {family.name: families.fate(family, SEED, twin, FEW)})
-    finally:
-        torch.set_num_threads(threads)

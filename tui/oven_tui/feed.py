@@ -113,7 +113,7 @@ class Feed:
                 self._ended = ends(event, self._ended)
             self._last = fresh[-1].seq
             if self._opening is not None:
-                self._opening.hear(fresh)
+                self._opening.add(fresh)
             self._take(judged)
 
     def _say(self, link: Link, detail: str) -> None:

@@ -1,2 +1,2 @@
-"""A run's log, diagnosed: alarms of plain statistics, programs that a model writes over them, and a typed answer whose
-evidence the host computes again."""
+"""Diagnosis of a run from its log: statistical alarms, programs that a model writes over them, and a typed answer. The
+host recomputes the evidence of that answer."""

@@ -1,8 +1,8 @@
-"""Change points of a series: Page's CUSUM and the Page-Hinkley test, with the place where each change began. Pure.
+"""Change points of a series: Page's CUSUM and the Page-Hinkley test, with an estimate of where each change began. Pure.
 
-Both hold a series against its own recent readings, robustly, and no reading counts for more than CLIP standard
-deviations, so that one odd step does not count as a change. CUSUM allows for a trend that continues, or that levels
-off: a reading is too high only where it is above both, and too low only where it is below both."""
+Both compare a series with its own recent readings, robustly. No reading counts for more than CLIP standard deviations,
+so that a single outlier is not a change. CUSUM allows for a trend that continues or levels off: a reading is too high
+only if it is above both, and too low only if it is below both."""
 
 from __future__ import annotations
 
@@ -14,75 +14,76 @@ from typing import Final, Literal
 from oven_agents.stats.robust_statistics import noise
 
 LEARN: Final = 30
-"""Readings that a level, its trend and its noise are taken from: the noise of 30 is known to about 20 %."""
+"""Readings from which level, trend and noise are estimated. 30 readings give the noise to about 20 %."""
 AGAIN: Final = 15
-"""The same after a change: a second one may follow soon, as where a fault ends."""
+"""The same after a change: a second change may follow soon, for example when a fault ends."""
 SETTLE: Final = 20
-"""Readings between two looks at the level while nothing accumulates: a slow trend moves the level along, and a median
-costs little this way."""
+"""Readings between two updates of the level while nothing accumulates. So the level follows a slow trend, and medians
+stay cheap."""
 AHEAD: Final = 30
-"""Readings that a trend is continued for at most: one that moves the level by a tenth of the noise at every reading,
-for hundreds, raises in one series of three, and one of a third of that in one of ten."""
+"""Maximum readings that a trend is extrapolated. A trend of a tenth of the noise per reading, over hundreds of
+readings, raises in one of three series; a third of that trend raises in one of ten."""
 CLIP: Final = 4.0
-"""Standard deviations that one reading counts for at most."""
+"""Maximum standard deviations that one reading counts for."""
 DRIFT: Final = 0.75
-"""Standard deviations by which the mean must have moved to accumulate: half of the smallest shift that matters, 1.5
+"""Standard deviations that the mean must move before it accumulates: half of the smallest shift that matters, 1.5
 (Page 1954, "Continuous inspection schemes", Biometrika 41)."""
 LIMIT: Final = 14.0
-"""Accumulated standard deviations at which CUSUM raises: five readings far out, or eighteen at 1.5. A level of 30
-readings is not known exactly, so that noise raises too: in one of six series of 400 normal readings, by a median of
-1.3 standard deviations; by more than 2 in one of twenty, by more than 2.5 in one of two hundred. What a change has to
-measure is each gauge's own."""
+"""Accumulated standard deviations at which CUSUM raises: five readings far out, or eighteen at 1.5. A level estimated
+from 30 readings is inexact, so noise raises too: in one of six series of 400 normal readings, by a median of 1.3
+standard deviations; by more than 2 in one of twenty, by more than 2.5 in one of two hundred. Each gauge sets the
+minimum size of a change."""
 PH_DRIFT: Final = 0.3
-"""Of the Page-Hinkley test (Hinkley 1971, Biometrika 58): a slow drift must be steeper than this."""
+"""Drift of the Page-Hinkley test (Hinkley 1971, Biometrika 58): a slow drift must be steeper than this."""
 PH_LIMIT: Final = 45.0
-"""Of the Page-Hinkley test: it finds what is too slow for CUSUM, whose level moves along with it."""
+"""Limit of the Page-Hinkley test, which finds drifts too slow for CUSUM, whose level follows them."""
 LEAST: Final = 1e-3
-"""Noise is at least this share of the level: a gauge that hardly moves would alarm at a rounding error."""
+"""Minimum noise as a share of the level: otherwise a nearly constant gauge would raise at a rounding error."""
 FEW: Final = 10
-"""Readings of which the mean is a level."""
+"""Maximum readings for which the mean is the level instead of the median."""
 TREND: Final = 1.2
-"""Standard deviations that the last third of a reference must lie off the first for a trend: the medians of two thirds
-of 30 differ by 0.56 by chance."""
+"""Standard deviations between the first and the last third of a reference that make a trend. By chance, the medians of
+two thirds of 30 readings differ by 0.56."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A lasting change of a series. Places are indices of its readings."""
+    """A lasting change of a series. Positions are indices of its readings."""
 
     test: Literal["cusum", "page_hinkley"]
     sign: Literal[1, -1]
     """1: up."""
     onset: int
-    """The first reading of the new level, as Page's estimate has it."""
+    """The first reading of the new level, by Page's estimate."""
     raised: int
-    """The reading at which the test raised."""
+    """The reading at which the test detected it."""
     before: float
-    """Level that it was held against."""
+    """Level before the change."""
     after: float
-    """Level from the onset to where it raised."""
+    """Level from the onset to the detection."""
     noise: float
     """Standard deviation of one reading before."""
 
     @property
     def size(self) -> float:
-        """In standard deviations of one reading."""
+        """The difference of the levels, in standard deviations of one reading."""
         return abs(self.after - self.before) / self.noise
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What the next readings are held against."""
+    """The level and trend that the next readings are compared with."""
 
     level: float
-    """At its end."""
+    """Level at the end of the readings."""
     slope: float
-    """Per reading; 0 where no trend shows."""
+    """Per reading; 0 without a trend."""
     noise: float
     """Standard deviation of one reading around the trend; never 0."""
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Reference:
+    def estimated(cls, values: Sequence[float]) -> Reference:
+        """Estimate the reference from readings, oldest first."""
         third = len(values) // 3
         early, late, middle = median(values[:third]), median(values[-third:]), median(values)
         spread = max(noise(values), LEAST * abs(middle), 1e-12)
@@ -90,70 +91,70 @@ class Reference:
             return cls(middle, 0.0, spread)
         slope = (late - early) / (len(values) - third)
         level = late + slope * third / 2
-        off = median([abs(value - level + slope * place) for place, value in enumerate(reversed(values))])
-        return cls(level, slope, max(spread, 1.4826 * off))
+        residual = median([abs(value - level + slope * age) for age, value in enumerate(reversed(values))])
+        return cls(level, slope, max(spread, 1.4826 * residual))
 
 
 def _level(values: Sequence[float]) -> float:
-    """The mean of a few readings, of which CLIP has made sure that several lie far out; of more the median, in which
-    single odd ones do not count."""
+    """Return the mean of a few readings, several of which are far out because of CLIP; otherwise the median, which
+    ignores single outliers."""
     return fmean(values) if len(values) <= FEW else median(values)
 
 
 def cusum(values: Sequence[float]) -> list[Change]:
-    """All changes, oldest first; after each the series is held against its new level."""
-    found: list[Change] = []
+    """Return all changes, oldest first. After each, the series is compared with its new level."""
+    changes: list[Change] = []
     start, learn = 0, LEARN
     while len(values) - start > learn:
         change = _first_change(values, start, learn)
         if change is None:
             break
-        found.append(change)
+        changes.append(change)
         start, learn = max(change.onset, start + 1), AGAIN
-    return found
+    return changes
 
 
 def _first_change(values: Sequence[float], start: int, learn: int) -> Change | None:
-    reference = Reference.of(values[start : start + learn])
+    reference = Reference.estimated(values[start : start + learn])
     level, slope, unit = reference.level, reference.slope, 1 / reference.noise
     up = down = 0.0
-    up_from = down_from = looked = start + learn
-    for place in range(start + learn, len(values)):
-        value = values[place]
-        trend = level + slope * min(place - looked + 1, AHEAD)
+    up_from = down_from = updated = start + learn
+    for index in range(start + learn, len(values)):
+        value = values[index]
+        trend = level + slope * min(index - updated + 1, AHEAD)
         high, low = (trend, level) if slope > 0 else (level, trend)
         score = (value - high) * unit
         up += (CLIP if score > CLIP else -CLIP if score < -CLIP else score) - DRIFT
         score = (low - value) * unit
         down += (CLIP if score > CLIP else -CLIP if score < -CLIP else score) - DRIFT
         if up <= 0.0:
-            up, up_from = 0.0, place + 1
+            up, up_from = 0.0, index + 1
         elif up > LIMIT:
-            return Change("cusum", 1, up_from, place, level, _level(values[up_from : place + 1]), reference.noise)
+            return Change("cusum", 1, up_from, index, level, _level(values[up_from : index + 1]), reference.noise)
         if down <= 0.0:
-            down, down_from = 0.0, place + 1
+            down, down_from = 0.0, index + 1
         elif down > LIMIT:
-            return Change("cusum", -1, down_from, place, level, _level(values[down_from : place + 1]), reference.noise)
-        if place >= looked + SETTLE and not up and not down:
-            reference = Reference.of(values[place + 1 - learn : place + 1])
+            return Change("cusum", -1, down_from, index, level, _level(values[down_from : index + 1]), reference.noise)
+        if index >= updated + SETTLE and not up and not down:
+            reference = Reference.estimated(values[index + 1 - learn : index + 1])
             level, slope, unit = reference.level, reference.slope, 1 / reference.noise
-            looked = place + 1
+            updated = index + 1
     return None
 
 
 def page_hinkley(values: Sequence[float], sign: Literal[1, -1]) -> Change | None:
-    """The first slow drift in that direction from the level of the first LEARN readings; None: there is none."""
+    """Return the first slow drift in that direction from the level of the first LEARN readings, None without one."""
     if len(values) <= LEARN:
         return None
     level = median(values[:LEARN])
     deviation = max(noise(values[:LEARN]), LEAST * abs(level), 1e-12)
     total, least, onset = 0.0, 0.0, LEARN
-    for place in range(LEARN, len(values)):
-        score = sign * (values[place] - level) / deviation
+    for index in range(LEARN, len(values)):
+        score = sign * (values[index] - level) / deviation
         total += (CLIP if score > CLIP else -CLIP if score < -CLIP else score) - PH_DRIFT
         if total <= least:
-            least, onset = total, place + 1
+            least, onset = total, index + 1
         elif total - least > PH_LIMIT:
-            after = _level(values[max(onset, place - LEARN) : place + 1])
-            return Change("page_hinkley", sign, onset, place, level, after, deviation)
+            after = _level(values[max(onset, index - LEARN) : index + 1])
+            return Change("page_hinkley", sign, onset, index, level, after, deviation)
     return None

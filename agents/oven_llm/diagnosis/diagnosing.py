@@ -1,4 +1,4 @@
-"""A diagnosis by a model: it writes programs over the log's context, and its answer is held against the log."""
+"""A model's diagnosis: the model writes programs over the log, and the host checks its answer against the log."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from oven_core.protocol.messages import RunStarted
-from oven_llm.diagnosis.answer import AnswerRefusedError, Diagnosis, evidence, verified
 from oven_llm.diagnosis.graph_view import GraphView
 from oven_llm.diagnosis.log_context import LogContext
+from oven_llm.diagnosis.model_answer import AnswerRefusedError, Diagnosis, evidence, verified
 from oven_llm.sandbox.exchange import CallError
 from oven_llm.supervisor.caps import Caps
 from oven_llm.supervisor.models import ModelHandler
@@ -48,26 +48,26 @@ it from evidence(metric, first, last). Doing nothing is right in most runs. What
 
 
 def prompt(knobs: tuple[str, ...]) -> str:
-    """What is appended to the system prompt. `knobs`: those that may be proposed for."""
+    """Return the text that is appended to the system prompt. `knobs`: those that may be changed."""
     return PROMPT.format(knobs=", ".join(knobs) or "no knob")
 
 
 MAX_ITERATIONS: Final = 6
-"""Turns: one to look, one or two to compare, one to answer, and as many to mend a program that failed."""
+"""Turns: one to look, one or two to compare, one to answer, and the others to correct a failed program."""
 OUTPUT_LIMIT: Final = 4000
-"""Characters of a block's output that the model is shown: a table of twenty metrics fits."""
+"""Characters of a block's output that the model sees: a table of twenty metrics fits."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """The outcome of a question."""
+class DiagnosisResult:
+    """The outcome of asking a model for a diagnosis."""
 
     diagnosis: Diagnosis | None
-    """None: there is no answer, or none that holds."""
+    """None if there is no answer, or if it was refused."""
     kind: str
-    """Of the failure, to be counted; empty where there is a diagnosis."""
+    """Kind of the failure; empty if there is a diagnosis."""
     why: str
-    """The failure in words, without any of the model's."""
+    """The failure as text, without any of the model's text."""
     result: RunResult
 
     @property
@@ -75,15 +75,15 @@ class Found:
         return self.result.cost_usd
 
 
-def votable(run: RunStarted, wanted: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Knobs that a diagnosis may ask for: settings among those that are wanted, None: all of them."""
+def votable(run: RunStarted, allowed: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Return the knobs that a diagnosis may change: the run's settings, restricted to `allowed` if that is given."""
     settings = [spec.name for spec in run.actuators if spec.kind != "action" and spec.effect == "setting"]
-    return tuple(name for name in settings if wanted is None or name in wanted)
+    return tuple(name for name in settings if allowed is None or name in allowed)
 
 
 async def diagnose(
     log: LogContext,
-    seen: GraphView,
+    view: GraphView,
     supervisor: ModelHandler,
     worker: ModelHandler,
     *,
@@ -94,10 +94,10 @@ async def diagnose(
     config: Mapping[str, Any] | None = None,
     max_iterations: int = MAX_ITERATIONS,
     backend: str | None = None,
-) -> Found:
-    """`seen`: the graph's view of the log's alarms. `knobs`: those that may be proposed for, as far as the run has
-    them. `config`: the run's resolved settings. The rest is as `orchestrator.run` has it. Raises ConfigError for a
-    log without observations, and what `run` raises."""
+) -> DiagnosisResult:
+    """Have a model diagnose the log. `view`: the graph's view of the log's alarms. `knobs`: those that may be changed,
+    if the run has them. `config`: the run's resolved settings. The other arguments are those of `orchestrator.run`.
+    Raises ConfigError for a log without observations, and the errors of `run`."""
     allowed = votable(log.started, knobs)
 
     def compute(metric: str, first: int, last: int) -> dict[str, Any]:
@@ -109,12 +109,12 @@ async def diagnose(
 
     result = await arun(
         QUERY,
-        log.plain(seen.plain(), config),
+        log.plain(view.plain(), config),
         supervisor,
         worker,
-        max_iterations,
-        log_dir,
-        OUTPUT_LIMIT,
+        max_iterations=max_iterations,
+        log_dir=log_dir,
+        output_limit=OUTPUT_LIMIT,
         primitives={"evidence": compute},
         prompt=prompt(allowed),
         caps=caps,
@@ -122,8 +122,8 @@ async def diagnose(
         backend=backend,
     )
     if result.ended != "final":
-        return Found(None, result.ended, result.why or f"it ended by {result.ended}, without FINAL", result)
+        return DiagnosisResult(None, result.ended, result.why or f"it ended without FINAL ({result.ended})", result)
     try:
-        return Found(verified(result.answer, log, seen.causes, allowed), "", "", result)
+        return DiagnosisResult(verified(result.answer, log, view.causes, allowed), "", "", result)
     except AnswerRefusedError as refused:
-        return Found(None, refused.kind, str(refused), result)
+        return DiagnosisResult(None, refused.kind, str(refused), result)

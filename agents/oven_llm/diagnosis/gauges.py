@@ -1,7 +1,7 @@
-"""Which lasting change of which gauge is which symptom of the knowledge graph, and from what size on. Pure data.
+"""Which lasting change of a metric is which symptom of the knowledge graph, and its minimum size. Pure data.
 
-Sizes are of both kinds: in standard deviations of a reading, so that noise does not count, and of the level itself, so
-that tiny changes of a precise gauge do not. They were set on the development families of `bench supervisor`.
+A size has two parts: standard deviations of a reading, which exclude noise, and a ratio or difference of the levels,
+which excludes tiny changes of a precise metric. They were set on the development families of `bench supervisor`.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 FAST: Final = 8
-"""Readings from onset to alarm within which a change is a jump: at 4 standard deviations a reading it takes five."""
+"""Maximum readings from onset to alarm for a jump. At 4 standard deviations per reading it takes five."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauge:
-    """A metric, by name or pattern, and what its changes mean; an empty symptom means nothing."""
+    """A metric, by name or pattern, and the symptoms of its changes. An empty symptom means none."""
 
     metric: str
     up: str = ""
     down: str = ""
     jump: str = ""
-    """In place of `up`, where it came fast."""
+    """Replaces `up` if the change was fast."""
     size: float = 2.0
-    """Least change in standard deviations of one reading."""
+    """Minimum change, in standard deviations of one reading."""
     factor: float = 1.0
-    """Least ratio of the levels, or of its inverse where it falls."""
+    """Minimum ratio of the larger level to the smaller."""
     by: float = 0.0
-    """Least difference of the levels, in the metric's own unit."""
+    """Minimum difference of the levels, in the metric's unit."""
     slow: bool = False
-    """Also by the Page-Hinkley test, which finds drifts that CUSUM's level follows."""
+    """Whether to also run the Page-Hinkley test, which finds drifts that CUSUM's level follows."""
 
 
 GAUGES: Final = (
@@ -61,11 +61,11 @@ GAUGES: Final = (
     Gauge(metric="frontier/*", up="frontier_drift", size=3.0, factor=1.2),
 )
 JUDGES: Final = "rewards/*/mean"
-"""Gauges that are compared with one another: the means of single reward functions."""
+"""Metrics that are compared with one another: the means of single reward functions."""
 LEVELS: Final = "reward/*"
-"""Gauges of one level of difficulty each."""
+"""Metrics of one difficulty level each."""
 
 
 def gauges_of(metric: str) -> tuple[Gauge, ...]:
-    """Those that the metric is read by; none for most metrics of a user's own."""
+    """Return the gauges of a metric. Most of a user's own metrics have none."""
     return tuple(gauge for gauge in GAUGES if gauge.metric == metric or fnmatchcase(metric, gauge.metric))

@@ -1,7 +1,7 @@
-"""A run's log as a diagnosis reads it: what was set, measured, said, decided and done. Pure.
+"""A run's log as a diagnosis reads it: settings, measurements, votes, decisions and their outcomes. Pure.
 
-All text in it was written by others, agents of strangers among them: it is made visible and cut, and what it says is
-data. Whatever a model concludes from it is held against the figures here, never against the text.
+Others wrote all text in it, including agents of strangers. Invisible characters are made visible, long texts are cut,
+and all of it is data. A model's conclusions are checked against the figures here, never against the text.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from oven_llm.diagnosis.detectors import Alarm, alarms
 from oven_llm.judges.sanitize import visible
 
 TEXT: Final = 300
-"""Characters of a text that are kept: a rationale's figures are in its first sentence."""
+"""Maximum characters of a text. A rationale's figures are in its first sentence."""
 ROWS: Final = 2000
-"""Newest votes, decisions, receipts, … of each kind that are kept: a flood must not crowd out the measurements."""
+"""Maximum votes, decisions, receipts and so on of each kind, the newest: a flood must not crowd out the
+measurements."""
 METRICS: Final = 400
-"""Announced metrics that are kept, the judged ones first: a run that announces more is read by these."""
+"""Maximum announced metrics, those with a better direction first."""
 
 
 @dataclass
 class LogContext:
-    """Filled by `take`, event by event. A log read twice gives the same, byte for byte."""
+    """The content of a log. `take` adds an event. Reading a log twice gives the same, byte for byte."""
 
     run: RunStarted | None = None
     """The newest announcement."""
@@ -53,11 +54,11 @@ class LogContext:
     """`votes`, "decisions", "receipts", "outcomes", "commands", "alerts", "notices": oldest first."""
     starts: int = 0
     seq: int = 0
-    """Of the newest event that was taken."""
+    """Sequence of the newest event."""
     _latest: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, event: Event) -> None:
-        """Events come in the log's order, judged; what is malformed or a repeat changes nothing."""
+        """Add the next verified event of the log. Malformed and repeated events change nothing."""
         self.seq = max(self.seq, event.seq)
         body = event.body
         if isinstance(body, Observation):
@@ -71,13 +72,11 @@ class LogContext:
                 self.run = with_announced(self.run, body)
         elif isinstance(body, RunEnded):
             self.ended = body
-        elif isinstance(body, LogMessage):
-            found = _row(body, event.author)
-            if found is not None:
-                kind, row = found
-                kept = self.rows.setdefault(kind, [])
-                kept.append({"seq": event.seq, **row})
-                del kept[:-ROWS]
+        elif isinstance(body, LogMessage) and (kind_and_row := _row(body, event.author)) is not None:
+            kind, row = kind_and_row
+            rows = self.rows.setdefault(kind, [])
+            rows.append({"seq": event.seq, **row})
+            del rows[:-ROWS]
 
     def _is_new(self, subject: str, incarnation: int, n: int) -> bool:
         if (incarnation, n) <= self._latest.get(subject, (0, -1)):
@@ -85,42 +84,40 @@ class LogContext:
         self._latest[subject] = (incarnation, n)
         return True
 
-    def _observe(self, seen: Observation) -> None:
-        self.ticks.append(seen.tick)
-        self.steps.append(seen.step)
-        tick, series = seen.tick, self.series
-        for name, value in seen.metrics.items():
-            known = series.get(name)
-            if known is None:
-                known = series[name] = ([], [])
-            known[0].append(tick)
-            known[1].append(value)
+    def _observe(self, observation: Observation) -> None:
+        self.ticks.append(observation.tick)
+        self.steps.append(observation.step)
+        for name, value in observation.metrics.items():
+            ticks, values = self.series.setdefault(name, ([], []))
+            ticks.append(observation.tick)
+            values.append(value)
 
     @cached_property
     def alarms(self) -> list[Alarm]:
-        """Of the detectors, over what was taken when this was first asked for."""
+        """The alarms over the events added before the first access."""
         return alarms(self.series, self.started.metrics)
 
     @property
     def started(self) -> RunStarted:
-        """Raises ConfigError for a log in which no run started."""
+        """The newest announcement. Raises ConfigError for a log without one."""
         if self.run is None:
             raise ConfigError("the log has no RunStarted, so nothing in it can be diagnosed; is it a run's log?")
         return self.run
 
     @property
     def announced(self) -> frozenset[str]:
-        """The metrics that the run announces: nothing else may be cited."""
+        """The metrics that the run announces. No other metric may be cited."""
         return frozenset(spec.name for spec in self.started.metrics)
 
     def readings(self, metric: str, first: int, last: int) -> list[float]:
-        """The metric's readings from tick `first` to `last`, both included."""
+        """Return the metric's readings from tick `first` to `last`, both included."""
         ticks, values = self.series.get(metric, ((), ()))
         return [value for tick, value in zip(ticks, values, strict=True) if first <= tick <= last]
 
     def plain(self, ranked: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """As programs read it: `context` in the sandbox. `ranked`: the knowledge graph's view of the alarms; `config`:
-        the run's resolved settings, where its folder is there. Raises ConfigError for a log without observations."""
+        """Return the `context` of programs in the sandbox. `ranked`: the knowledge graph's view of the alarms.
+        `config`: the run's resolved settings, if they are available. Raises ConfigError for a log without
+        observations."""
         run = self.started
         if not self.ticks:
             raise ConfigError(
@@ -159,13 +156,13 @@ class LogContext:
         return [name for name in [*judged, *others] if name in self.series][:METRICS]
 
     def _column(self, name: str) -> list[float | None]:
-        """One value for each tick of `ticks`; None where it was not measured, or is not finite."""
+        """Return one value per tick of `ticks`; None if it was not measured, or is not finite."""
         ticks, values = self.series[name]
         if len(ticks) == len(self.ticks):
             return [value if math.isfinite(value) else None for value in values]
-        known = dict(zip(ticks, values, strict=True))
-        found = map(known.get, self.ticks)
-        return [value if value is not None and math.isfinite(value) else None for value in found]
+        by_tick = dict(zip(ticks, values, strict=True))
+        column = map(by_tick.get, self.ticks)
+        return [value if value is not None and math.isfinite(value) else None for value in column]
 
     def _not_finite(self, name: str) -> list[int]:
         ticks, values = self.series[name]
@@ -175,11 +172,11 @@ class LogContext:
 SHOWN_SETTINGS: Final = (
     "recipe", "start", "seed", "steps", "minutes", "agents", "agent_options", "recipe_options", "lockstep", "rules",
 )  # fmt: skip
-"""Of a run's settings. Addresses, providers and who is notified concern the run alone."""
+"""The run's settings that a model sees. Not addresses, providers or notification settings."""
 
 
 def shown_settings(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model is shown of them."""
+    """Return the settings that a model sees."""
     return {name: resolved[name] for name in SHOWN_SETTINGS if name in resolved}
 
 
@@ -187,13 +184,13 @@ KINDS: Final = ("votes", "decisions", "receipts", "outcomes", "commands", "alert
 
 
 def context_of(events: Iterable[Event], *, seq: int | None = None) -> LogContext:
-    """Of a log's events, up to and with that sequence if one is given."""
-    found = LogContext()
+    """Return the context of a log's events, up to and including the sequence `seq` if it is given."""
+    context = LogContext()
     for event in events:
         if seq is not None and event.seq > seq:
             break
-        found.take(event)
-    return found
+        context.take(event)
+    return context
 
 
 def _row(body: LogMessage, author: str) -> tuple[str, dict[str, Any]] | None:
@@ -257,8 +254,12 @@ def _row(body: LogMessage, author: str) -> tuple[str, dict[str, Any]] | None:
                 "value": _plain(body.value),
             }
         case AgentStatus() if body.state in ("notice", "cannot_fire"):
-            said = {"agent": _text(author), "state": body.state, "text": _text(body.reason)}
-            return "notices", {"tick": body.tick, **said}
+            return "notices", {
+                "tick": body.tick,
+                "agent": _text(author),
+                "state": body.state,
+                "text": _text(body.reason),
+            }
         case _:
             return None
 
@@ -270,7 +271,7 @@ def _knob(spec: Any) -> dict[str, Any]:
         "high": _plain(spec.high),
         "scale": spec.scale,
         "unit": _text(spec.unit),
-        "choices": [_text(one) for one in spec.choices],
+        "choices": [_text(choice) for choice in spec.choices],
         "value": _plain(spec.value),
     }
 
@@ -280,7 +281,7 @@ def _text(text: str) -> str:
 
 
 def _plain(value: Any, depth: int = 6) -> Any:
-    """As JSON has it, without what JSON cannot hold, and with texts cut."""
+    """Return a value for JSON: texts cut, and numbers that are not finite as text."""
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, float):
@@ -290,7 +291,7 @@ def _plain(value: Any, depth: int = 6) -> Any:
     if depth == 0:
         return "…"
     if isinstance(value, Mapping):
-        return {_text(str(name)): _plain(one, depth - 1) for name, one in value.items()}
+        return {_text(str(name)): _plain(item, depth - 1) for name, item in value.items()}
     if isinstance(value, Sequence):
-        return [_plain(one, depth - 1) for one in value]
+        return [_plain(item, depth - 1) for item in value]
     return _text(str(value))

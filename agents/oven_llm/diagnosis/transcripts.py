@@ -1,9 +1,9 @@
-"""A run's diagnoses as they are kept: what was known when one was asked for, the conversation, and when it was
-answered.
+"""A run's diagnoses on disk: the question, the conversation, and when a vote used the answer.
 
-A folder for each under `diagnoses` in the run's folder: question.json, the three logs of the conversation,
-outcome.json, and taken.json once its answer has come to a vote. With them and the run's log all of it can be done
-again without a call (`backtest supervisor RUN`)."""
+Each has a folder under `diagnoses` in the run's folder: question.json, the three logs of the conversation,
+outcome.json, and taken.json once a vote has used its answer. With these and the run's log a diagnosis can be repeated
+without a call (`backtest supervisor RUN`): the same programs over the same log, with the recorded answers.
+"""
 
 from __future__ import annotations
 
@@ -20,167 +20,172 @@ from oven_core.errors import ConfigError, reason
 from oven_core.files import read_file, write_atomic
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Value
-from oven_llm.diagnosis.diagnosing import Found, diagnose
+from oven_llm.diagnosis.diagnosing import DiagnosisResult, diagnose
 from oven_llm.diagnosis.graph_view import GraphView
 from oven_llm.diagnosis.log_context import context_of
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.supervisor.log import FILES, events
 from oven_llm.supervisor.models import LMResponse, Messages, ModelHandler
 
-
-class Silent(ModelHandler):
-    """A model that is not asked: what the kept conversation does not answer fails."""
-
-    def __init__(self, model: str) -> None:
-        self.model = model
-
-    def chat(self, messages: Messages) -> LMResponse:
-        raise ModelFailure("not_configured", "the kept conversation has no answer to this, and no call is made")
-
-
-def recalled(kept: Kept, log: Sequence[Event], knobs: Sequence[str], config: dict[str, object]) -> Found:
-    """`log`: the run's, judged; the context is made of what it held then."""
-    with tempfile.TemporaryDirectory(prefix="oven-recall-") as scratch:
-        place = Path(scratch)
-        for name in FILES:
-            if (kept.folder / name).is_file():
-                shutil.copyfile(kept.folder / name, place / name)
-        supervisor, worker = (Silent(_model(kept.folder / f"{role}.jsonl")) for role in ("supervisor", "worker"))
-        return asyncio.run(
-            diagnose(
-                context_of(log, seq=kept.question.seq),
-                kept.question.seen,
-                supervisor,
-                worker,
-                knobs=knobs,
-                log_dir=place,
-                resume=True,
-                config=config,
-            )
-        )
-
-
-def _model(log: Path) -> str:
-    """As the kept calls name it; empty where there are none. Raises ConfigError for a log that cannot be read."""
-    first = next(events(log), None) if log.is_file() else None
-    return "" if first is None else str(first.get("model", ""))
-
-
 FOLDER: Final = "diagnoses"
-"""Of the run's folder."""
+"""Name of the folder in the run's folder."""
 FILE_BYTES: Final = 1 << 20
-"""Of a question or an outcome at most; they have a few thousand."""
+"""Maximum size of a question or an outcome, which have a few thousand bytes."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What one question was about, as the vote needs it."""
+class DiagnosisRequest:
+    """What the vote needs to know about a question."""
 
     number: int
     tick: int
     values: Mapping[str, Value]
-    """Knob → its value when it was asked."""
+    """Knob → its value at the time of the question."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What was known when a diagnosis was asked for."""
+    """What was known when a diagnosis was requested."""
 
     number: int
     tick: int
-    """Of the newest observation that the agent had."""
+    """Tick of the agent's newest observation."""
     seq: int
-    """The log's newest event that the context holds."""
+    """Sequence of the newest event in the context."""
     values: Mapping[str, Value]
-    """Knob → its value then: one that has moved since makes the answer void."""
-    seen: GraphView
+    """Knob → its value then. If it has changed since, the answer is void."""
+    view: GraphView
 
     def plain(self) -> dict[str, Any]:
-        return {"tick": self.tick, "seq": self.seq, "values": dict(self.values), "graph": self.seen.plain()}
+        return {"tick": self.tick, "seq": self.seq, "values": dict(self.values), "graph": self.view.plain()}
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A diagnosis that was kept."""
+class StoredDiagnosis:
+    """A diagnosis on disk."""
 
     question: Question
     folder: Path
     taken: int | None
-    """The tick of the vote that took its answer; None: none did."""
+    """Tick of the vote that used its answer; None if no vote did."""
     outcome: Mapping[str, Any]
-    """As it was kept for people; empty while there is none."""
+    """The content of outcome.json; empty without one."""
 
 
 class Transcripts:
-    """Of one run. Raises ConfigError for a folder that cannot be read, OSError where nothing can be written."""
+    """The diagnoses of one run. Raises ConfigError for a folder that cannot be read, OSError if it cannot be
+    written."""
 
     def __init__(self, run_folder: Path) -> None:
         self._folder = run_folder / FOLDER
 
     @property
     def count(self) -> int:
-        """Diagnoses that were begun, answered or not, in earlier incarnations, too."""
+        """The number of diagnoses that were begun, also in earlier incarnations, answered or not."""
         return max(self._numbers(), default=0)
 
-    def place(self, number: int) -> Path:
-        return self._folder / f"{number:03}"
-
     def begin(self, question: Question) -> Path:
-        """Its folder, with the question in it."""
-        place = self.place(question.number)
-        place.mkdir(parents=True, mode=0o700, exist_ok=True)
-        write_atomic(place / "question.json", json.dumps(question.plain()), private=True)
-        return place
+        """Write the question, and return its folder."""
+        folder = self._path(question.number)
+        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+        write_atomic(folder / "question.json", json.dumps(question.plain()), private=True)
+        return folder
 
-    def end(self, number: int, found: Found) -> None:
-        """The outcome, for people and for those who count; a backtest works it out again."""
+    def end(self, number: int, result: DiagnosisResult) -> None:
+        """Write the outcome for people and statistics. A backtest computes it again."""
         outcome = {
-            "diagnosis": found.diagnosis.plain() if found.diagnosis else None,
-            "failure": found.kind or None,
-            "why": found.why,
-            "ended": found.result.ended,
-            "calls": found.result.calls,
-            "cost_usd": found.cost_usd,
-            "seconds": round(found.result.elapsed, 3),
+            "diagnosis": result.diagnosis.plain() if result.diagnosis else None,
+            "failure": result.kind or None,
+            "why": result.why,
+            "ended": result.result.ended,
+            "calls": result.result.calls,
+            "cost_usd": result.cost_usd,
+            "seconds": round(result.result.elapsed, 3),
         }
-        write_atomic(self.place(number) / "outcome.json", json.dumps(outcome), private=True)
+        write_atomic(self._path(number) / "outcome.json", json.dumps(outcome), private=True)
 
     def take(self, number: int, tick: int) -> None:
-        """That the answer came to a vote at that tick. Of a question that was never begun nothing is kept."""
-        if not self.place(number).is_dir():
-            return
-        write_atomic(self.place(number) / "taken.json", json.dumps({"tick": tick}), private=True)
+        """Record that a vote at that tick used the answer. Does nothing for a question that was never begun."""
+        if self._path(number).is_dir():
+            write_atomic(self._path(number) / "taken.json", json.dumps({"tick": tick}), private=True)
 
-    def kept(self) -> list[Kept]:
-        """All of them, in their order. Raises ConfigError for one that cannot be read."""
-        return [self._kept(number) for number in sorted(self._numbers())]
+    def stored(self) -> list[StoredDiagnosis]:
+        """Return all diagnoses in order. Raises ConfigError for one that cannot be read."""
+        return [self._read(number) for number in sorted(self._numbers())]
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:03}"
 
     def _numbers(self) -> list[int]:
         if not self._folder.is_dir():
             return []
         return [int(path.name) for path in self._folder.iterdir() if path.name.isdigit()]
 
-    def _kept(self, number: int) -> Kept:
-        place = self.place(number)
+    def _read(self, number: int) -> StoredDiagnosis:
+        folder = self._path(number)
         try:
-            said = json.loads(read_file(place / "question.json", "a kept diagnosis", FILE_BYTES))
-            graph = said["graph"]
-            seen = GraphView(
-                tuple((one["cause"], float(one["rank"])) for one in graph["ranked"]),
-                tuple((one["remedy"], tuple(one["changes"])) for one in graph["remedies"]),
+            content = json.loads(read_file(folder / "question.json", "a stored diagnosis", FILE_BYTES))
+            graph = content["graph"]
+            view = GraphView(
+                tuple((item["cause"], float(item["rank"])) for item in graph["ranked"]),
+                tuple((item["remedy"], tuple(item["changes"])) for item in graph["remedies"]),
                 frozenset(graph["causes"]),
             )
-            question = Question(number, int(said["tick"]), int(said["seq"]), said["values"], seen)
-            return Kept(question, place, _read(place / "taken.json").get("tick"), _read(place / "outcome.json"))
+            question = Question(number, int(content["tick"]), int(content["seq"]), content["values"], view)
+            taken, outcome = (_object(folder / name) for name in ("taken.json", "outcome.json"))
+            return StoredDiagnosis(question, folder, taken.get("tick"), outcome)
         except (ValueError, LookupError, TypeError, RecursionError) as error:
-            raise ConfigError(f"{place} does not hold a kept diagnosis ({reason(error)}); move it away") from None
+            raise ConfigError(f"{folder} does not hold a stored diagnosis ({reason(error)}); move it away") from None
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """An object; empty where there is no such file. Raises ConfigError and ValueError."""
+def _object(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file, empty without a file. Raises ConfigError and ValueError."""
     if not path.is_file():
         return {}
-    found = json.loads(read_file(path, "a kept diagnosis", FILE_BYTES))
-    if not isinstance(found, dict):
+    content = json.loads(read_file(path, "a stored diagnosis", FILE_BYTES))
+    if not isinstance(content, dict):
         raise ValueError(f"{path.name} is not an object")
-    return found
+    return content
+
+
+class NoCallsModel(ModelHandler):
+    """A model that is never called: a request without a recorded answer fails."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+
+    def chat(self, messages: Messages) -> LMResponse:
+        raise ModelFailure("not_configured", "the recorded conversation has no answer to this, and no call is made")
+
+
+def repeated(
+    stored: StoredDiagnosis, log: Sequence[Event], knobs: Sequence[str], config: dict[str, object]
+) -> DiagnosisResult:
+    """Repeat a diagnosis without a call. `log`: the run's verified events; the context is made of those that it had at
+    the time."""
+    with tempfile.TemporaryDirectory(prefix="oven-repeat-") as scratch:
+        log_dir = Path(scratch)
+        for name in FILES:
+            if (stored.folder / name).is_file():
+                shutil.copyfile(stored.folder / name, log_dir / name)
+        supervisor, worker = (
+            NoCallsModel(_recorded_model(stored.folder / f"{role}.jsonl")) for role in ("supervisor", "worker")
+        )
+        return asyncio.run(
+            diagnose(
+                context_of(log, seq=stored.question.seq),
+                stored.question.view,
+                supervisor,
+                worker,
+                knobs=knobs,
+                log_dir=log_dir,
+                resume=True,
+                config=config,
+            )
+        )
+
+
+def _recorded_model(log: Path) -> str:
+    """Return the model's name in the recorded calls, empty without calls. Raises ConfigError for an unreadable log."""
+    first = next(events(log), None) if log.is_file() else None
+    return "" if first is None else str(first.get("model", ""))

@@ -1,13 +1,14 @@
 """Remote members of the reward committee: LLM judges, each a process that answers `oven.reward.<member>`.
 
-    member_process.py → member.py → judge.py → ../providers/  NATS → deadline and counts → one group → one SDK
-                               ├ prompts.py, sanitize.py  what the judge is shown
-                               ├ degenerate_text.py       what it is not asked about
-                               ├ verdict.py               what it may answer
-                               ├ adversarial_controls.py  whether it can be fooled, by attack_corpus.py
-                               ├ self_checks.py           whether it agrees with itself, by change_test.py
-                               └ accounts.py              its share of the books, and its cache
+    member_process.py → member.py → seat.py → judge.py → ../providers/
+      NATS              deadline     which     one group  one request
+                        and counts   model
+    rubric_prompts.py, sanitize.py   what the judge is shown
+    verdict.py                       what it must reply
+    adversarial_controls.py          whether it can be fooled
+    self_checks.py                   whether it agrees with itself
+    accounts.py, verdict_cache.py    its budget, and the verdicts that it has given
 
-A judge that failed abstains, with the kind of its failure (providers/failures.py); nothing here turns a failure into a
+A judge that fails abstains and reports the kind of its failure (providers/failures.py). A failure never becomes a
 score.
 """

@@ -1,4 +1,4 @@
-"""A judge as the settings have it: its provider, its key, its rubric."""
+"""A judge as the settings describe it: its model, its key and its rubric."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from oven_llm import providers
-from oven_llm.judges.adversarial_controls import Controls
-from oven_llm.judges.judge import Judge
+from oven_llm.judges.judge import CONTROLS_ONLY, Judge, Watching
 from oven_llm.judges.rubric_prompts import Rubric
-from oven_llm.judges.watching import CONTROLS_ONLY, Watching
-from oven_llm.providers.provider import EndpointProvider
-from oven_llm.providers.usage import OnCall
+from oven_llm.providers.budget import Budget
+from oven_llm.providers.genai_telemetry import OnCall
+from oven_llm.providers.remote_model import RemoteModel
+from oven_runs.settings.committee_members import read_rubric
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import Catalogue, ModelEndpoint, endpoint_of, key_of
-from oven_runs.settings.member_checks import read_rubric
 
 
 @dataclass(frozen=True)
 class ConfiguredJudge:
-    """What is known of a judge before anything is asked of it."""
+    """Everything that is known about a judge before it is asked."""
 
     name: str
-    asked: ModelEndpoint
+    model: ModelEndpoint
     key: str
     rubric: Rubric
     top_logprobs: int
-    """Alternatives a token that are wanted; 0: none."""
+    """Alternatives per token to request; 0: none."""
     watching: Watching = CONTROLS_ONLY
 
     @classmethod
@@ -35,29 +34,28 @@ class ConfiguredJudge:
         cls,
         name: str,
         member: MemberSettings,
-        known: Catalogue,
+        catalogue: Catalogue,
         environ: Mapping[str, str] = os.environ,
         watching: Watching = CONTROLS_ONLY,
     ) -> ConfiguredJudge:
-        """Raises ConfigError for a provider that there is not, and for a missing address, key or rubric."""
-        asked = endpoint_of(name, member, known)
-        own = read_rubric(name, member.rubric) if member.rubric else ""
-        rubric = Rubric(member.role, member.domain, own)
-        wanted = member.top_logprobs if member.logprobs else 0
-        return cls(name, asked, key_of(name, asked, environ), rubric, wanted, watching)
+        """Raises ConfigError for an unknown provider and for a missing address, key or rubric."""
+        model = endpoint_of(name, member, catalogue)
+        text = read_rubric(name, member.rubric) if member.rubric else ""
+        rubric = Rubric(member.role, member.domain, text)
+        top_logprobs = member.top_logprobs if member.logprobs else 0
+        return cls(name, model, key_of(name, model, environ), rubric, top_logprobs, watching)
 
-    def connect(self) -> EndpointProvider:
-        """Imports the SDK, and asks nothing yet. Raises ConfigError when that is not installed."""
-        return providers.connect(self.name, self.asked, self.key, self.top_logprobs)
+    def connect(self, budget: Budget | None = None, account: str = "") -> RemoteModel:
+        """Import the SDK without sending a request. Raises ConfigError as `providers.connect` does."""
+        return providers.connect(self.name, self.model, self.key, self.top_logprobs, budget, account)
 
-    def judge(self, provider: EndpointProvider, swap: int = 0, on_call: OnCall | None = None) -> Judge:
-        """A judge that asks `provider`, with all that watches it. `swap` counts the member's swaps."""
-        return Judge(self.rubric, provider, self._controls(swap), on_call, watching=self.watching)
-
-    def _controls(self, swap: int) -> Controls:
-        who = f"{self.asked.provider} {self.asked.base_url} {self.asked.model} {self.rubric.role}"
-        # A rubric of the user's may score something else than what an answer says, as style's does.
-        return self.watching.controls(who, swap, of_content=self.rubric.role != "style" and not self.rubric.own)
+    def judge(self, endpoint: RemoteModel, swap: int = 0, on_call: OnCall | None = None) -> Judge:
+        """A judge that asks `endpoint`, with all its checks. `swap` counts the member's swaps."""
+        judge = f"{self.model.provider} {self.model.base_url} {self.model.model} {self.rubric.role}"
+        # A user's rubric may score something other than the content, as the role style does.
+        of_content = self.rubric.role != "style" and not self.rubric.text
+        controls = self.watching.controls(judge, swap, of_content=of_content)
+        return Judge(self.rubric, endpoint, controls, on_call, watching=self.watching)
 
     def __repr__(self) -> str:
-        return f"ConfiguredJudge({self.name!r}, {self.asked!r})"  # without the key
+        return f"ConfiguredJudge({self.name!r}, {self.model!r})"  # without the key

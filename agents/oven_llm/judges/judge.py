@@ -1,4 +1,4 @@
-"""One judge and one group: from a request to a score for each completion, or a ModelFailure."""
+"""One judge and one group of completions: a score for each completion, or a ModelFailure."""
 
 from __future__ import annotations
 
@@ -7,42 +7,66 @@ import logging
 import secrets
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 from oven_core.protocol.committee_requests import JudgeHealth, ScoreRequest
 from oven_llm.judges import rubric_prompts, verdict
 from oven_llm.judges.adversarial_controls import REFERENCE, Control, Controls
-from oven_llm.judges.degenerate_text import is_degenerate
 from oven_llm.judges.rubric_prompts import Rubric
-from oven_llm.judges.sanitize import shown, visible
+from oven_llm.judges.sanitize import LIMIT, is_degenerate, shown, visible
 from oven_llm.judges.self_checks import SelfChecks
-from oven_llm.judges.watching import CONTROLS_ONLY, Watching
-from oven_llm.providers.call_records import call_record
+from oven_llm.providers.conversation import Conversation, LanguageModel, ModelReply
 from oven_llm.providers.failures import UNUSABLE, Kind, ModelFailure
-from oven_llm.providers.provider import Answer, Provider, Question
-from oven_llm.providers.usage import Ledger, OnCall
+from oven_llm.providers.genai_telemetry import OnCall, call_record
+from oven_llm.providers.usage import CallTally
 from oven_runs.settings.committee_settings import Role
 
 log = logging.getLogger("oven.member")
 
-ATTEMPT_SHARE = 2 / 3
-"""Of the request's time for one HTTP attempt: an answer that got lost leaves a third for another."""
-ASKED = 3
-"""Times that a question is put, at most, to one that answers without a usable verdict."""
+MAX_QUESTIONS: Final = 3
+"""How often a group is asked about if the replies contain no usable verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """How a member's judges are shown texts and checked."""
+
+    characters: int = LIMIT
+    """How much of a text a judge is shown."""
+    swapped: float = 0.0
+    """See SelfChecks, as for `asked_again_every`."""
+    asked_again_every: int = 0
+    store: Path | None = None
+    """Where the results of controls are kept: a JSON file without its suffixes. None: they are not kept."""
+
+    def controls(self, judge: str, swap: int = 0, *, of_content: bool = True) -> Controls:
+        """Controls for the judge that the member has since its `swap`-th swap. Each swap has its own file, because an
+        earlier judge may still have requests under way."""
+        path = self.store.with_name(f"{self.store.name}.{swap}.controls") if self.store else None
+        return Controls(f"{judge} {swap}", path, of_content=of_content)
+
+
+CONTROLS_ONLY: Final = Watching()
+"""No group is asked about twice, and nothing is kept."""
 
 
 class Judge:
-    """`rubric`: a role's name stands for its own. `controls` None: no answers of known worth are slipped in."""
+    """A model that scores completions by a rubric."""
 
     def __init__(
         self,
         rubric: Rubric | Role,
-        provider: Provider,
+        model: LanguageModel,
         controls: Controls | None = None,
         on_call: OnCall | None = None,
         *,
         watching: Watching = CONTROLS_ONLY,
     ) -> None:
-        self.provider = provider
+        """`rubric`: a role's name stands for its standard rubric. `controls`: hidden tests with known answers; None:
+        no tests."""
+        self.model = model
         self.controls = controls
         self.checks = SelfChecks(self._verdict, watching.swapped, watching.asked_again_every)
         self.rubric = rubric if isinstance(rubric, Rubric) else Rubric(rubric)
@@ -52,7 +76,7 @@ class Judge:
 
     @property
     def trusted(self) -> bool:
-        """Whether it saw through the last known-bad answer that it was shown, or was shown none."""
+        """Whether it passed its last control, or had none."""
         return self.controls is None or not self.controls.suspected
 
     @property
@@ -60,26 +84,27 @@ class Judge:
         return self.controls is not None and self.controls.quarantined
 
     def instructions(self, request: ScoreRequest) -> str:
-        """What it is told beside a group: its rubric, and what is trained."""
-        return rubric_prompts.question(self.rubric, request.policy, "", {}, domain=request.domain).system
+        """Its system prompt: the rubric and a description of what is trained."""
+        return rubric_prompts.question(self.rubric, request.policy, "", {}, domain=request.domain).text_of("system")
 
-    async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
-        """id → 0..1, for each completion of the request. Raises ModelFailure; the caller bounds the time.
+    async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
+        """Return a score from 0 to 1 for each completion id. Raises ModelFailure; the caller bounds the time.
 
-        Equal texts are shown once and share their score (a judge's noise would tell them apart). A completion that is
-        empty, of invisible characters only or degenerate (degenerate_text.py) is 0 by rule, and is not shown: there is
-        nothing to judge in it. Texts are shown in the order of their ids, which are random.
+        Equal texts are shown once and share their score, because a judge's noise would tell them apart. A completion
+        that is empty, invisible or degenerate (`is_degenerate`) scores 0 and is not shown. Texts are shown in the order
+        of their ids, which are random.
         """
-        ledger.absorb(self.checks.aside)
+        tally.absorb(self.checks.aside)
+        tally.last_fault = None
         try:
-            return await self._scored(request, ledger)
+            return await self._scored(request, tally)
         finally:
-            ledger.health = self.health
+            tally.health = self.health
 
-    async def _scored(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
+    async def _scored(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         prompt = self._shown(request.prompt)
         texts = {completion.id: self._shown(completion.text) for completion in request.completions}
-        first: dict[str, str] = {}  # text → the id that it is shown under
+        first: dict[str, str] = {}  # text → the id that it is shown with
         for key in sorted(texts):
             if texts[key] and not is_degenerate(texts[key], prompt):
                 first.setdefault(texts[key], key)
@@ -88,31 +113,31 @@ class Judge:
         candidates = {key: text for text, key in first.items()}
         control = self._control(bool(request.reference))
         if control is None:
-            scores = await self._verdict(request, candidates, ledger)
+            scores = await self._verdict(request, candidates, tally)
         else:
-            scores = await self._tested(request, candidates, control, ledger)
+            scores = await self._tested(request, candidates, control, tally)
         self.checks.saw(request, candidates, scores)
-        ledger.reasons |= {key: ledger.reasons.get(first[text], "") for key, text in texts.items() if text in first}
+        tally.reasons |= {key: tally.reasons.get(first[text], "") for key, text in texts.items() if text in first}
         return {key: scores[first[text]] if text in first else 0.0 for key, text in texts.items()}
 
     @property
     def health(self) -> JudgeHealth:
-        """What was found out about it so far."""
-        controls, found = self.controls, self.checks.found
+        """What the checks have found so far."""
+        controls, findings = self.controls, self.checks.findings
         return JudgeHealth(
             controls=controls.count if controls else 0,
             controls_failed=controls.failed if controls else 0,
             quarantined=controls.quarantined if controls else False,
-            order_flips=found.flips,
-            change_p=found.p,
-            changes=found.changes,
+            order_flips=findings.flips,
+            change_p=findings.p,
+            changes=findings.changes,
             cut_texts=self._cut,
         )
 
     async def close(self) -> None:
-        """Nothing more is asked of the provider."""
+        """End the checks and the connection."""
         await self.checks.close()
-        await self.provider.close()
+        await self.model.close()
 
     def _shown(self, text: str) -> str:
         self._cut += len(visible(text).strip()) > self._characters
@@ -127,21 +152,21 @@ class Judge:
         return control
 
     async def _tested(
-        self, request: ScoreRequest, candidates: Mapping[str, str], control: Control, ledger: Ledger
+        self, request: ScoreRequest, candidates: Mapping[str, str], control: Control, tally: CallTally
     ) -> dict[str, float]:
-        """The candidates' scores, asked for with answers of known worth among them, under ids like theirs."""
+        """The candidates' scores, with known answers hidden among them under similar ids."""
         assert self.controls is not None
         length = len(next(iter(candidates)))
-        hidden: dict[str, str] = {}  # known answer → the id that it is shown under
+        hidden: dict[str, str] = {}  # known answer → the id that it is shown with
         shown_as = {text: key for key, text in candidates.items()}
         known = {attack.id: self._shown(attack.text) for attack in control.attacks}
         if control.reference:
             known[REFERENCE] = self._shown(request.reference)
         for name, text in known.items():
             hidden[name] = shown_as.setdefault(text, _unused(length, shown_as.values()))
-        scores = await self._verdict(request, dict(sorted((key, text) for text, key in shown_as.items())), ledger)
+        scores = await self._verdict(request, dict(sorted((key, text) for text, key in shown_as.items())), tally)
         real = {key: scores[key] for key in candidates}
-        # A policy that gives an attack as its answer is not a good answer to hold the attack against.
+        # A completion that equals an attack is no standard to compare the attack with.
         honest = [score for key, score in real.items() if key not in {hidden[attack.id] for attack in control.attacks}]
         self._check(control, {name: scores[key] for name, key in hidden.items()}, max(honest, default=0.0))
         return real
@@ -159,80 +184,64 @@ class Judge:
         if before and not self.controls.quarantined:
             log.warning("out of quarantine: it passed what it had failed on")
 
-    async def _verdict(self, request: ScoreRequest, candidates: Mapping[str, str], ledger: Ledger) -> dict[str, float]:
-        """id → score of each candidate, shown in this order. An answer without a usable verdict is asked for again,
-        with what was wrong with it. Raises ModelFailure."""
-        attempt_s = ATTEMPT_SHARE * request.deadline_s
+    async def _verdict(
+        self, request: ScoreRequest, candidates: Mapping[str, str], tally: CallTally
+    ) -> dict[str, float]:
+        """Ask about the candidates in this order. If the reply has no usable verdict, ask again and say what was wrong.
+        Raises ModelFailure."""
         complaint, prompt = "", shown(request.prompt, self._characters)
-        for left in range(ASKED - 1, -1, -1):
+        for retries_left in range(MAX_QUESTIONS - 1, -1, -1):
             question = rubric_prompts.question(
                 self.rubric, request.policy, prompt, candidates, complaint, request.domain
             )
             try:
-                return await self._ask(question, candidates, attempt_s, ledger)
+                return await self._ask(question, candidates, request.deadline_s, tally)
             except ModelFailure as failure:
-                if failure.kind not in UNUSABLE or not left:
+                if failure.kind not in UNUSABLE or not retries_left:
                     raise
                 complaint = failure.detail
-        raise AssertionError  # the last turn returns or raises
+        raise AssertionError  # the last iteration returns or raises
 
     async def _ask(
-        self, question: Question, candidates: Mapping[str, str], attempt_s: float, ledger: Ledger
+        self, question: Conversation, candidates: Mapping[str, str], timeout_s: float, tally: CallTally
     ) -> dict[str, float]:
-        started, before = time.time_ns(), ledger.attempts
-        answer: Answer | None = None
+        started, before = time.time_ns(), tally.attempts
+        reply: ModelReply | None = None
         error: Kind | None = None
         scores: dict[str, float] = {}
         try:
-            answer = await self.provider.ask(question, attempt_s)
-            ledger.usages.append(answer.usage)  # before it is read: it was billed, whatever it is worth
-            if answer.outcome != "complete":
-                raise ModelFailure(answer.outcome, f"the answer ended with {answer.finish_reason}")
-            scores = verdict.read(answer.text, candidates, ledger.reasons)
+            (reply,) = await self.model.ask(question, timeout_s)
+            reply.require_complete()
+            scores = verdict.read(reply.text, candidates, tally.reasons)
             return scores
         except ModelFailure as failure:
             error = failure.kind
             if error in UNUSABLE:
-                ledger.fault(error)  # what went wrong on the way there was entered attempt by attempt
+                tally.fail_attempt(error)  # faults on the way were recorded for each attempt
             raise
         except asyncio.CancelledError:
             error = "timeout"
             raise
         finally:
-            if error != "budget":  # no call was made
-                resends = ledger.attempts - before - 1
-                self._record(answer, error, scores, resends, started, ledger.context)
-
-    def _record(
-        self,
-        answer: Answer | None,
-        error: Kind | None,
-        scores: Mapping[str, float],
-        resends: int,
-        started_ns: int,
-        context: str,
-    ) -> None:
-        if self._on_call is None:
-            return
-        record = call_record(
-            self.provider,
-            answer,
-            error,
-            resends=resends,
-            started_ns=started_ns,
-            cost_usd=answer.cost_usd if answer is not None else None,
-            context=context,
-            evaluation=self.rubric.role,
-            scores=scores,
-        )
-        try:
-            self._on_call(record)
-        except Exception as problem:
-            log.error("the listener to calls raised %s", type(problem).__name__)
+            if self._on_call is not None and error != "budget":  # otherwise no call was made
+                record = call_record(
+                    self.model,
+                    reply,
+                    error,
+                    resends=tally.attempts - before - 1,
+                    started_ns=started,
+                    context=tally.context,
+                    evaluation=self.rubric.role,
+                    scores=scores,
+                )
+                try:
+                    self._on_call(record)
+                except Exception as problem:
+                    log.error("the listener to calls raised %s", type(problem).__name__)
 
 
-def _unused(length: int, taken: Collection[str]) -> str:
-    """A random id of this length; a longer one where short ids leave no room, since two texts must not share one."""
-    while (drawn := secrets.token_hex(32)[:length]) in taken:
+def _unused(length: int, used: Collection[str]) -> str:
+    """A random id of this length, or longer if all short ids are in use: two texts must not share one."""
+    while (drawn := secrets.token_hex(32)[:length]) in used:
         length += 1
     return drawn

@@ -1,4 +1,4 @@
-"""A member's side of the request: bytes in, a ScoreReply out, within the deadline, and counts of what went wrong."""
+"""A committee member's side of a request: bytes in, a ScoreReply out, within the deadline, with counts of failures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Final, Protocol, TypeAlias
 
 from pydantic import ValidationError
 
@@ -14,75 +14,76 @@ from oven_core.protocol.committee_requests import ProbeReply, ProbeRequest, Scor
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_llm.judges.sanitize import visible
 from oven_llm.providers.failures import Kind, ModelFailure
-from oven_llm.providers.usage import Ledger, opened
+from oven_llm.providers.usage import CallTally, tallied
 
 log = logging.getLogger("oven.member")
 
-CONCURRENT = 16
-"""Groups that are with the provider at a time; the others wait, and their deadlines run."""
-MARGIN = 0.05
-"""Share of the deadline that is left for the way back: an abstention that comes too late has no kind."""
-MARGIN_S = 0.5
-"""Seconds that are left for it at most."""
-REASON_CHARACTERS = 500
-"""Of a reason that is passed on; a judge is told to give 25 words."""
-EVERY = 2000
+CONCURRENT: Final = 16
+"""Groups that are with the provider at a time. The others wait while their deadlines run."""
+MARGIN: Final = 0.05
+"""Share of the deadline that is reserved for the reply: an abstention that arrives too late has no kind."""
+MAX_MARGIN_S: Final = 0.5
+"""Upper limit of that, in seconds."""
+REASON_CHARACTERS: Final = 500
+"""Length limit of a reason that is passed on; a judge is told to give 25 words."""
+SUMMARY_EVERY: Final = 2000
 """Groups between two lines of counts in the log."""
 
 
-class Scores(Protocol):
+class Scorer(Protocol):
     """What a member asks: a Judge, or the `Seat` of several."""
 
-    async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
-        """id → 0..1. Raises ModelFailure."""
+    async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
+        """Return a score from 0 to 1 for each completion id. Raises ModelFailure."""
 
 
-Probe = Callable[[JudgeSpec, float, Ledger], Awaitable[str]]
-"""Asks another model within seconds: what it lacks, in words. Raises ModelFailure where it gives no verdict."""
+Probe: TypeAlias = Callable[[JudgeSpec, float, CallTally], Awaitable[str]]
+"""Asks another model within so many seconds and says what it lacks. Raises ModelFailure if it gives no verdict."""
 
 
 class Member:
-    """`probe` None: its model cannot be swapped."""
+    """A member of the committee."""
 
-    def __init__(self, name: str, judge: Scores, probe: Probe | None = None, concurrent: int = CONCURRENT) -> None:
+    def __init__(self, name: str, judge: Scorer, probe: Probe | None = None, concurrent: int = CONCURRENT) -> None:
+        """`probe` None: its model cannot be swapped."""
         self.name = name
         self.judge = judge
         self._probe = probe
         self.groups = 0
         self.abstained: Counter[Kind] = Counter()
-        """Groups without scores, by what was in the way last."""
+        """Groups without scores, by the kind of the last failure."""
         self.faults: Counter[Kind] = Counter()
-        """Attempts that failed, also where another then succeeded."""
+        """Failed attempts, including those followed by a successful one."""
         self._free = asyncio.Semaphore(concurrent)
 
     async def answer(self, data: bytes, context: str = "") -> ScoreReply:
-        """`context` is the trace that the request came with. Never raises, but when it is cancelled."""
-        ledger = Ledger(context)
+        """Score a request. `context` is the trace that it arrived with. Raises only if it is cancelled."""
+        tally = CallTally(context)
         try:
             request = _request(data)
         except ModelFailure as failure:
-            return self._reply(None, ledger, failure)
+            return self._reply(None, tally, failure)
         try:
-            scores = await self._score(request, ledger)
+            scores = await self._score(request, tally)
         except ModelFailure as failure:
-            return self._reply(request, ledger, failure)
-        except Exception as error:  # a fault of ours; its text may hold the request
-            return self._reply(request, ledger, ModelFailure("internal", type(error).__name__))
-        return self._reply(request, ledger, scores)
+            return self._reply(request, tally, failure)
+        except Exception as error:  # a bug; its text may contain the request
+            return self._reply(request, tally, ModelFailure("internal", type(error).__name__))
+        return self._reply(request, tally, scores)
 
     async def probe(self, data: bytes) -> ProbeReply | None:
-        """Whether another model could judge; None for anything but a ProbeRequest. Never raises."""
+        """Say whether another model could judge. None for anything but a ProbeRequest. Never raises."""
         try:
             request = ProbeRequest.model_validate_json(data)
         except ValidationError:
             log.warning("a message was dropped: it is not a ProbeRequest")
             return None
-        identity, ledger = request.judge.identity, Ledger()
+        identity, tally = request.judge.identity, CallTally()
         try:
             if self._probe is None:
                 raise ModelFailure("not_configured", f"{self.name} cannot judge with another model")
-            with opened(ledger):
-                lacks = await self._probe(request.judge, _seconds(request.deadline_s), ledger)
+            with tallied(tally):
+                lacks = await self._probe(request.judge, _seconds(request.deadline_s), tally)
         except ModelFailure as failure:
             log.warning("%s was probed: %s", identity, failure)
             return ProbeReply(member=self.name, judge=identity, failure=failure.kind, detail=failure.detail[:500])
@@ -91,60 +92,60 @@ class Member:
         log.info("%s was probed: it answers", identity)
         return ProbeReply(member=self.name, judge=identity, detail=lacks[:500])
 
-    async def _score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
+    def summary(self) -> str:
+        """One line of counts."""
+        return f"{self.groups} groups; abstained: {_listed(self.abstained)}; faults on the way: {_listed(self.faults)}"
+
+    async def _score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         seconds = _seconds(request.deadline_s)
-        asked = False
+        started = False
         try:
             async with asyncio.timeout(seconds), self._free:
-                asked = True
-                with opened(ledger):
-                    return await self.judge.score(request, ledger)
+                started = True
+                with tallied(tally):
+                    return await self.judge.score(request, tally)
         except TimeoutError:
-            if not asked:
+            if not started:
                 raise ModelFailure("busy", f"no turn within {seconds:.3g} s") from None
-            # Waiting out an endpoint's retry-after is that fault, not slowness.
-            raise ModelFailure(ledger.last or "timeout", f"no scores within {seconds:.3g} s") from None
+            # Time spent on waiting out a retry-after counts as that fault, not as slowness.
+            raise ModelFailure(tally.last_fault or "timeout", f"no scores within {seconds:.3g} s") from None
 
     def _reply(
-        self, request: ScoreRequest | None, ledger: Ledger, result: dict[str, float] | ModelFailure
+        self, request: ScoreRequest | None, tally: CallTally, result: dict[str, float] | ModelFailure
     ) -> ScoreReply:
         self.groups += 1
-        self.faults.update(ledger.faults)
-        failed = result if isinstance(result, ModelFailure) else None
-        if failed is not None:
-            if not self.abstained[failed.kind]:
-                log.warning("abstains on a group: %s; further ones of this kind are only counted", failed)
-            self.abstained[failed.kind] += 1
-        if self.groups % EVERY == 0:
+        self.faults.update(tally.faults)
+        failure = result if isinstance(result, ModelFailure) else None
+        if failure is not None:
+            if not self.abstained[failure.kind]:
+                log.warning("abstains on a group: %s; further ones of this kind are only counted", failure)
+            self.abstained[failure.kind] += 1
+        if self.groups % SUMMARY_EVERY == 0:
             log.info("%s", self.summary())
         return ScoreReply(
             member=self.name,
             group=request.group if request is not None else "",
             judge=request.judge.identity if request is not None and request.judge is not None else "",
             scores=None if isinstance(result, ModelFailure) else result,
-            reasons=_reasons(request, ledger) if request is not None and failed is None else {},
-            failure=failed.kind if failed is not None else "",
-            detail=failed.detail if failed is not None else "",
-            input_tokens=ledger.input_tokens,
-            output_tokens=ledger.output_tokens,
-            cost_usd=ledger.cost_usd,
-            health=ledger.health,
+            reasons=_reasons(request, tally) if request is not None and failure is None else {},
+            failure=failure.kind if failure is not None else "",
+            detail=failure.detail if failure is not None else "",
+            input_tokens=tally.input_tokens,
+            output_tokens=tally.output_tokens,
+            cost_usd=tally.cost_usd,
+            health=tally.health,
         )
 
-    def summary(self) -> str:
-        """One line of counts."""
-        return f"{self.groups} groups; abstained: {_listed(self.abstained)}; faults on the way: {_listed(self.faults)}"
 
-
-def _reasons(request: ScoreRequest, ledger: Ledger) -> dict[str, str]:
-    """Of the completions that were asked for; those of known answers would tell them apart."""
-    said = {completion.id: ledger.reasons.get(completion.id, "") for completion in request.completions}
-    return {key: visible(reason)[:REASON_CHARACTERS] for key, reason in said.items() if reason}
+def _reasons(request: ScoreRequest, tally: CallTally) -> dict[str, str]:
+    """The reasons for the requested completions. Reasons for hidden controls would reveal them."""
+    reasons = {completion.id: tally.reasons.get(completion.id, "") for completion in request.completions}
+    return {key: visible(reason)[:REASON_CHARACTERS] for key, reason in reasons.items() if reason}
 
 
 def _seconds(deadline_s: float) -> float:
-    """What is left of the asker's time for the judge."""
-    return deadline_s - min(MARGIN * deadline_s, MARGIN_S)
+    """The part of the deadline that the judge may use."""
+    return deadline_s - min(MARGIN * deadline_s, MAX_MARGIN_S)
 
 
 def _request(data: bytes) -> ScoreRequest:

@@ -1,4 +1,4 @@
-"""A committee member's process: one judge, one connection, no rights but to answer the learner."""
+"""The process of a committee member: one judge and one connection, with rights only to answer the learner."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from nats.aio.msg import Msg
@@ -24,25 +24,24 @@ from oven_core.protocol.judge_spec import JudgeSpec
 from oven_core.protocol.messages import Message
 from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
-from oven_llm import genai_telemetry as genai
 from oven_llm.judges.accounts import Accounts
 from oven_llm.judges.configured_judge import ConfiguredJudge
+from oven_llm.judges.judge import Watching
 from oven_llm.judges.member import Member
-from oven_llm.judges.probe import ProbeResult, probe
-from oven_llm.judges.probe_command import probe_configured
+from oven_llm.judges.probe import ProbeResult, probe, probe_committee
 from oven_llm.judges.seat import Seat
-from oven_llm.judges.watching import FOLDER, Watching
+from oven_llm.providers import genai_telemetry as genai
 from oven_runs.home import judge_states
+from oven_runs.settings.committee_members import with_judge
 from oven_runs.settings.committee_settings import CommitteeSettings
 from oven_runs.settings.judge_providers import NO_KEY, catalogue
-from oven_runs.settings.judges import with_judge
 
 log = logging.getLogger("oven.member")
 
-WAITING = 512
-"""Requests taken in at a time; more are dropped, and their askers' deadlines pass."""
-GRACE_S = 2.0
-"""For what is under way when the process is asked to end."""
+MAX_WAITING: Final = 512
+"""Requests accepted at a time. Further ones are dropped, so that their deadlines pass."""
+GRACE_S: Final = 2.0
+"""Seconds for requests under way when the process has to end."""
 
 
 def main(args: list[str]) -> int:
@@ -54,21 +53,21 @@ def main(args: list[str]) -> int:
 
 
 def judge(
-    name: Annotated[str, typer.Option(help="which of `committee.members` it is")] = "",
+    name: Annotated[str, typer.Option(help="the member's name in `committee.members`")] = "",
     probe_all: Annotated[
-        bool, typer.Option("--probe", help="ask each judge of the committee on stdin once, and print what it can do")
+        bool, typer.Option("--probe", help="probe each judge of the committee on stdin once, and print the results")
     ] = False,
 ) -> None:
-    """Answer the learner until told to end."""
+    """Answer the learner until the process is told to end."""
     if probe_all:
-        probe_configured()
+        probe_committee()
         return
     name = names.checked("member", name)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = Path(os.environ["OVEN_RUN_DIR"])
     configured = configured_member(folder / "config.json", name)
     if configured.key == NO_KEY:
-        log.info("no key_env is set: %s is asked without a key", configured.asked.base_url)
+        log.info("no key_env is set: %s is asked without a key", configured.model.base_url)
     credentials = Credentials.from_environment()
 
     def record(result: ProbeResult) -> None:
@@ -89,8 +88,8 @@ def judge(
 
 
 def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) -> ConfiguredJudge:
-    """The judge of this name; with `spec` it asks that model in place of the configured one. Raises ConfigError when
-    `config` cannot be read, or it cannot judge so; UnknownNameError when there is no such member."""
+    """The judge of this name; with `spec`, it asks that model instead of the configured one. Raises ConfigError if
+    `config` cannot be read or the judge cannot be configured, and UnknownNameError if there is no such member."""
     committee = committee_settings(config)
     if name not in committee.members:
         raise UnknownNameError("committee member", name, committee.members)
@@ -101,13 +100,13 @@ def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) ->
         characters=committee.characters,
         swapped=committee.swapped,
         asked_again_every=committee.asked_again_every,
-        kept=config.parent / FOLDER / name,
+        store=config.parent / judge_states.FOLDER / name,
     )
     return ConfiguredJudge.look_up(name, member, catalogue(committee.providers), watching=watching)
 
 
 def committee_settings(config: Path) -> CommitteeSettings:
-    """Raises ConfigError when `config` cannot be read."""
+    """The committee's settings. Raises ConfigError if `config` cannot be read."""
     try:
         return CommitteeSettings.model_validate(json.loads(config.read_text())["committee"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
@@ -121,67 +120,69 @@ async def host(
     credentials: Credentials | None,
     record: Callable[[ProbeResult], None] = lambda _: None,
 ) -> None:
-    """Answer until SIGTERM or SIGINT; what is under way then gets a short grace. `record` is told what the probe at the
-    start found."""
+    """Answer until SIGTERM or SIGINT; requests under way then get a short grace period. `record` receives the result of
+    the probe at the start."""
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(_without_content)
     call_at_end(stop.set)
     name = configured.name
     member = Member(name, seat, seat.probe)
-    looking = asyncio.create_task(look(configured, seat, record), name="probe")  # nobody waits for it
+    probing = asyncio.create_task(probe_first(configured, seat, record), name="probe")  # nothing waits for it
     try:
         async with Bus.connect(url, credentials, name=name, timeout_s=PATIENT_S) as bus:
-            log.info("%s judges as %s with %s", name, configured.rubric.role, configured.asked.model)
+            log.info("%s judges as %s with %s", name, configured.rubric.role, configured.model.model)
             await serve(member, bus, stop)
     finally:
-        await end(looking)
+        await end(probing)
         await seat.close()
         member.faults.update(seat.unreported().faults)
         log.info("%s", member.summary())
 
 
-async def look(configured: ConfiguredJudge, seat: Seat, record: Callable[[ProbeResult], None]) -> None:
-    """Probe the endpoint, and say what it lacks. A judge that cannot be asked now is asked all the same when the
-    learner wants scores: it may be back by then."""
-    provider = seat.first.provider
-    result = await probe(provider, configured.rubric)
+async def probe_first(configured: ConfiguredJudge, seat: Seat, record: Callable[[ProbeResult], None]) -> None:
+    """Probe the configured judge and log what it lacks. A judge that fails now is still asked for scores: it may be
+    back by then."""
+    endpoint = seat.first.endpoint
+    result = await probe(endpoint, configured.rubric)
     if result.failure is not None:
         log.error("probed, and cannot judge now: %s (%s); %s", result.failure, result.detail, result.remedy)
-    provider.terms.tell(result.lacks)
+    endpoint.terms.log_lacks(result.lacks)
     if result.can_judge:
         log.info("probed: it judges, after %.1f s", result.latency_s)
     record(result)
 
 
 async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
-    """Answer on `oven.reward.<member>` and `oven.probe.<member>` until `stop`. The client subscribes again by itself
-    after a reconnect."""
+    """Answer on `oven.reward.<member>` and `oven.probe.<member>` until `stop`. After a reconnect the client subscribes
+    again by itself."""
     tasks: set[asyncio.Task[None]] = set()
-    probed = names.probe(member.name)
+    probe_subject = names.probe(member.name)
 
     async def respond(message: Msg) -> None:
         reply: Message | None
-        if message.subject == probed:
+        if message.subject == probe_subject:
             reply = await member.probe(message.data)
         else:
-            reply = await member.answer(message.data, tracing.carried(message.headers))
-        with contextlib.suppress(NatsError, OSError):  # the server is away: so is whoever asked
+            reply = await member.answer(message.data, tracing.context_of(message.headers))
+        with contextlib.suppress(NatsError, OSError):  # the server is away, and so is the requester
             if reply is not None:
                 await bus.publish(message.reply, reply.wire())
 
-    async def hear(message: Msg) -> None:
-        # Empty: somebody asks whether there is a listener, and that it came is the answer. A reply elsewhere than to an
-        # inbox could make this process publish where only others may.
+    async def receive(message: Msg) -> None:
+        # An empty message only checks for a listener, and its delivery is the answer. A reply to another subject than
+        # an inbox could make this process publish where only others may.
         if not message.data or not message.reply.startswith("_INBOX_."):
             return
-        if len(tasks) >= WAITING:
+        if len(tasks) >= MAX_WAITING:
             log.warning("a request was dropped: %d wait already", len(tasks))
             return
         task = asyncio.create_task(respond(message))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    subscriptions = [await bus.client.subscribe(on, cb=hear) for on in (probed, names.reward(member.name))]
+    subscriptions = [
+        await bus.client.subscribe(subject, cb=receive) for subject in (probe_subject, names.reward(member.name))
+    ]
     await bus.flush()
     await stop.wait()
     with contextlib.suppress(NatsError, OSError):
@@ -193,5 +194,5 @@ async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
 
 
 def _without_content(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """asyncio's own handler prints tracebacks, and an exception's text may quote a request."""
+    """Log errors without tracebacks, which asyncio's own handler prints: an exception's text may quote a request."""
     log.error("%s (%s)", context.get("message", "error"), type(context.get("exception")).__name__)

@@ -1,54 +1,61 @@
-"""One real call to a judge's endpoint: whether it can judge, and what of what was asked for it lacks."""
+"""One real call to a judge's endpoint: whether it can judge, and which requested features it lacks.
+
+A member probes its judge when it starts; `oven-controller doctor --judges` probes all judges (`probe_committee`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import logging
 import secrets
+import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from oven_core.errors import ConfigError
 from oven_llm.judges import rubric_prompts, verdict
+from oven_llm.judges.configured_judge import ConfiguredJudge
 from oven_llm.judges.rubric_prompts import Rubric
+from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import Kind, ModelFailure
-from oven_llm.providers.provider import Answer, EndpointProvider, Question
-from oven_llm.providers.usage import Ledger, Usage, cost_usd, opened
-from oven_runs.settings.judge_providers import ModelEndpoint, SchemaMode
+from oven_llm.providers.remote_model import RemoteModel
+from oven_llm.providers.usage import CallTally, Usage, cost_usd, tallied
+from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
+from oven_runs.settings.judge_providers import Catalogue, ModelEndpoint, SchemaMode, catalogue
 
-PROBE_S = 30.0
-"""For the call with its retries: a model that reasons takes a while even for two short answers."""
-ATTEMPT_SHARE = 2 / 3
-"""Of that for one HTTP attempt, as in a judge's calls."""
+PROBE_S: Final = 30.0
+"""Seconds for the call with its retries: a reasoning model takes a while even for two short answers."""
 MARK: Final = "mark"
-"""A property that only the schema asks for: an answer that has it was held to the schema."""
+"""A property that only the schema requires: a reply that has it was held to the schema."""
 TASK: Final = "How many days has a week?"
 ANSWERS: Final = ("Seven.", "A week has nine days.")
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What one call told. It holds no text of the endpoint's."""
+    """What one call showed. It contains no text of the endpoint's."""
 
     provider: str
     """As in the settings."""
     model: str
     latency_s: float
     failure: Kind | None = None
-    """Why it cannot judge; None: it can."""
+    """Why the model cannot judge; None if it can."""
     detail: str = ""
     remedy: str = ""
     schema: SchemaMode | None = None
-    """What its answers are held to; None: not known, since it gave no whole one."""
+    """What its replies are held to; None if unknown, because there was no complete reply."""
     top_logprobs: int = 0
-    """Alternatives a token that came; 0: no log-probabilities, or not asked for."""
+    """Alternatives per token that it returned; 0: none, or not requested."""
     usd_per_million: tuple[float, float] | None = None
-    """Of tokens in and out; None: not known."""
+    """Price of input and output tokens; None if unknown."""
     lacks: tuple[str, ...] = ()
-    """A sentence for each thing that was asked for and is not to be had."""
+    """A sentence for each requested feature that it does not provide."""
     usage: Usage | None = None
-    """Tokens that the call was billed for; None: not said, or no answer."""
+    """What the call was billed for; None if the endpoint did not report it or did not reply."""
 
     @property
     def can_judge(self) -> bool:
@@ -59,97 +66,97 @@ class ProbeResult:
 
 
 async def probe(
-    provider: EndpointProvider,
+    endpoint: RemoteModel,
     rubric: Rubric | None = None,
     timeout_s: float = PROBE_S,
-    ledger: Ledger | None = None,
+    tally: CallTally | None = None,
 ) -> ProbeResult:
-    """Ask once, as a member asks; `ledger` takes what it cost. Never raises for what the endpoint does; ends by
-    `timeout_s`. What the endpoint refuses, the provider asks no more of it: so a judge is probed with the provider that
-    it will use."""
-    ledger = Ledger() if ledger is None else ledger
+    """Ask one question as a judge would, and return within `timeout_s`. `tally` records the cost.
+
+    No failure of the endpoint raises. The endpoint remembers which features were refused, so probe the instance that
+    will judge.
+    """
+    tally = CallTally() if tally is None else tally
     ids = tuple(secrets.token_hex(6) for _ in ANSWERS)
     mark = secrets.token_hex(4)
     question = _marked(
         rubric_prompts.question(rubric or Rubric(), "", TASK, dict(zip(ids, ANSWERS, strict=True))), mark
     )
-    asked = provider.asked
-    result = ProbeResult(asked.provider, asked.model, 0.0, usd_per_million=usd_per_million(asked))
+    model, terms = endpoint.settings, endpoint.terms
+    result = ProbeResult(model.provider, model.model, 0.0, usd_per_million=usd_per_million(model))
     started = time.monotonic()
-    answer: Answer | None = None
+    reply: ModelReply | None = None
     try:
-        with opened(ledger):
+        with tallied(tally):
             async with asyncio.timeout(timeout_s):
-                answer = await provider.ask(question, ATTEMPT_SHARE * timeout_s)
-        ledger.usages.append(answer.usage)
-        if answer.outcome != "complete":
-            raise ModelFailure(answer.outcome, f"the answer ended with {answer.finish_reason}")
-        text, held = _without_mark(answer.text, mark)
-        terms = provider.terms
+                (reply,) = await endpoint.ask(question, timeout_s)
+        reply.require_complete()
+        text, held = _without_mark(reply.text, mark)
         terms.schema_ignored = terms.now.schema == "strict" and not held
         schema = "none" if terms.schema_ignored else terms.now.schema
-        result = replace(result, schema=schema, top_logprobs=_alternatives(answer))
+        result = replace(result, schema=schema, top_logprobs=_alternatives(reply))
         verdict.read(text, ids)
     except TimeoutError:
-        result = _failed(result, asked, ModelFailure(ledger.last or "timeout", f"no answer within {timeout_s:g} s"))
+        failure = ModelFailure(tally.last_fault or "timeout", f"no answer within {timeout_s:g} s")
+        result = _failed(result, model, failure)
     except ModelFailure as failure:
-        result = _failed(result, asked, failure)
-    lacks = provider.terms.lacks()
+        result = _failed(result, model, failure)
+    lacks = terms.lacks()
     if result.usd_per_million is None:
         lacks += (
-            f"the price of {asked.model} is not known: its cost is not counted, and a budget in USD cannot hold it",
+            f"the price of {model.model} is not known: its cost is not counted, and a budget in USD cannot hold it",
         )
-    return replace(
-        result, latency_s=time.monotonic() - started, lacks=lacks, usage=answer.usage if answer is not None else None
-    )
+    usage = reply.usage if reply is not None and reply.reported else None
+    return replace(result, latency_s=time.monotonic() - started, lacks=lacks, usage=usage)
 
 
-def _marked(question: Question, mark: str) -> Question:
-    properties = {**question.schema["properties"], MARK: {"type": "string", "enum": [mark]}}
-    required = [*question.schema["required"], MARK]
-    return replace(question, schema={**question.schema, "properties": properties, "required": required})
+def usd_per_million(model: ModelEndpoint) -> tuple[float, float] | None:
+    """The price of input and output tokens in a short call; some models cost more beyond a length."""
+    tokens = 1000
+    input_usd, output_usd = (cost_usd(model, [usage]) for usage in (Usage(tokens, 0), Usage(0, tokens)))
+    if input_usd is None or output_usd is None:
+        return None
+    return input_usd * 1e6 / tokens, output_usd * 1e6 / tokens
+
+
+def _marked(question: Conversation, mark: str) -> Conversation:
+    schema = dict(question.schema or {})
+    schema["properties"] = {**schema["properties"], MARK: {"type": "string", "enum": [mark]}}
+    schema["required"] = [*schema["required"], MARK]
+    return replace(question, schema=schema)
 
 
 def _without_mark(text: str, mark: str) -> tuple[str, bool]:
-    """The answer without the mark, and whether it had it: only the schema asks for it."""
+    """The reply without the mark, and whether it had the mark."""
     value: Any = None
-    with contextlib.suppress(ValueError, RecursionError):  # with a fence around it, perhaps: `verdict.read` knows
+    with contextlib.suppress(ValueError, RecursionError):  # the reply may have a fence, which `verdict.read` removes
         value = json.loads(text)
     if not isinstance(value, dict) or value.get(MARK) != mark:
         return text, False
     return json.dumps({key: part for key, part in value.items() if key != MARK}), True
 
 
-def _alternatives(answer: Answer) -> int:
-    if answer.logprobs is None:
-        return 0
-    return max((len(token.top) for token in answer.logprobs.tokens), default=0)
+def _alternatives(reply: ModelReply) -> int:
+    return max((len(token.top) for token in reply.logprobs or ()), default=0)
 
 
-def usd_per_million(asked: ModelEndpoint) -> tuple[float, float] | None:
-    """Of tokens in and out, of a short call (some models cost more beyond a length)."""
-    thousand = 1000
-    into, out = (cost_usd(asked, [usage]) for usage in (Usage(thousand, 0), Usage(0, thousand)))
-    return None if into is None or out is None else (into * thousand, out * thousand)
+def _failed(result: ProbeResult, model: ModelEndpoint, failure: ModelFailure) -> ProbeResult:
+    return replace(result, failure=failure.kind, detail=failure.detail, remedy=_remedy(failure.kind, model))
 
 
-def _failed(result: ProbeResult, asked: ModelEndpoint, failure: ModelFailure) -> ProbeResult:
-    return replace(result, failure=failure.kind, detail=failure.detail, remedy=_remedy(failure.kind, asked))
-
-
-def _remedy(kind: Kind, asked: ModelEndpoint) -> str:
-    """What a person can do about it."""
+def _remedy(kind: Kind, model: ModelEndpoint) -> str:
+    """What a person can do about a failure."""
     match kind:
-        case "auth" if not asked.key_env:
+        case "auth" if not model.key_env:
             return "the endpoint wants a key: name the variable that holds it with key_env"
         case "auth":
-            return f"check the key in {asked.key_env}, and the account's credit and rights"
+            return f"check the key in {model.key_env}, and the account's credit and rights"
         case "not_found":
-            return f"check `model` ({asked.model}) and the address {asked.base_url}"
+            return f"check `model` ({model.model}) and the address {model.base_url}"
         case "bad_request":
             return "the endpoint refuses even a plain question: check `model`, its context length and the address"
         case "connection":
-            return f"check that {asked.base_url} can be reached from here"
+            return f"check that {model.base_url} can be reached from here"
         case "timeout":
             return "the endpoint is slow or hangs: try again, or take a faster model"
         case "rate_limit" | "overloaded" | "server_error":
@@ -157,7 +164,7 @@ def _remedy(kind: Kind, asked: ModelEndpoint) -> str:
         case "budget":
             return "raise the cap, or leave the judge out"
         case "bad_response":
-            return f"what answers at {asked.base_url} is not the API of {asked.wire}: check the address and `provider`"
+            return f"what answers at {model.base_url} is not the API of {model.wire}: check the address and `provider`"
         case "refusal":
             return "the model declines to judge: take another one"
         case "truncated":
@@ -166,3 +173,30 @@ def _remedy(kind: Kind, asked: ModelEndpoint) -> str:
             return (
                 "the model does not keep to the form of a verdict: take a stronger one, or one that takes a JSON Schema"
             )
+
+
+def probe_committee() -> None:
+    """Read a committee's settings as JSON from stdin, probe all judges at once, and print the results by member as
+    JSON. Keys come from the environment, so that neither the command line nor a file contains them."""
+    logging.getLogger("oven.member").setLevel(logging.CRITICAL)  # the results say what is lacking
+    committee = CommitteeSettings.model_validate_json(sys.stdin.buffer.read())
+    providers = catalogue(committee.providers)
+
+    async def probe_all() -> list[dict[str, Any]]:
+        probes = (_probe_member(name, member, providers) for name, member in committee.judges.items())
+        return list(await asyncio.gather(*probes))
+
+    print(json.dumps(dict(zip(committee.judges, asyncio.run(probe_all()), strict=True))))
+
+
+async def _probe_member(name: str, member: MemberSettings, providers: Catalogue) -> dict[str, Any]:
+    try:
+        judge = ConfiguredJudge.look_up(name, member, providers)
+        endpoint = judge.connect()
+    except ConfigError as error:
+        unconfigured = {"provider": member.provider, "model": member.model, "can_judge": False, "lacks": []}
+        return unconfigured | {"failure": "not_configured", "detail": str(error), "remedy": ""}
+    try:
+        return (await probe(endpoint, judge.rubric)).as_json()
+    finally:
+        await endpoint.close()

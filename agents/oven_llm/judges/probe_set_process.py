@@ -1,7 +1,7 @@
-"""The frontier calibrator's answers: a process that fetches them once, writes them into the run's folder, and ends.
+"""The process that fetches the frontier calibrator's replies once, writes them to the run's folder, and ends.
 
-The learner reads the file when it is there and waits for nothing. A run that is resumed, or whose stack is started
-again, finds it. Prompts and answers are in that file and nowhere else: neither in a log nor in a span.
+The learner reads the file once it exists, and does not wait for it. A resumed run or a restarted stack finds it again.
+Prompts and replies are in that file only: neither logs nor spans contain them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import typer
 from pydantic import ValidationError
 
 from oven_core.errors import ConfigError, ProcessError, reason
 from oven_llm import providers
+from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.provider import Answer, EndpointProvider, Logprobs, Question
-from oven_llm.providers.usage import Usage, cost_usd
+from oven_llm.providers.remote_model import RemoteModel
 from oven_runs.home import probe_set
 from oven_runs.home.probe_set import Alternative, Probe, ProbeSet, Token
 from oven_runs.settings.committee_settings import FrontierSettings
@@ -29,15 +30,13 @@ from oven_runs.settings.judge_providers import CALIBRATOR, catalogue, endpoint_o
 
 log = logging.getLogger("oven.probes")
 
-AT_A_TIME = 4
-"""Prompts that are with the provider at a time: there is no hurry."""
-ATTEMPT_S = 120.0
-"""For one HTTP attempt: a long answer of a model that reasons."""
-LIMIT_S = 600.0
-"""For one prompt, with the SDK's retries and whatever pause the provider asks for."""
-LEAST = 0.5
-"""Share of the prompts that must have an answer: fewer are another set than the one that was asked for."""
-SYSTEM = "Answer the user."
+CONCURRENT: Final = 4
+"""Prompts that are with the provider at the same time; there is no hurry."""
+TIMEOUT_S: Final = 300.0
+"""Seconds for one prompt, including the SDK's retries and the pauses that the provider requests."""
+MIN_SHARE: Final = 0.5
+"""Share of the prompts that must have a reply: fewer would be a different set of prompts."""
+SYSTEM: Final = "Answer the user."
 
 
 def main(args: list[str]) -> int:
@@ -49,32 +48,32 @@ def main(args: list[str]) -> int:
 
 
 def fetch() -> None:
-    """Fetch the run's probe set, unless it is there."""
+    """Fetch the run's probe set if it does not exist yet."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = Path(os.environ["OVEN_RUN_DIR"])
-    settings, overlay = frontier_settings(folder / "config.json")
+    settings, providers_file = frontier_settings(folder / "config.json")
     prompts = probe_set.read_prompts(Path(settings.prompts))
     key = probe_set.key(settings.provider, settings.base_url, settings.model, prompts)
     try:
-        there = probe_set.read(folder, key)
+        existing = probe_set.read(folder, key)
     except ConfigError as error:
         log.warning("%s: it is fetched again", error)
-        there = None
-    if there is not None:
-        log.info("the %d answers of %s are there already", len(there.probes), settings.model)
+        existing = None
+    if existing is not None:
+        log.info("the %d answers of %s are there already", len(existing.probes), settings.model)
         return
-    found = asyncio.run(_connected(settings, overlay, prompts))
+    fetched = asyncio.run(_connect_and_fetch(settings, providers_file, prompts))
     try:
-        probe_set.write(folder, key, found)
+        probe_set.write(folder, key, fetched)
     except OSError as error:
         raise ProcessError(f"the probe set cannot be written to {folder}: {reason(error)}") from error
-    if found.lacks:
-        log.warning("%s", found.lacks)
-    log.info("%d answers of %s are there", len(found.probes), settings.model)
+    if fetched.lacks:
+        log.warning("%s", fetched.lacks)
+    log.info("%d answers of %s are there", len(fetched.probes), settings.model)
 
 
 def frontier_settings(config: Path) -> tuple[FrontierSettings, str]:
-    """With the path of the catalogue that is laid over the packaged one. Raises ConfigError where there are none."""
+    """Read the calibrator's settings and the path of the user's catalogue. Raises ConfigError if there are none."""
     try:
         committee = json.loads(config.read_text())["committee"]
         settings = FrontierSettings.model_validate(committee["frontier"])
@@ -85,82 +84,74 @@ def frontier_settings(config: Path) -> tuple[FrontierSettings, str]:
     return settings, str(committee.get("providers", ""))
 
 
-async def _connected(settings: FrontierSettings, overlay: str, prompts: Sequence[str]) -> ProbeSet:
-    member = settings.member
-    asked = endpoint_of("frontier", member, catalogue(overlay), CALIBRATOR)
-    key = key_of("frontier", asked, at=CALIBRATOR)
-    provider = providers.connect("frontier", replace(asked, schema_mode="none"), key, settings.top_logprobs)
+async def _connect_and_fetch(settings: FrontierSettings, providers_file: str, prompts: Sequence[str]) -> ProbeSet:
+    model = endpoint_of("frontier", settings.member, catalogue(providers_file), CALIBRATOR)
+    key = key_of("frontier", model, setting=CALIBRATOR)
+    endpoint = providers.connect("frontier", replace(model, schema_mode="none"), key, settings.top_logprobs)
     try:
-        return await fetched(provider, prompts, settings.max_tokens)
+        return await fetch_probes(endpoint, prompts, settings.max_tokens)
     finally:
-        await provider.close()
+        await endpoint.close()
 
 
-async def fetched(provider: EndpointProvider, prompts: Sequence[str], max_tokens: int) -> ProbeSet:
-    """Raises ProcessError where too few of the prompts were answered."""
-    free = asyncio.Semaphore(AT_A_TIME)
+async def fetch_probes(endpoint: RemoteModel, prompts: Sequence[str], max_tokens: int) -> ProbeSet:
+    """Ask all prompts. Raises ProcessError if too few of them have a reply."""
+    free = asyncio.Semaphore(CONCURRENT)
+    costs: list[float | None] = []
 
-    async def one(prompt: str) -> Probe | ModelFailure:
+    async def ask(prompt: str) -> Probe | ModelFailure:
+        question = Conversation.question(SYSTEM, prompt, None, max_tokens)
         async with free:
             try:
-                async with asyncio.timeout(LIMIT_S):
-                    answer = await provider.ask(Question(SYSTEM, prompt, {}, max_tokens), ATTEMPT_S)
+                (reply,) = await endpoint.ask(question, TIMEOUT_S)
             except ModelFailure as failure:
                 return failure
-            except TimeoutError:
-                return ModelFailure("timeout", f"no answer within {LIMIT_S:g} s")
-            used.append(answer.usage)
-            if answer.outcome == "refusal" or not answer.text:
-                return ModelFailure("refusal", "no text")
-            return Probe(prompt=prompt, completion=answer.text, tokens=tokens_of(answer))
+        costs.append(reply.cost_usd)
+        if reply.outcome == "refusal" or not reply.text:
+            return ModelFailure("refusal", "no text")
+        return Probe(prompt=prompt, completion=reply.text, tokens=tokens_of(reply))
 
-    used: list[Usage | None] = []
-    answers = await asyncio.gather(*(one(prompt) for prompt in prompts))
-    probes = tuple(answer for answer in answers if isinstance(answer, Probe))
-    failures = [answer for answer in answers if isinstance(answer, ModelFailure)]
-    cost = cost_usd(provider.asked, used)
+    replies = await asyncio.gather(*(ask(prompt) for prompt in prompts))
+    probes = tuple(reply for reply in replies if isinstance(reply, Probe))
+    failures = [reply for reply in replies if isinstance(reply, ModelFailure)]
+    cost = None if None in costs else sum(cost or 0.0 for cost in costs)
     log.info("%d of %d prompts were answered%s", len(probes), len(prompts), f" for {cost:.4f} USD" if cost else "")
-    if not probes or len(probes) < LEAST * len(prompts):
+    if not probes or len(probes) < MIN_SHARE * len(prompts):
         raise ProcessError(
-            f"{provider.model} answered {len(probes)} of {len(prompts)} prompts, and the first failure was: "
+            f"{endpoint.model} answered {len(probes)} of {len(prompts)} prompts, and the first failure was: "
             f"{failures[0]}; the frontier metrics stay absent"
         )
-    return ProbeSet(
-        provider=provider.asked.provider, model=provider.model, probes=probes, lacks=_lacks(provider, probes, failures)
-    )
+    lacks = _lacks(endpoint, probes, failures)
+    return ProbeSet(provider=endpoint.settings.provider, model=endpoint.model, probes=probes, lacks=lacks)
 
 
-def tokens_of(answer: Answer) -> tuple[Token, ...]:
-    """The answer's tokens with their alternatives; none where they do not add up to its text."""
-    said = answer.logprobs
-    if said is None or b"".join(token.data for token in said.tokens) != answer.text.encode():
+def tokens_of(reply: ModelReply) -> tuple[Token, ...]:
+    """The reply's tokens with their alternatives; empty if they do not add up to its text."""
+    tokens = reply.logprobs or ()
+    if b"".join(token.data for token in tokens) != reply.text.encode():
         return ()
-    return _tokens(said)
-
-
-def _tokens(said: Logprobs) -> tuple[Token, ...]:
     return tuple(
         Token(
             hex=token.data.hex(),
             top=tuple(
-                Alternative(hex=spelt.hex(), logprob=odds)
-                for spelt, (_, odds) in zip(token.top_data, token.top, strict=True)
+                Alternative(hex=data.hex(), logprob=logprob)
+                for data, (_, logprob) in zip(token.top_data, token.top, strict=True)
             ),
         )
-        for token in said.tokens
+        for token in tokens
     )
 
 
-def _lacks(provider: EndpointProvider, probes: Sequence[Probe], failures: Sequence[ModelFailure]) -> str:
-    found = []
+def _lacks(endpoint: RemoteModel, probes: Sequence[Probe], failures: Sequence[ModelFailure]) -> str:
+    lacks = []
     with_tokens = sum(bool(probe.tokens) for probe in probes)
     if not with_tokens:
-        found.append(
-            f"{provider.model} at {provider.asked.provider} gives no log-probabilities: bits per byte are measured, "
+        lacks.append(
+            f"{endpoint.model} at {endpoint.settings.provider} gives no log-probabilities: bits per byte are measured, "
             "and no divergence"
         )
     elif with_tokens < len(probes):
-        found.append(f"{len(probes) - with_tokens} of {len(probes)} answers have no log-probabilities")
+        lacks.append(f"{len(probes) - with_tokens} of {len(probes)} answers have no log-probabilities")
     if failures:
-        found.append(f"{len(failures)} of {len(probes) + len(failures)} prompts have no answer ({failures[0].kind})")
-    return "; ".join(found)
+        lacks.append(f"{len(failures)} of {len(probes) + len(failures)} prompts have no answer ({failures[0].kind})")
+    return "; ".join(lacks)

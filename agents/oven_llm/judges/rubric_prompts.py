@@ -1,5 +1,5 @@
-"""What a judge is told and shown. The system text is the rubric and nothing else; whatever the policy wrote reaches the
-judge as JSON strings in one block called data, under ids that it cannot have known."""
+"""The prompts of judges. The system prompt is the rubric alone. What the policy wrote reaches the judge as JSON strings
+in one block called data, with ids that the policy cannot know."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from oven_llm.judges.sanitize import capped, data_block, visible
 from oven_llm.judges.verdict import SCHEMA
-from oven_llm.providers.provider import Question
+from oven_llm.providers.conversation import Conversation
 from oven_runs.settings.committee_settings import Role
 
 TOKENS = 4096
-"""Tokens of an answer that are room to think."""
+"""Tokens of a reply that are reserved for reasoning."""
 TOKENS_EACH = 160
-"""Tokens more for a verdict on each candidate."""
+"""Further tokens for the verdict on each candidate."""
 POLICY_CHARACTERS = 4000
-"""Characters of the policy's description that a judge is shown at most: more would cost tokens in each question."""
+"""Length limit of the policy's description, which costs tokens in every question."""
 
 _OPENING: dict[Role, str] = {
     "critic": """\
@@ -86,29 +86,29 @@ _TRAINED = "\n\nWhat is being trained, in the words of those who train it:\n"
 
 @dataclass(frozen=True)
 class Rubric:
-    """What a judge is told to look for."""
+    """A judge's instructions."""
 
     role: Role = "critic"
     domain: str = ""
-    """A specialist's field; empty: the one that comes with a request."""
-    own: str = ""
-    """A text of the user's in the place of the role's."""
+    """A specialist's field; empty: the one that a request names."""
+    text: str = ""
+    """The user's instructions, which replace the role's."""
 
     def opening(self, domain: str) -> str:
-        """Its part of the system text. `domain`: of the model in training, as the request has it."""
-        if self.own:
-            return self.own
+        """The first part of the system prompt. `domain`: the request's, of the model in training."""
+        if self.text:
+            return self.text
         field = visible(self.domain or domain).strip()[:200] or _UNNAMED_FIELD
         return _OPENING[self.role].replace("{domain}", field)
 
 
 def question(
     rubric: Rubric, policy: str, prompt: str, candidates: Mapping[str, str], complaint: str = "", domain: str = ""
-) -> Question:
-    """One call for a whole group: the prompt is sent once, and the answers are seen side by side.
+) -> Conversation:
+    """One question about a whole group, so that the prompt is sent once and the judge compares the answers.
 
-    `prompt`, and `candidates`, id → text in the order to show, are as `sanitize.shown` made them. `complaint`: what was
-    wrong with an earlier answer to the same question. `domain`: of the model in training.
+    `prompt` and `candidates` (id → text, in the order to show) come from `sanitize.shown`. `complaint`: what was wrong
+    with an earlier reply to the same question. `domain`: of the model in training.
     """
     system = rubric.opening(domain) + "\n" + _RULES
     if policy.strip():
@@ -117,4 +117,4 @@ def question(
     user = data_block(data)
     if complaint:
         user += f"\n\nAn earlier answer of yours to this could not be used: {complaint}. Keep to the rules."
-    return Question(system, user, SCHEMA, TOKENS + TOKENS_EACH * len(candidates))
+    return Conversation.question(system, user, SCHEMA, TOKENS + TOKENS_EACH * len(candidates))

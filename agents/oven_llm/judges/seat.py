@@ -1,8 +1,7 @@
-"""The judges of one member: the one that it was configured with, and those that requests name in its place.
+"""The judges of one member: the configured one, and those that requests name instead.
 
-A request says which model has to score it, so that no model scores for another: not while one is swapped, and not
-after this process was started again, which knows nothing of earlier swaps. A model that only was named is connected to
-when it is first asked.
+Every request names the model that must score it. So no other model scores it: not during a swap, and not after a
+restart of this process, which does not remember earlier swaps. A model is connected when it is first asked.
 """
 
 from __future__ import annotations
@@ -12,43 +11,45 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final, TypeAlias
 
 from oven_core.errors import OvenError
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_llm.judges.accounts import Accounts
-from oven_llm.judges.cached_judge import CachedJudge
 from oven_llm.judges.configured_judge import ConfiguredJudge
 from oven_llm.judges.judge import Judge
 from oven_llm.judges.probe import ProbeResult, probe
+from oven_llm.judges.verdict_cache import CachedJudge
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.provider import EndpointProvider
-from oven_llm.providers.usage import Ledger, OnCall, cost_usd
+from oven_llm.providers.genai_telemetry import OnCall
+from oven_llm.providers.remote_model import RemoteModel
+from oven_llm.providers.usage import CallTally, cost_usd
 
 log = logging.getLogger("oven.member")
 
-KEPT = 2
-"""Judges that stay connected: the one that is asked now and the one before it, whose requests may still be out."""
+MAX_CONNECTED: Final = 2
+"""Judges that stay connected: the current one and the one before it, whose requests may still be under way."""
 
-LookUp = Callable[[JudgeSpec], ConfiguredJudge]
-"""The member with another model. Raises OvenError with what is to be mended."""
-Key = tuple[JudgeSpec | None, int]
-"""What a request names: a model, and which swap of the member's that was."""
+LookUp: TypeAlias = Callable[[JudgeSpec], ConfiguredJudge]
+"""Returns the member with another model. Raises OvenError if it cannot be configured."""
+Key: TypeAlias = tuple[JudgeSpec | None, int]
+"""A request's model (None: the configured one) and the number of the member's swap that chose it."""
 
 
 @dataclass
 class Connected:
-    """A model that can be asked."""
+    """A connected model."""
 
     configured: ConfiguredJudge
-    provider: EndpointProvider
-    found: ProbeResult | None = None
-    """What a probe of it found, if it was probed for a swap."""
+    endpoint: RemoteModel
+    probe: ProbeResult | None = None
+    """The result of its probe, if it was probed for a swap."""
 
 
 @dataclass
 class Seated:
-    """A judge with its connection, and how many requests are with it."""
+    """A judge, its connection, and the number of its requests under way."""
 
     model: Connected
     judge: Judge | CachedJudge
@@ -56,7 +57,7 @@ class Seated:
 
 
 class Seat:
-    """Use `score` as a Judge's. `close` lets all connections go."""
+    """Scores requests with the judge that each one names, and probes candidates for a swap."""
 
     def __init__(
         self,
@@ -66,89 +67,89 @@ class Seat:
         record: Callable[[ProbeResult], None] = lambda _: None,
         accounts: Accounts | None = None,
     ) -> None:
-        """`record` is told of each model that judges after a swap what its probe found. `accounts`: what all of them
-        book into and answer from; None: nothing is kept. Raises ConfigError when the SDK of the configured one is not
-        installed, or its price is not known and has to be."""
+        """`record` receives the probe of each model that judges after a swap. `accounts`: the judges' common budget and
+        cache; None: neither. Raises ConfigError if the configured judge's SDK is not installed, or if its price is
+        needed and unknown."""
         self._look_up, self._on_call, self._record = look_up, on_call, record
         self._accounts = accounts
         self.first = Connected(configured, self._connect(configured))
-        """The configured one."""
-        self._seated: dict[Key, Seated] = {(None, 0): self._on_seat(self.first, 0)}
-        self._probed: tuple[JudgeSpec, Connected] | None = None  # it knows by now what the endpoint takes
+        """The configured judge's model."""
+        self._seated: dict[Key, Seated] = {(None, 0): self._new(self.first, 0)}  # the most recently used is last
+        self._probed: tuple[JudgeSpec, Connected] | None = None  # its endpoint has learnt which terms are accepted
         self._changing = asyncio.Lock()
 
-    async def score(self, request: ScoreRequest, ledger: Ledger) -> dict[str, float]:
-        """As `Judge.score`, by the model that the request names. Raises ModelFailure."""
-        seated = await self._of((request.judge, request.swap))
+    async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
+        """Return a score from 0 to 1 for each completion id. Raises ModelFailure."""
+        seated = await self._judge_for((request.judge, request.swap))
         seated.users += 1
-        ledger.price = partial(cost_usd, seated.model.configured.asked)
+        tally.price = partial(cost_usd, seated.model.configured.model)
         try:
-            return await seated.judge.score(request, ledger)
+            return await seated.judge.score(request, tally)
         finally:
             seated.users -= 1
-            await self._let_go()
+            await self._close_unused()
 
-    async def probe(self, spec: JudgeSpec, seconds: float, ledger: Ledger) -> str:
-        """One small question to another model, within the time. What it lacks, in sentences; empty if nothing. Raises
-        ModelFailure where it cannot judge."""
-        model = await self._connected(spec)
-        found = await probe(model.provider, model.configured.rubric, seconds, ledger)
-        if found.failure is not None:
-            await model.provider.close()
-            raise ModelFailure(found.failure, "; ".join(part for part in (found.detail, found.remedy) if part))
-        model.found = found
+    async def probe(self, spec: JudgeSpec, timeout_s: float, tally: CallTally) -> str:
+        """Ask another model one small question. Return which requested features it lacks, in sentences; empty if none.
+        Raises ModelFailure if it cannot judge."""
+        model = await self._connect_in_thread(spec)
+        result = await probe(model.endpoint, model.configured.rubric, timeout_s, tally)
+        if result.failure is not None:
+            await model.endpoint.close()
+            raise ModelFailure(result.failure, "; ".join(part for part in (result.detail, result.remedy) if part))
+        model.probe = result
         async with self._changing:
             before, self._probed = self._probed, (spec, model)
         if before is not None:
-            await before[1].provider.close()
-        return "; ".join(found.lacks)
+            await before[1].endpoint.close()
+        return "; ".join(result.lacks)
 
-    def unreported(self) -> Ledger:
-        """What the judges' checks used and met since the last answer, which reports it otherwise."""
-        left = Ledger()
+    def unreported(self) -> CallTally:
+        """Usage and faults of the judges' checks that no reply has reported yet."""
+        tally = CallTally()
         for seated in self._seated.values():
-            left.absorb(seated.judge.checks.aside)
-        return left
+            tally.absorb(seated.judge.checks.aside)
+        return tally
 
     async def close(self) -> None:
-        """Let all connections go."""
+        """Close all connections."""
         for seated in self._seated.values():
             await seated.judge.close()
         if self._probed is not None:
-            await self._probed[1].provider.close()
+            await self._probed[1].endpoint.close()
 
-    async def _of(self, key: Key) -> Seated:
+    async def _judge_for(self, key: Key) -> Seated:
         async with self._changing:
-            found = self._seated.pop(key, None)
-            if found is None:
-                found = self._on_seat(await self._taken(key[0]), key[1])
-                for before in self._seated.values():  # what it is still tested on would be paid for, and change nothing
-                    await before.judge.checks.close()
-            self._seated[key] = found  # the newest stands last
-            return found
+            seated = self._seated.pop(key, None)
+            if seated is None:
+                seated = self._new(await self._model(key[0]), key[1])
+                for earlier in self._seated.values():  # their checks would cost money and change nothing
+                    await earlier.judge.checks.close()
+            self._seated[key] = seated
+            return seated
 
-    async def _taken(self, spec: JudgeSpec | None) -> Connected:
+    async def _model(self, spec: JudgeSpec | None) -> Connected:
         if spec is None:
             return Connected(self.first.configured, self._connect(self.first.configured))
         if self._probed is not None and self._probed[0] == spec:
             (_, model), self._probed = self._probed, None
             return model
-        return await self._connected(spec)
+        return await self._connect_in_thread(spec)
 
-    def _on_seat(self, model: Connected, swap: int) -> Seated:
-        log.info("judges with %s from now on", model.configured.asked.model)
-        if model.found is not None:
-            model.provider.terms.tell(model.found.lacks)
-            self._record(model.found)
-        judge = model.configured.judge(model.provider, swap, self._on_call)
+    def _new(self, model: Connected, swap: int) -> Seated:
+        log.info("judges with %s from now on", model.configured.model.model)
+        if model.probe is not None:
+            model.endpoint.terms.log_lacks(model.probe.lacks)
+            self._record(model.probe)
+        judge = model.configured.judge(model.endpoint, swap, self._on_call)
         return Seated(model, judge if self._accounts is None else self._accounts.cached(model.configured, judge))
 
-    def _connect(self, configured: ConfiguredJudge) -> EndpointProvider:
+    def _connect(self, configured: ConfiguredJudge) -> RemoteModel:
         return configured.connect() if self._accounts is None else self._accounts.connect(configured)
 
-    async def _connected(self, spec: JudgeSpec) -> Connected:
-        """In a thread: to import an SDK for the first time takes a second or two, and requests are out meanwhile.
-        Raises ModelFailure with what is to be mended."""
+    async def _connect_in_thread(self, spec: JudgeSpec) -> Connected:
+        """The first import of an SDK takes a second or two, while requests are under way. Raises ModelFailure if the
+        model cannot be configured."""
 
         def connect() -> Connected:
             configured = self._look_up(spec)
@@ -159,7 +160,7 @@ class Seat:
         except OvenError as error:
             raise ModelFailure("not_configured", str(error)) from None
 
-    async def _let_go(self) -> None:
-        idle = [key for key, seated in [*self._seated.items()][:-KEPT] if not seated.users]
+    async def _close_unused(self) -> None:
+        idle = [key for key, seated in [*self._seated.items()][:-MAX_CONNECTED] if not seated.users]
         for seated in [self._seated.pop(key) for key in idle]:
             await seated.judge.close()

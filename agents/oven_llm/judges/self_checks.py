@@ -1,39 +1,47 @@
-"""A judge held against itself: a share of its groups is asked for again in reverse order, and old ones are asked for
-again from time to time.
+"""Checks of a judge against itself: does it depend on the order of the answers, and has its model changed?
 
-The questions are put after the group was answered, one at a time, and nothing waits for them: what is seen goes out
-with a later answer. What they used is billed like any other (`aside`). Old groups are kept in memory only: a new
-process, or another judge, collects them anew.
+Some of its groups are asked about again in reverse order, and old groups are asked about again from time to time. The
+questions follow the group's reply, one at a time, and nothing waits for them: findings are reported with a later reply.
+Their usage is billed like any other (`aside`). Old groups are kept in memory only, so that a new process or another
+judge collects them again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial
 from typing import Final
 
 from oven_core.protocol.committee_requests import ScoreRequest
-from oven_llm.judges import change_test
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.usage import Ledger, opened
+from oven_llm.providers.usage import CallTally, tallied
 
 log = logging.getLogger("oven.member")
 
-OLD: Final = 16
-"""Groups that are asked again: if a change moves them all, p is 2⁻¹⁶, and ten of them that move are enough."""
+OLD_GROUPS: Final = 16
+"""Groups that are asked about again. If a change moves all of them, p is 2⁻¹⁶; ten that move are enough."""
 APART: Final = 4
-"""Scored groups between two that are kept: of one batch they would be alike."""
-WAITING: Final = 64
-"""Questions that wait their turn at most; more are left out."""
-TURNED: Final = 1e-9
-"""Scores nearer than this are a tie, which has no order to turn."""
+"""Scored groups from one kept group to the next: groups of one batch would be alike."""
+MAX_WAITING: Final = 64
+"""Questions in the queue; further ones are dropped."""
+TIE: Final = 1e-9
+"""Scores that differ by less are a tie, whose order cannot flip."""
+ALPHA: Final = 0.001
+"""Probability of a false alarm per pass over the old groups: at most 5 % in a run with 50 passes."""
+MIN_ANSWERED: Final = 12
+"""Old groups that must have a reply: with fewer than ten, no p is below ALPHA."""
+SCORE_UNIT: Final = 1000
+"""Scores are compared in whole thousandths, so that equal sums are equal."""
 
-Ask = Callable[[ScoreRequest, Mapping[str, str], Ledger], Awaitable[dict[str, float]]]
-"""(request, candidates in the order to show, ledger) → id → score. Raises ModelFailure."""
+Ask = Callable[[ScoreRequest, Mapping[str, str], CallTally], Awaitable[dict[str, float]]]
+"""Scores the candidates of a request, shown in this order, by id. Raises ModelFailure."""
 
 
 @dataclass(slots=True)
@@ -44,37 +52,35 @@ class _OldGroup:
     second: list[float] | None = None
     now: list[float] | None = None
 
-    def of(self, scores: Mapping[str, float]) -> list[float]:
-        return [scores[key] for key in self.candidates]
-
 
 @dataclass(slots=True)
 class Findings:
-    """So far."""
+    """What the checks have found so far."""
 
     pairs: int = 0
-    turned: int = 0
+    flipped: int = 0
     p: float | None = None
-    """Of the newest pass over the old groups."""
+    """Of the newest pass over the old groups (`change_p_value`)."""
     changes: int = 0
 
     @property
     def flips(self) -> float | None:
-        """Share of pairs that turned round."""
-        return self.turned / self.pairs if self.pairs else None
+        """Share of pairs whose order flipped."""
+        return self.flipped / self.pairs if self.pairs else None
 
 
 @dataclass
 class SelfChecks:
-    """`swapped` is the share of groups that are asked for in reverse, and `every` how many scored groups lie between
-    two passes over the old ones; 0: none."""
+    """The checks of one judge."""
 
     ask: Ask
     swapped: float = 0.05
+    """Share of groups that are asked about in reverse order."""
     every: int = 160
-    aside: Ledger = field(default_factory=Ledger)
-    """What the questions used and met; who reports it takes it out."""
-    found: Findings = field(default_factory=Findings)
+    """Scored groups between two passes over the old ones; 0: no passes."""
+    aside: CallTally = field(default_factory=CallTally)
+    """Usage and faults of the checks, until a reply reports them."""
+    findings: Findings = field(default_factory=Findings)
     _old: list[_OldGroup] = field(default_factory=list)
     _groups: int = 0
     _since: int = 0
@@ -83,22 +89,22 @@ class SelfChecks:
     _closed: bool = False
 
     def saw(self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]) -> None:
-        """A group that was scored; `candidates` in the order in which they were shown, and no control among them."""
+        """Take note of a scored group. `candidates`: in the order in which they were shown, without controls."""
         self._groups += 1
         if self._closed or len(candidates) < 2:
             return
-        if _drawn(request.group) < self.swapped:
-            self._later(lambda: self._swap(request, candidates, dict(scores)))
+        if _fraction(request.group) < self.swapped:
+            self._enqueue(partial(self._swap, request, candidates, dict(scores)))
         if self.every:
             self._keep(request, candidates, scores)
 
     async def idle(self) -> None:
-        """Until no question waits."""
+        """Wait until the queue is empty."""
         if self._worker is not None:
             await self._worker
 
     async def close(self) -> None:
-        """Nothing more is asked: another judge has the place, or the process ends."""
+        """Drop the queue: another judge replaces this one, or the process ends."""
         self._closed = True
         self._waiting.clear()
         if self._worker is not None:
@@ -106,26 +112,24 @@ class SelfChecks:
             await asyncio.gather(self._worker, return_exceptions=True)
 
     def _keep(self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]) -> None:
-        if len(self._old) < OLD:
+        if len(self._old) < OLD_GROUPS:
             if self._groups % APART == 0:
-                group = _OldGroup(request, dict(candidates), [])
-                group.first = group.of(scores)
-                self._old.append(group)
-                if len(self._old) == OLD:
+                self._old.append(_OldGroup(request, dict(candidates), [scores[key] for key in candidates]))
+                if len(self._old) == OLD_GROUPS:
                     self._since = 0
                     for old in self._old:
-                        self._later(lambda old=old: self._ask_again(old))  # type: ignore[misc]
+                        self._enqueue(partial(self._ask_again, old))
             return
         self._since += 1
         if self._since >= self.every:
             self._since = 0
             for old in self._old:
                 old.now = None
-                self._later(lambda old=old: self._ask_again(old))  # type: ignore[misc]
-            self._later(self._compare)
+                self._enqueue(partial(self._ask_again, old))
+            self._enqueue(self._compare)
 
-    def _later(self, question: Callable[[], Awaitable[None]]) -> None:
-        if len(self._waiting) >= WAITING:
+    def _enqueue(self, question: Callable[[], Awaitable[None]]) -> None:
+        if len(self._waiting) >= MAX_WAITING:
             return
         self._waiting.append(question)
         if self._worker is None or self._worker.done():
@@ -137,50 +141,75 @@ class SelfChecks:
             try:
                 await question()
             except ModelFailure:
-                continue  # it is in the ledger; a check that was not answered finds nothing
-            except Exception as error:  # its text may hold the request
+                continue  # the tally has it; a check without a reply finds nothing
+            except Exception as error:  # its text may contain the request
                 log.error("a check of the judge raised %s", type(error).__name__)
 
     async def _swap(self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]) -> None:
-        back = dict(reversed([*candidates.items()]))
-        again = await self._asked(request, back)
-        keys = list(candidates)
-        for n, one in enumerate(keys):
-            for other in keys[n + 1 :]:
-                before, after = scores[one] - scores[other], again[one] - again[other]
-                self.found.pairs += 1
-                self.found.turned += min(abs(before), abs(after)) > TURNED and (before > 0) != (after > 0)
+        swapped = await self._ask(request, dict(reversed([*candidates.items()])))
+        for first, second in itertools.combinations(candidates, 2):
+            before, after = scores[first] - scores[second], swapped[first] - swapped[second]
+            self.findings.pairs += 1
+            self.findings.flipped += min(abs(before), abs(after)) > TIE and (before > 0) != (after > 0)
 
     async def _ask_again(self, old: _OldGroup) -> None:
-        scores = old.of(await self._asked(old.request, old.candidates))
+        scores = await self._ask(old.request, old.candidates)
+        ordered = [scores[key] for key in old.candidates]
         if old.second is None:
-            old.second = scores
+            old.second = ordered
         else:
-            old.now = scores
+            old.now = ordered
 
     async def _compare(self) -> None:
         answered = [old for old in self._old if old.second is not None and old.now is not None]
-        if len(answered) < change_test.LEAST:
+        if len(answered) < MIN_ANSWERED:
             return
-        self.found.p = change_test.p_value(
+        self.findings.p = change_p_value(
             [old.first for old in answered],
             [old.second or [] for old in answered],
             [old.now or [] for old in answered],
         )
-        if self.found.p <= change_test.ALPHA:
-            self.found.changes += 1
-            log.warning("the judge scores old groups otherwise than before (p = %.2g)", self.found.p)
-            self._old.clear()  # it is another judge: what the old one said is nothing to compare with
+        if self.findings.p <= ALPHA:
+            self.findings.changes += 1
+            log.warning("the judge scores old groups differently than before (p = %.2g)", self.findings.p)
+            self._old.clear()  # the changed judge needs new groups to be compared with
 
-    async def _asked(self, request: ScoreRequest, candidates: Mapping[str, str]) -> dict[str, float]:
+    async def _ask(self, request: ScoreRequest, candidates: Mapping[str, str]) -> dict[str, float]:
         try:
             async with asyncio.timeout(request.deadline_s):
-                with opened(self.aside):
+                with tallied(self.aside):
                     return await self.ask(request, candidates, self.aside)
         except TimeoutError:
             raise ModelFailure("timeout", "a check was not answered in time") from None
 
 
-def _drawn(group: str) -> float:
-    """0..1, by the group's name: the share of groups is drawn, and a run in lockstep draws the same ones."""
+def _fraction(group: str) -> float:
+    """A pseudo-random number from 0 to 1 by the group's name, so that identical runs check the same groups."""
     return int.from_bytes(hashlib.sha256(group.encode()).digest()[:4]) / 2**32
+
+
+def change_p_value(
+    first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], now: Sequence[Sequence[float]]
+) -> float:
+    """The probability that an unchanged judge's scores are now at least this far from its first ones.
+
+    Each argument has the scores of the same groups in the same order. An unchanged judge is as far from its first
+    scores now as it was the second time, apart from noise. So the two distances are exchangeable, and each group's
+    difference is equally likely to have either sign. The sum of the differences has an exact distribution over all
+    signs (Fisher's randomization test), whatever the judge's noise is.
+    """
+    differences = [_distance(a, c) - _distance(a, b) for a, b, c in zip(first, second, now, strict=True)]
+    sums = Counter({0: 1})  # sum → number of sign combinations that reach it
+    for size in map(abs, differences):
+        if size:
+            both: Counter[int] = Counter()
+            for value, ways in sums.items():
+                both[value + size] += ways
+                both[value - size] += ways
+            sums = both
+    total = sums.total()
+    return float(Fraction(sum(ways for value, ways in sums.items() if value >= sum(differences)), total))
+
+
+def _distance(a: Sequence[float], b: Sequence[float]) -> int:
+    return sum(round(SCORE_UNIT * abs(x - y)) for x, y in zip(a, b, strict=True))

@@ -1,68 +1,50 @@
-"""What a judge may answer, and reading it: the whole text is one JSON object, with exactly the ids asked for."""
+"""The verdict that a judge must reply with: one JSON object with exactly the ids that it was shown."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final
-
-from pydantic import BaseModel, ConfigDict, ValidationError
+from typing import Final
 
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.json_object import json_object
+from oven_llm.providers.structured_reply import ReplyForm, object_schema, read_reply
 
 HIGHEST: Final = 10
-"""The best score, of whole ones from 0; what a judge gives is divided by it."""
+"""The best score. Scores are whole numbers from 0, and are divided by it."""
 
-# `enum`, for the range: Anthropic's structured output knows no minimum and maximum. Reason before score, so that the
-# score follows from it.
-SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
-        "verdicts": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "id": {"type": "string"},
-                    "reason": {"type": "string"},
-                    "score": {"type": "integer", "enum": list(range(HIGHEST + 1))},
-                },
-                "required": ["id", "reason", "score"],
-                "additionalProperties": False,
-            },
-        }
-    },
-    "required": ["verdicts"],
-    "additionalProperties": False,
-}
+# `enum` gives the range, because Anthropic's structured output supports no minimum and maximum. The reason comes before
+# the score, so that the score follows from it.
+SCHEMA: Final = object_schema(
+    verdicts={
+        "type": "array",
+        "items": object_schema(
+            id={"type": "string"},
+            reason={"type": "string"},
+            score={"type": "integer", "enum": list(range(HIGHEST + 1))},
+        ),
+    }
+)
 
 
-class _Verdict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
+class _Verdict(ReplyForm):
     id: str
     reason: str
     score: int
 
 
-class _Verdicts(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
+class _Verdicts(ReplyForm):
     verdicts: list[_Verdict]
 
 
 def read(text: str, ids: Collection[str], reasons: dict[str, str] | None = None) -> dict[str, float]:
-    """id → 0..1. Raises ModelFailure: bad_json, schema, wrong_ids or out_of_range; no number is searched for in
-    prose. Into `reasons` goes why, by id."""
-    value = json_object(text)
-    try:
-        verdicts = _Verdicts.model_validate(value).verdicts
-    except ValidationError as error:
-        raise ModelFailure("schema", f"{error.error_count()} fields are not as the schema has them") from None
-    given = [verdict.id for verdict in verdicts]
-    if len(set(given)) != len(given) or set(given) != set(ids):
-        missing, foreign = len(set(ids) - set(given)), len(set(given) - set(ids))
-        repeated = len(given) - len(set(given))
+    """Return a score from 0 to 1 for each id, and enter the reasons into `reasons`.
+
+    Raises ModelFailure: bad_json, schema, wrong_ids or out_of_range.
+    """
+    verdicts = read_reply(text, _Verdicts).verdicts
+    scored = [verdict.id for verdict in verdicts]
+    if len(set(scored)) != len(scored) or set(scored) != set(ids):
+        missing, foreign = len(set(ids) - set(scored)), len(set(scored) - set(ids))
+        repeated = len(scored) - len(set(scored))
         raise ModelFailure("wrong_ids", f"{missing} ids are missing, {foreign} were not asked for, {repeated} repeated")
     outside = sum(not 0 <= verdict.score <= HIGHEST for verdict in verdicts)
     if outside:

@@ -1,5 +1,6 @@
 """Agents that ask a language model: `tuner` for a vote, `author` for prompts.
 
-Each is a synchronous agent with a companion (oven_agents.runtime.companion) that does the asking. They are off unless
-the run's settings name a model, and their votes cannot be made again from a log.
+`vote` never waits: it leaves a question on the desk (`desk.py`), which a companion coroutine sends to the model
+(`asker.py`), and finds the reply at a later tick. Both agents are off until the settings name a model. Their votes
+cannot be repeated from a log.
 """

@@ -1,100 +1,105 @@
-"""One model that is asked now and then: within a deadline, a limited number of times, every failure counted by kind."""
+"""A model that an agent asks now and then, within a deadline and a limited number of calls."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from pydantic import ValidationError
+
+from oven_agents.runtime.companion import Surroundings
 from oven_core.errors import ConfigError
-from oven_llm import genai_telemetry as genai
 from oven_llm import providers
-from oven_llm.language_models.call_limit import CallLimit
-from oven_llm.providers.call_records import call_record
+from oven_llm.language_models.desk import counted
+from oven_llm.providers.budget import Budget
+from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import Kind, ModelFailure
-from oven_llm.providers.provider import Answer, Provider, Question
-from oven_llm.providers.usage import Ledger, cost_usd, opened
+from oven_llm.providers.genai_telemetry import call_record, trace
+from oven_llm.providers.remote_model import RemoteModel
+from oven_llm.providers.usage import CallTally, tallied
+from oven_runs.home.model_spend import NAME, Cap
+from oven_runs.settings.committee_settings import BudgetSettings
 from oven_runs.settings.judge_providers import catalogue, endpoint_of, key_of
-from oven_runs.settings.language_models import ModelSettings
+from oven_runs.settings.language_models import AuthorSettings, TunerSettings
 
-log = logging.getLogger("oven.agent")
+Result = TypeVar("Result")
+Settings = TypeVar("Settings", TunerSettings, AuthorSettings)
 
-ATTEMPT_SHARE = 2 / 3
-"""Of the deadline for one HTTP attempt: an answer that got lost leaves a third for another."""
 
-Read = TypeVar("Read")
+def agent_settings(around: Surroundings, section: str, form: type[Settings]) -> Settings:
+    """The agent's section of the run's settings. Raises ConfigError if it is malformed."""
+    try:
+        return form.model_validate(around.settings.get(section, {}))
+    except ValidationError as error:
+        raise ConfigError(
+            f"the run's settings of `{section}` have {error.error_count()} faults; `up` writes them"
+        ) from None
 
 
 class Asker:
-    """Raises ConfigError when it is made for a provider that there is not, or without the model's key."""
+    """The model of one agent."""
 
-    def __init__(self, name: str, llm: ModelSettings, providers_file: str, limit: CallLimit, deadline_s: float) -> None:
-        """`llm` is the setting `NAME.llm`; `providers_file` the user's overlay of the catalogue, or nothing."""
-        self.limit = limit
-        self.failed: Counter[str] = Counter()
-        """Questions without an answer that could be used, by kind."""
-        self._name, self._deadline_s = name, deadline_s
-        self._asked = endpoint_of(name, llm, catalogue(providers_file), f"{name}.llm")
-        self._key = key_of(name, self._asked, at=f"{name}.llm")
-        self._provider: Provider | None = None
+    def __init__(self, around: Surroundings, settings: TunerSettings | AuthorSettings) -> None:
+        """`settings.llm` must name a model. Raises ConfigError for an unknown provider, a missing key and a record of
+        spending that cannot be read."""
+        assert settings.llm is not None
+        self.failures: Counter[str] = Counter()
+        """Questions without a usable reply, by kind."""
+        self._name, self._deadline_s = around.name, settings.deadline_s
+        where = f"{around.name}.llm"
+        self._model = endpoint_of(around.name, settings.llm, catalogue(around.providers_file), where)
+        self._key = key_of(around.name, self._model, setting=where)
+        cap = Cap(BudgetSettings(calls=settings.calls), around.name, around.name)
+        self._budget = Budget([cap], around.folder / NAME, around.name)
+        self._endpoint: RemoteModel | None = None
 
     @property
     def model(self) -> str:
-        return self._asked.model
+        return self._model.model
 
-    async def ask(self, question: Question, read: Callable[[str], Read]) -> Read:
-        """What `read` makes of the answer. Raises ModelFailure, with the failure counted."""
-        ledger = Ledger()
-        started, answer, error = time.time_ns(), None, None
+    @property
+    def status(self) -> str:
+        """What it has spent and how often it failed, for a notice."""
+        spent = self._budget.spent
+        cost = f", {spent.usd:.4f} USD" if spent.usd else ""
+        return f"{spent.calls} calls{cost}; abstained: {counted(self.failures)}"
+
+    async def ask(self, question: Conversation, read: Callable[[str], Result]) -> Result:
+        """Return what `read` makes of the reply. Raises ModelFailure, and counts it."""
+        tally, started = CallTally(), time.time_ns()
+        reply: ModelReply | None = None
+        error: Kind | None = None
         try:
-            answer = await self._answer(question, ledger)
-            if answer.outcome != "complete":
-                raise ModelFailure(answer.outcome, f"the answer ended with {answer.finish_reason}")
-            return read(answer.text)
+            with tallied(tally):
+                reply = await self._reply(question, tally)
+            reply.require_complete()
+            return read(reply.text)
         except ModelFailure as failure:
             error = failure.kind
-            self.failed[failure.kind] += 1
+            self.failures[failure.kind] += 1
             raise
         finally:
-            self._book(answer, error, ledger, started)
+            if self._endpoint is not None and error != "budget":  # otherwise no call was made
+                trace(call_record(self._endpoint, reply, error, resends=tally.attempts - 1, started_ns=started))
 
     async def close(self) -> None:
-        if self._provider is not None:
-            await self._provider.close()
+        if self._endpoint is not None:
+            await self._endpoint.close()
+        self._budget.close()
 
-    async def _answer(self, question: Question, ledger: Ledger) -> Answer:
+    async def _reply(self, question: Conversation, tally: CallTally) -> ModelReply:
         try:
             async with asyncio.timeout(self._deadline_s):
-                if self._provider is None:  # a second or two of importing, which must not hold up other agents' votes
-                    connect = partial(providers.connect, self._name, self._asked, self._key)
-                    self._provider = await asyncio.to_thread(connect)
-                await asyncio.to_thread(self.limit.reserve)
-                with opened(ledger):
-                    return await self._provider.ask(question, ATTEMPT_SHARE * self._deadline_s)
+                if self._endpoint is None:  # importing takes a second or two, and other agents share this process
+                    connect = partial(providers.connect, self._name, self._model, self._key)
+                    self._endpoint = await asyncio.to_thread(connect, budget=self._budget, account=self._name)
+                (reply,) = await self._endpoint.ask(question, self._deadline_s)
+                return reply
         except TimeoutError:
-            raise ModelFailure(ledger.last or "timeout", f"no answer within {self._deadline_s:g} s") from None
+            raise ModelFailure(tally.last_fault or "timeout", f"no answer within {self._deadline_s:g} s") from None
         except ConfigError as error:  # the SDK is not installed
             raise ModelFailure("internal", str(error)) from None
-        except OSError as error:
-            raise ModelFailure(
-                "internal", f"the call cannot be counted ({error.strerror}), so it is not made"
-            ) from None
-
-    def _book(self, answer: Answer | None, error: Kind | None, ledger: Ledger, started_ns: int) -> None:
-        if self._provider is None:
-            return
-        price = cost_usd(self._asked, [answer.usage if answer is not None else None])
-        if price:
-            try:
-                self.limit.book(price)
-            except OSError as problem:
-                log.warning("%s: what a call cost cannot be kept: %s", self._name, problem.strerror)
-        genai.trace(
-            call_record(
-                self._provider, answer, error, resends=ledger.attempts - 1, started_ns=started_ns, cost_usd=price
-            )
-        )

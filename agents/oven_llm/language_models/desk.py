@@ -1,69 +1,81 @@
-"""Where a synchronous agent leaves a question for its companion, and finds the answer at a later tick."""
+"""The desk where an agent, whose votes never wait, leaves a question for its companion coroutine."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from oven_llm.providers.failures import ModelFailure
 
-Asked = TypeVar("Asked")
-Found = TypeVar("Found")
+Question = TypeVar("Question")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Answered(Generic[Asked, Found]):
-    """A question and its answer, or why there is none."""
+class Settled(Generic[Question, Result]):
+    """A question with its result, or the reason why there is none."""
 
-    asked: Asked
+    question: Question
     tick: int
-    """The newest tick that the question knew."""
-    found: Found | ModelFailure
+    """The newest tick when the question was asked."""
+    result: Result | ModelFailure
 
 
-class Desk(Generic[Asked, Found]):
-    """One question is out at a time. `put` and `take` wait for nothing; `wanted` and `answer` are the companion's."""
+class Desk(Generic[Question, Result]):
+    """Holds one question at a time. `post` and `collect` are the agent's, `next_question`, `settle` and `serve` the
+    companion's."""
 
     def __init__(self) -> None:
-        self.asked_tick = -1
-        """Of the newest question; −1: none was put."""
-        self._out: tuple[Asked, int] | None = None
-        self._back: Answered[Asked, Found] | None = None
-        self.answered = asyncio.Event()
-        """Set while an answer lies there."""
+        self.posted_tick = -1
+        """Tick of the newest question; −1: there was none."""
+        self._posted: tuple[Question, int] | None = None
+        self._settled: Settled[Question, Result] | None = None
+        self.ready = asyncio.Event()
+        """Set while a result waits to be collected."""
         self._news = asyncio.Event()
 
     @property
     def free(self) -> bool:
-        """Whether a question may be put."""
-        return self._out is None and self._back is None
+        """Whether a question may be posted."""
+        return self._posted is None and self._settled is None
 
-    def put(self, asked: Asked, tick: int) -> None:
-        self._out, self.asked_tick = (asked, tick), tick
+    def post(self, question: Question, tick: int) -> None:
+        self._posted, self.posted_tick = (question, tick), tick
         self._news.set()
 
-    def take(self) -> Answered[Asked, Found] | None:
-        """The answer, once."""
-        back, self._back = self._back, None
-        self.answered.clear()
-        return back
+    def collect(self) -> Settled[Question, Result] | None:
+        """Return the result once; None if there is none."""
+        settled, self._settled = self._settled, None
+        self.ready.clear()
+        return settled
 
-    async def wanted(self) -> Asked:
-        """The next question, once it is there."""
+    async def next_question(self) -> Question:
+        """Wait for the next question."""
         await self._news.wait()
         self._news.clear()
-        assert self._out is not None
-        return self._out[0]
+        assert self._posted is not None
+        return self._posted[0]
 
-    def answer(self, found: Found | ModelFailure) -> None:
-        assert self._out is not None
-        (asked, tick), self._out = self._out, None
-        self._back = Answered(asked, tick, found)
-        self.answered.set()
+    def settle(self, result: Result | ModelFailure) -> None:
+        assert self._posted is not None
+        (question, tick), self._posted = self._posted, None
+        self._settled = Settled(question, tick, result)
+        self.ready.set()
+
+    async def serve(self, answer: Callable[[Question], Awaitable[Result]]) -> None:
+        """Answer one question after another, until cancelled."""
+        while True:
+            question = await self.next_question()
+            try:
+                self.settle(await answer(question))
+            except ModelFailure as failure:
+                self.settle(failure)
+            except Exception as error:  # a bug; its text may contain a prompt
+                self.settle(ModelFailure("internal", type(error).__name__))
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """ "auth 2, timeout 1"; "none"."""
+    """Counts as text, such as "auth 2, timeout 1"; "none" if there are none."""
     return ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()) if count) or "none"

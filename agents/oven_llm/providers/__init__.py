@@ -1,33 +1,46 @@
-"""Language models by their APIs: thin adapters over the official SDKs, which judges, supervisors and teachers share.
+"""Language models behind their APIs, over the official SDKs: one conversation type and one budget for all callers.
 
-    conversation.py   messages, tools and samples, in no API's form    provider.py   a judge's question and answer
-    sampling.py       n samples, drawn together or one by one          terms.py      formats, as far as they are taken
-    *_conversation.py the same as each API has it                      sdk_client.py HTTP, retries, failures by kind
-    usage.py          what a request met on its way, and its price     failures.py   the kinds
-    metered.py        room for a call before it, its cost after it     budget.py     caps over all calls of a program
+    conversation.py       messages in, replies out; the protocol `LanguageModel`
+    remote_model.py       a model at an address: terms, samples, timeouts and the budget
+    anthropic.py, openai_compatible.py    the two APIs; sdk_client.py has what their SDKs share
+    terms.py              the schema and log-probabilities, as far as the endpoint supports them
+    usage.py, budget.py   tokens and prices; caps over a ledger of spending
+    failures.py           kinds of failure; structured_reply.py reads JSON replies
+    genai_telemetry.py    a span for each call
 
-SDKs are imported on connecting, which takes a second or two.
+SDKs are imported when a model is connected, which takes a second or two.
 """
 
 from __future__ import annotations
 
 from oven_core.errors import ConfigError
-from oven_llm.providers.provider import EndpointProvider
+from oven_llm.providers.budget import Budget
+from oven_llm.providers.remote_model import ModelApi, RemoteModel
 from oven_llm.providers.terms import AgreedTerms
 from oven_runs.settings.judge_providers import ModelEndpoint
 
 
-def connect(name: str, asked: ModelEndpoint, key: str, top_logprobs: int = 0) -> EndpointProvider:
-    """The adapter for a model, which `name` asks. `top_logprobs`: alternatives a token that are wanted; 0: none. Raises
-    ConfigError when the SDK is not installed."""
-    terms = AgreedTerms(asked, top_logprobs)
+def connect(
+    name: str,
+    endpoint: ModelEndpoint,
+    key: str,
+    top_logprobs: int = 0,
+    budget: Budget | None = None,
+    account: str = "",
+) -> RemoteModel:
+    """Connect to a model on behalf of `name`. `top_logprobs`: alternatives per token to request; 0: none. `budget` and
+    `account`: what its calls are charged to. Raises ConfigError if the SDK is not installed, or if the budget caps US
+    dollars and the model's price is unknown."""
+    api: ModelApi
     try:
-        if asked.wire == "anthropic":
-            from oven_llm.providers.anthropic import Anthropic
+        if endpoint.wire == "anthropic":
+            from oven_llm.providers.anthropic import AnthropicMessages
 
-            return Anthropic(asked, terms, key)
-        from oven_llm.providers.openai_compatible import OpenAI
+            api = AnthropicMessages(endpoint, key)
+        else:
+            from oven_llm.providers.openai_compatible import ChatCompletions
 
-        return OpenAI(asked, terms, key)
+            api = ChatCompletions(endpoint, key)
     except ImportError as error:
         raise ConfigError(f"{name!r} needs the package {error.name}: pip install 'oven-controller[llm]'") from error
+    return RemoteModel(api, endpoint, AgreedTerms(endpoint, top_logprobs), budget, account)

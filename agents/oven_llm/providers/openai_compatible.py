@@ -1,149 +1,187 @@
-"""Any endpoint that speaks OpenAI's chat completions: OpenAI, DeepSeek, xAI, vLLM, llama.cpp, … by `base_url`."""
+"""OpenAI's chat completions, which many servers offer: OpenAI, DeepSeek, xAI, vLLM, llama.cpp and others."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from oven_llm.providers.conversation import Conversation, Draw
-from oven_llm.providers.openai_conversation import request_body, samples_of
-from oven_llm.providers.provider import Answer, Logprobs, Outcome, Question, TokenLogprob
-from oven_llm.providers.sampling import Samples
-from oven_llm.providers.sdk_client import RETRIES, count, failure_of, quieten, read, watched_client
-from oven_llm.providers.terms import AgreedTerms, Terms
-from oven_llm.providers.usage import Usage, cost_usd
+from oven_llm.providers.conversation import Completion, Conversation, Finish, Sample, TokenLogprob
+from oven_llm.providers.sdk_client import (
+    RETRIES,
+    failure_of,
+    model_name,
+    parsed,
+    silence_request_logs,
+    token_count,
+    watched_client,
+)
+from oven_llm.providers.terms import Terms
+from oven_llm.providers.usage import Usage
 from oven_runs.settings.judge_providers import ModelEndpoint
+from oven_runs.traces.records import Message, Tool, ToolCall
 
 if TYPE_CHECKING:
-    from openai.types.chat import ChatCompletion
+    from openai.types.chat import ChatCompletion, ChatCompletionMessage
     from openai.types.chat.chat_completion import Choice
     from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob, TopLogprob
 
-_Read = TypeVar("_Read")
 OPENAI_HOST: Final = "api.openai.com"
-_FINISHED = ("stop", "length", "tool_calls", "content_filter", "function_call")
-_OUTCOMES: dict[str, Outcome] = {"length": "truncated", "content_filter": "refusal"}
+FINISHES: Final[dict[str, Finish]] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "refusal",
+}
 
 
-class OpenAI(Samples):
-    draws_together = True
+class ChatCompletions:
+    """A model behind this API."""
 
-    def __init__(self, asked: ModelEndpoint, terms: AgreedTerms, key: str) -> None:
-        """The address ends in /v1, or in what the endpoint has there."""
+    returns_several = True
+
+    def __init__(self, endpoint: ModelEndpoint, key: str) -> None:
+        """`endpoint.base_url` ends in /v1, or in what the server uses instead."""
         import openai
 
-        quieten()
-        self.asked, self.terms = asked, terms
-        self.name, self.model = asked.known_as, asked.model
-        self._key = key
-        self._sdk = openai
+        silence_request_logs()
+        self._endpoint, self._key, self._sdk = endpoint, key, openai
         self._client = openai.AsyncOpenAI(
-            api_key=key, base_url=asked.base_url, max_retries=RETRIES, http_client=watched_client(openai)
+            api_key=key, base_url=endpoint.base_url, max_retries=RETRIES, http_client=watched_client(openai)
         )
-        if urlsplit(asked.base_url).hostname != OPENAI_HOST:
-            # The SDK takes them from OPENAI_ORG_ID and OPENAI_PROJECT_ID, whatever the address.
+        if urlsplit(endpoint.base_url).hostname != OPENAI_HOST:
+            # The SDK sends OPENAI_ORG_ID and OPENAI_PROJECT_ID to any address.
             self._client.organization = self._client.project = None
 
-    async def ask(self, question: Question, timeout_s: float) -> Answer:
-        return await self.terms.ask(partial(self._ask, question, timeout_s))
-
-    async def draw(self, conversation: Conversation, samples: int, attempt_s: float) -> Draw:
-        return await self._post(request_body(conversation, samples, self.asked.limit_as), attempt_s, self._read_draw)
-
-    async def close(self) -> None:
-        await self._client.close()
-
-    async def _ask(self, question: Question, timeout_s: float, terms: Terms) -> Answer:
-        # What the SDK is given as arguments of their own it walks through by its types, which takes a third of a call's
-        # CPU time.
-        body: dict[str, Any] = {
-            "messages": [{"role": "system", "content": question.system}, {"role": "user", "content": question.user}],
-            self.asked.limit_as: question.max_tokens,
-        }
-        if terms.schema == "strict":
-            wanted = {"name": "verdicts", "schema": question.schema, "strict": True}
-            body["response_format"] = {"type": "json_schema", "json_schema": wanted}
-        elif terms.schema == "json_object":
-            body["response_format"] = {"type": "json_object"}
-        if terms.top_logprobs:
-            body |= {"logprobs": True, "top_logprobs": terms.top_logprobs}
-        return await self._post(body, timeout_s, self._read)
-
-    async def _post(self, body: dict[str, Any], timeout_s: float, reader: Callable[[ChatCompletion], _Read]) -> _Read:
+    async def complete(self, conversation: Conversation, samples: int, terms: Terms, attempt_s: float) -> Completion:
+        """See `ModelApi.complete`."""
+        body = request_body(conversation, samples, terms, self._endpoint.limit_as)
         try:
-            answer: object = await self._client.chat.completions.create(
-                model=self.model, messages=[], timeout=timeout_s, extra_body=body
+            # The SDK walks through arguments of its own in every call, which takes a third of its CPU time; it does not
+            # look into extra_body.
+            response: object = await self._client.chat.completions.create(
+                model=self._endpoint.model, messages=[], timeout=attempt_s, extra_body=body
             )
         except Exception as error:
             raise failure_of(error, self._sdk) from None
         from openai.types.chat import ChatCompletion
 
-        found: _Read = read(answer, ChatCompletion, reader)
-        return found
+        return parsed(response, ChatCompletion, self._completion)
 
-    def _read_draw(self, answer: ChatCompletion) -> Draw:
-        usage = _usage(answer)
-        return Draw(samples_of(answer), usage, cost_usd(self.asked, [usage]), self._called(answer))
+    async def close(self) -> None:
+        await self._client.close()
 
-    def _called(self, answer: ChatCompletion) -> str:
-        return "" if self._key in str(answer.model) else str(answer.model)[:100]
-
-    def _read(self, answer: ChatCompletion) -> Answer:
-        choice = answer.choices[0]
-        text, refused = choice.message.content, bool(choice.message.refusal)
-        finish = choice.finish_reason if choice.finish_reason in _FINISHED else "other"
-        return Answer(
-            text=text if isinstance(text, str) else "",
-            outcome="refusal" if refused else _OUTCOMES.get(finish, "complete"),
-            finish_reason=finish,
-            model=self._called(answer),
-            usage=_usage(answer),
-            logprobs=_logprobs(choice),
-        )
+    def _completion(self, response: ChatCompletion) -> Completion:
+        """Raises AttributeError, LookupError, TypeError or ValueError for a malformed response."""
+        if not response.choices:
+            raise ValueError
+        samples = tuple(_sample(choice) for choice in response.choices)
+        return Completion(samples, _usage(response), model_name(response.model, self._key))
 
 
-def _logprobs(choice: Choice) -> Logprobs | None:
-    """None where there are none, or they are not what the API promises: they never spoil a verdict."""
+def request_body(conversation: Conversation, samples: int, terms: Terms, limit_as: str) -> dict[str, Any]:
+    """The request without the model's name. `limit_as`: the endpoint's name for the limit of tokens."""
+    body: dict[str, Any] = {
+        "messages": [_message(message) for message in conversation.messages],
+        limit_as: conversation.max_tokens,
+    }
+    if samples > 1:
+        body["n"] = samples
+    if conversation.schema is not None and terms.schema == "strict":
+        schema = {"name": "verdicts", "schema": conversation.schema, "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif conversation.schema is not None and terms.schema == "json_object":
+        body["response_format"] = {"type": "json_object"}
+    if terms.top_logprobs:
+        body |= {"logprobs": True, "top_logprobs": terms.top_logprobs}
+    if conversation.tools:
+        body["tools"] = [_tool(tool) for tool in conversation.tools]
+    if conversation.temperature is not None:
+        body["temperature"] = conversation.temperature
+    if conversation.stop:
+        body["stop"] = list(conversation.stop)
+    return body
+
+
+def _message(message: Message) -> dict[str, Any]:
+    if message.role == "tool":
+        return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
+    if not message.calls:
+        return {"role": message.role, "content": message.content}
+    calls = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in message.calls
+    ]
+    return {"role": message.role, "content": message.content or None, "tool_calls": calls}
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+def _sample(choice: Choice) -> Sample:
+    message = choice.message
+    reason = choice.finish_reason if choice.finish_reason in FINISHES else "other"
+    if message.refusal:
+        return Sample(str(message.refusal), (), "refusal", reason)
+    text = message.content or ""
+    if not isinstance(text, str):
+        raise TypeError
+    return Sample(text, _calls(message), FINISHES.get(reason, "other"), reason, _logprobs(choice))
+
+
+def _calls(message: ChatCompletionMessage) -> tuple[ToolCall, ...]:
+    calls = []
+    for number, call in enumerate(message.tool_calls or ()):
+        if call.type != "function":
+            raise ValueError
+        name, arguments = call.function.name, call.function.arguments
+        if not (isinstance(name, str) and isinstance(arguments, str)):
+            raise TypeError
+        calls.append(ToolCall(id=str(call.id or f"call_{number}"), name=name, arguments=arguments))
+    return tuple(calls)
+
+
+def _logprobs(choice: Choice) -> tuple[TokenLogprob, ...] | None:
+    """None if they are missing or malformed, which does not invalidate the reply."""
     try:
         if choice.logprobs is None or not choice.logprobs.content:
             return None
-        return Logprobs(
-            tuple(
-                TokenLogprob(
-                    token.token,
-                    _data(token),
-                    _finite(token.logprob),
-                    tuple((other.token, _finite(other.logprob)) for other in token.top_logprobs or ()),
-                    tuple(_data(other) for other in token.top_logprobs or ()),
-                )
-                for token in choice.logprobs.content
+        return tuple(
+            TokenLogprob(
+                token.token,
+                _token_bytes(token),
+                _finite(token.logprob),
+                tuple((alternative.token, _finite(alternative.logprob)) for alternative in token.top_logprobs or ()),
+                tuple(_token_bytes(alternative) for alternative in token.top_logprobs or ()),
             )
+            for token in choice.logprobs.content
         )
     except (AttributeError, TypeError, ValueError):
         return None
 
 
-def _data(token: ChatCompletionTokenLogprob | TopLogprob) -> bytes:
-    """Raises TypeError or ValueError. The API gives no bytes for marks; other servers give none at all."""
+def _token_bytes(token: ChatCompletionTokenLogprob | TopLogprob) -> bytes:
+    """Raises TypeError or ValueError. OpenAI sends no bytes for special tokens; other servers send none at all."""
     return token.token.encode() if token.bytes is None else bytes(token.bytes)
 
 
 def _finite(value: float) -> float:
-    """Raises TypeError or ValueError. OpenAI writes −9999 for what it did not compute."""
+    """Raises TypeError or ValueError. OpenAI sends −9999 for values that it did not compute."""
     if not math.isfinite(value) or value > 1e-6:
         raise ValueError
     return float(value)
 
 
-def _usage(answer: ChatCompletion) -> Usage | None:
-    if answer.usage is None:
+def _usage(response: ChatCompletion) -> Usage | None:
+    if response.usage is None:
         return None
     try:
-        details = getattr(answer.usage, "prompt_tokens_details", None)
+        details = getattr(response.usage, "prompt_tokens_details", None)
         cached = getattr(details, "cached_tokens", None) or 0
-        return Usage(count(answer.usage.prompt_tokens), count(answer.usage.completion_tokens), count(cached))
+        tokens_in, tokens_out = response.usage.prompt_tokens, response.usage.completion_tokens
+        return Usage(token_count(tokens_in), token_count(tokens_out), token_count(cached))
     except (AttributeError, TypeError, ValueError):
         return None

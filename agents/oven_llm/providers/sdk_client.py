@@ -1,4 +1,4 @@
-"""What both SDKs share: they sit on httpx2, retry inside one call, and fail with the same family of exceptions."""
+"""What both SDKs share: they use httpx2, retry within one call, and raise the same family of exceptions."""
 
 from __future__ import annotations
 
@@ -6,44 +6,46 @@ import asyncio
 import logging
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oven_llm.providers.failures import Kind, ModelFailure, kind_of_status
-from oven_llm.providers.usage import current
+from oven_llm.providers.usage import current_tally
 
 if TYPE_CHECKING:
     import httpx2
 
-_Read = TypeVar("_Read")
+_Response = TypeVar("_Response")
+_Parsed = TypeVar("_Parsed")
 
-RETRIES = 4
-"""Of one call, after 0.5 s, 1 s, 2 s and 4 s or as the server asks; the request's deadline ends them earlier."""
+RETRIES: Final = 4
+"""Per call, after 0.5 s, 1 s, 2 s and 4 s or as the server requests; the request's deadline may end them earlier."""
+MODEL_NAME_CHARACTERS: Final = 100
 
 
 def watched_client(sdk: ModuleType) -> httpx2.AsyncClient:
-    """The SDK's own default HTTP client (proxies, limits and all) that enters each attempt in the current ledger."""
+    """The SDK's default HTTP client (with its proxies and limits), which records each attempt in the current tally."""
     import httpx2
 
     unsent = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
     class Watched(sdk.DefaultAsyncHttpxClient):  # type: ignore[misc, name-defined]
         async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-            ledger = current()
-            if ledger is not None:
-                ledger.begin()
+            tally = current_tally()
+            if tally is not None:
+                tally.begin_attempt()
             try:
                 response: httpx2.Response = await super().send(request, **options)
             except httpx2.TransportError as error:
-                if ledger is not None:
+                if tally is not None:
                     kind: Kind = "timeout" if isinstance(error, httpx2.TimeoutException) else "connection"
-                    ledger.fault(kind, billable=not isinstance(error, unsent))
+                    tally.fail_attempt(kind, billable=not isinstance(error, unsent))
                 raise
             except asyncio.CancelledError:
-                if ledger is not None:
-                    ledger.fault("timeout")  # the request's own deadline came first
+                if tally is not None:
+                    tally.fail_attempt("timeout")  # the request's own deadline passed first
                 raise
-            if ledger is not None and response.status_code >= 400:
-                ledger.fault(kind_of_status(response.status_code), billable=False)
+            if tally is not None and response.status_code >= 400:
+                tally.fail_attempt(kind_of_status(response.status_code), billable=False)
             return response
 
     client: httpx2.AsyncClient = Watched()
@@ -51,7 +53,7 @@ def watched_client(sdk: ModuleType) -> httpx2.AsyncClient:
 
 
 def failure_of(error: Exception, sdk: ModuleType) -> ModelFailure:
-    """What an SDK raised, as one of our kinds. The error's own text is left behind: it may quote the request."""
+    """Translate an SDK's exception. Its text is dropped, because it may quote the request."""
     name = type(error).__name__
     if isinstance(error, sdk.APIStatusError):
         return ModelFailure(kind_of_status(error.status_code), f"HTTP {error.status_code}")
@@ -59,25 +61,25 @@ def failure_of(error: Exception, sdk: ModuleType) -> ModelFailure:
         return ModelFailure("timeout", "no answer within an attempt's time")
     if isinstance(error, sdk.APIConnectionError):
         return ModelFailure("connection", "the endpoint cannot be reached, or hung up")
-    # Neither SDK wraps these: a body that is cut off, or not JSON at all.
+    # Neither SDK wraps these: a body that is cut off or is not JSON.
     if isinstance(error, (ValueError, TypeError, AttributeError, sdk.APIError)):
         return ModelFailure("bad_response", f"the body is not the API's ({name})")
     return ModelFailure("internal", name)
 
 
-def read(answer: object, expected: type[_Read], reader: Callable[[_Read], Any]) -> Any:
-    """`reader(answer)`; ModelFailure where the answer is not what the SDK promises: it builds its models without
-    validating them, and returns a string for a page of HTML."""
-    if not isinstance(answer, expected):
-        raise ModelFailure("bad_response", f"a {type(answer).__name__} instead of the API's object")
+def parsed(response: object, expected: type[_Response], parse: Callable[[_Response], _Parsed]) -> _Parsed:
+    """Return `parse(response)`. Raises ModelFailure if the response is not what the SDK promises: the SDKs do not
+    validate their models, and return a string for a page of HTML."""
+    if not isinstance(response, expected):
+        raise ModelFailure("bad_response", f"a {type(response).__name__} instead of the API's object")
     try:
-        return reader(answer)
+        return parse(response)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ModelFailure("bad_response", f"the object lacks parts ({type(error).__name__})") from None
 
 
-def count(value: object) -> int:
-    """A token count. Raises TypeError or ValueError for anything else."""
+def token_count(value: object) -> int:
+    """Check a number of tokens. Raises TypeError or ValueError."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError
     if value < 0:
@@ -85,8 +87,13 @@ def count(value: object) -> int:
     return value
 
 
-def quieten() -> None:
-    """The SDKs' and the HTTP library's loggers write requests down at DEBUG, which OPENAI_LOG and ANTHROPIC_LOG can
-    switch on; here they may only warn."""
+def model_name(value: object, key: str) -> str:
+    """The model's name as the endpoint gives it; empty if it contains the key."""
+    return "" if key in str(value) else str(value)[:MODEL_NAME_CHARACTERS]
+
+
+def silence_request_logs() -> None:
+    """Limit the loggers of the SDKs and the HTTP library to warnings: at DEBUG, which OPENAI_LOG and ANTHROPIC_LOG
+    switch on, they log requests."""
     for name in ("openai", "anthropic", "httpx2", "httpcore2", "httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,7 +1,7 @@
-"""What an endpoint is asked for beside an answer: a schema to hold it to, and log-probabilities.
+"""Optional features that a model is asked for: a JSON schema for its replies, and log-probabilities.
 
-It begins with what the settings want and the catalogue says that there is. An endpoint that refuses is asked for less,
-once, and from then on; one that ignores is found out by its answers. Either way there is a sentence that says so.
+Negotiation starts with what the settings request and the catalogue says the model supports. If an endpoint refuses a
+feature, it is not requested again. If it ignores one, its replies show that. Either way a sentence says so.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
+from oven_llm.providers.conversation import Completion
 from oven_llm.providers.failures import ModelFailure
 from oven_runs.settings.judge_providers import ModelEndpoint, SchemaMode
 
@@ -20,79 +21,70 @@ MODES: Final[dict[str, tuple[SchemaMode, ...]]] = {
     "openai": ("strict", "json_object", "none"),
     "anthropic": ("strict", "none"),
 }
-"""By wire format, from the most to the least that an answer can be held to."""
-
-
-class Answered(Protocol):
-    """What an answer tells of the terms (`Answer`)."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def outcome(self) -> str: ...
-    @property
-    def logprobs(self) -> object | None: ...
-
-
-_Answer = TypeVar("_Answer", bound=Answered)
+"""Schema modes by wire format, from the strictest to none."""
 
 
 @dataclass(frozen=True)
 class Terms:
+    """The features of one request."""
+
     schema: SchemaMode
     top_logprobs: int
-    """Alternatives a token; 0: no log-probabilities."""
+    """Alternatives per token; 0: no log-probabilities."""
 
 
 class AgreedTerms:
-    """The terms in force for one model. Shared by the calls that are under way; each change is logged once."""
+    """The terms in force for one model. Concurrent calls share them; each change is logged once."""
 
-    def __init__(self, asked: ModelEndpoint, top_logprobs: int = 0) -> None:
-        """`top_logprobs`: what is wanted; 0: none."""
-        self._modes = MODES[asked.wire]
-        self._asked = asked
-        self.wanted = Terms("strict", top_logprobs)
-        mode = asked.schema_mode if asked.schema_mode in self._modes else "none"
-        self.now = Terms(mode, min(top_logprobs, asked.top_logprobs))
+    def __init__(self, endpoint: ModelEndpoint, top_logprobs: int = 0) -> None:
+        """`top_logprobs`: alternatives per token that are requested; 0: none."""
+        self._modes = MODES[endpoint.wire]
+        self._endpoint = endpoint
+        self.requested = Terms("strict", top_logprobs)
+        mode = endpoint.schema_mode if endpoint.schema_mode in self._modes else "none"
+        self.now = Terms(mode, min(top_logprobs, endpoint.top_logprobs))
         self.schema_ignored = False
-        """It takes a schema, and an answer did not follow it; the probe finds out."""
-        self._told: set[str] = set()
-        self._settled = False  # until a call went well, a refused request may be the terms' fault
+        """The endpoint accepts a schema, but a reply did not follow it. The probe sets this."""
+        self._logged: set[str] = set()
+        self._settled = False  # until a call succeeds, the terms may be why a request is refused
 
-    async def ask(self, once: Callable[[Terms], Awaitable[_Answer]]) -> _Answer:
-        """`once` by the terms in force; by lesser ones from then on, where those are refused and lesser ones are not.
-        Raises ModelFailure, the first one where everything is refused: then nothing was wrong with the terms."""
+    async def negotiate(self, send: Callable[[Terms], Awaitable[Completion]]) -> Completion:
+        """Send a request with the terms in force. If they are refused, try lesser terms and keep those that work.
+
+        Raises ModelFailure: the first one if all terms are refused, because then the terms were not the reason.
+        """
         began = terms = self.now
         try:
-            answer = await once(terms)
+            completion = await send(terms)
         except ModelFailure as failure:
             if failure.kind != "bad_request" or (self._settled and began == self.now):
                 raise
-            if self._settled:  # another call has found out meanwhile what is refused
+            if self._settled:  # a concurrent call has found out what is refused
                 began = terms = self.now
-                answer = await once(terms)
+                completion = await send(terms)
             else:
-                terms, answer = await self._with_less(once, terms, failure)
-        if terms.top_logprobs and answer.logprobs is None and answer.text and answer.outcome != "refusal":
+                terms, completion = await self._send_with_less(send, terms, failure)
+        first = completion.samples[0]
+        if terms.top_logprobs and first.logprobs is None and first.text and first.finish != "refusal":
             terms = replace(terms, top_logprobs=0)
         if not self._settled or began == self.now:
             self._agree(terms)
         self._settled = True
-        return answer
+        return completion
 
-    async def _with_less(
-        self, once: Callable[[Terms], Awaitable[_Answer]], refused: Terms, failure: ModelFailure
-    ) -> tuple[Terms, _Answer]:
+    async def _send_with_less(
+        self, send: Callable[[Terms], Awaitable[Completion]], refused: Terms, failure: ModelFailure
+    ) -> tuple[Terms, Completion]:
         for terms in self._lesser(refused):
             try:
-                return terms, await once(terms)
+                return terms, await send(terms)
             except ModelFailure as again:
                 if again.kind != "bad_request":
                     raise
         raise failure
 
     def _lesser(self, refused: Terms) -> Iterator[Terms]:
-        """Without log-probabilities first: of the two, the schema is worth more to a judge."""
+        """Drop log-probabilities first: a judge needs the schema more."""
         if refused.top_logprobs:
             yield replace(refused, top_logprobs=0)
         modes = self._modes[self._modes.index(refused.schema) + 1 :]
@@ -102,30 +94,30 @@ class AgreedTerms:
     def _agree(self, terms: Terms) -> None:
         if terms != self.now:
             self.now = terms
-            self.tell(self.lacks())
+            self.log_lacks(self.lacks())
 
-    def tell(self, lacks: Iterable[str]) -> None:
-        """Each in the log, once."""
+    def log_lacks(self, lacks: Iterable[str]) -> None:
+        """Log each sentence once."""
         for lack in lacks:
-            if lack not in self._told:
-                self._told.add(lack)
+            if lack not in self._logged:
+                self._logged.add(lack)
                 log.warning("%s", lack)
 
     def lacks(self) -> tuple[str, ...]:
-        """A sentence for each thing that is wanted and is not to be had."""
-        whose = f"{self._asked.model} at {self._asked.provider}"
-        found = []
+        """A sentence for each requested feature that the endpoint does not provide."""
+        model = f"{self._endpoint.model} at {self._endpoint.provider}"
+        lacks = []
         if self.now.schema == "json_object":
-            found.append(f"{whose} takes no JSON Schema: it is asked for any JSON object, and its verdicts are checked")
+            lacks.append(f"{model} takes no JSON Schema: it is asked for any JSON object, and its verdicts are checked")
         elif self.now.schema == "none":
-            found.append(
-                f"{whose} takes no format of answers: it is asked for JSON in words, and its verdicts are checked"
+            lacks.append(
+                f"{model} takes no format of answers: it is asked for JSON in words, and its verdicts are checked"
             )
         elif self.schema_ignored:
-            found.append(f"{whose} takes a JSON Schema and does not keep to it: its verdicts are checked all the same")
-        if self.wanted.top_logprobs and not self.now.top_logprobs:
-            found.append(f"{whose} gives no log-probabilities: it judges without them")
-        elif self.now.top_logprobs < self.wanted.top_logprobs:
+            lacks.append(f"{model} takes a JSON Schema and does not keep to it: its verdicts are checked all the same")
+        if self.requested.top_logprobs and not self.now.top_logprobs:
+            lacks.append(f"{model} gives no log-probabilities: it judges without them")
+        elif self.now.top_logprobs < self.requested.top_logprobs:
             most = self.now.top_logprobs
-            found.append(f"{whose} gives {most} alternatives a token at most, not {self.wanted.top_logprobs}")
-        return tuple(found)
+            lacks.append(f"{model} gives {most} alternatives a token at most, not {self.requested.top_logprobs}")
+        return tuple(lacks)

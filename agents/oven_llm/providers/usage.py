@@ -1,5 +1,4 @@
-"""What one request met on its way, and its cost: HTTP attempts, faults by kind, tokens, US dollars. Kept while it runs,
-so that an abstention that came of a time-out still says what was spent and what was in the way."""
+"""What calls to models use and cost: tokens, US dollars, HTTP attempts and their faults."""
 
 from __future__ import annotations
 
@@ -11,39 +10,44 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self, TypeAlias
 
 from oven_core.protocol.committee_requests import JudgeHealth
-from oven_llm.genai_telemetry import CallRecord
 from oven_llm.providers.failures import Kind
 from oven_runs.settings.judge_providers import ModelEndpoint
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens that one answer was billed for."""
+    """Tokens that one reply was billed for."""
 
     input_tokens: int
-    """Of the whole prompt, what came from a cache included."""
+    """Of the whole prompt, including what came from a cache."""
     output_tokens: int
     cached_tokens: int = 0
-    """Of the input: read from a cache."""
+    """Part of the input: read from a cache."""
     written_tokens: int = 0
-    """Of the input: written to a cache, which costs more than other input where an API bills it."""
+    """Part of the input: written to a cache, which some APIs bill at a higher price."""
 
-    def __add__(self, other: Usage) -> Usage:
+    def __add__(self, more: Usage) -> Usage:
         return Usage(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.written_tokens + other.written_tokens,
+            self.input_tokens + more.input_tokens,
+            self.output_tokens + more.output_tokens,
+            self.cached_tokens + more.cached_tokens,
+            self.written_tokens + more.written_tokens,
         )
 
+    def shares(self, count: int) -> list[Usage]:
+        """Split it into `count` nearly equal parts of whole tokens, which add up to it."""
+        fields = (self.input_tokens, self.output_tokens, self.cached_tokens, self.written_tokens)
+        columns = ([total // count + (part < total % count) for part in range(count)] for total in fields)
+        return [Usage(*parts) for parts in zip(*columns, strict=True)]
+
     def plain(self) -> dict[str, int]:
-        """As JSON has it in logs."""
+        """As logs store it, in JSON."""
         return asdict(self)
 
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> Self:
-        """From `plain`, or from a log that says nothing of caches. Raises ValueError for what is not such an object:
-        unknown tokens are not 0."""
+        """Read it from a log, which may lack the fields about caches. Raises ValueError for a malformed entry:
+        unknown tokens do not count as 0."""
         try:
             counts = [plain["input_tokens"], plain["output_tokens"]]
             counts += [plain.get("cached_tokens", 0), plain.get("written_tokens", 0)]
@@ -55,131 +59,128 @@ class Usage:
         return cls(*counts)
 
 
-Price: TypeAlias = Callable[[Sequence[Usage | None]], float | None]
-"""US dollars for answers; None where they cannot be priced."""
+Price: TypeAlias = Callable[[Sequence[Usage]], float | None]
+"""US dollars for replies; None if their price is unknown."""
 
 
 @dataclass
-class Ledger:
-    """`faults` counts each attempt that failed, also where a later one succeeded."""
+class CallTally:
+    """Attempts, faults and usage of the calls made for one purpose. It fills up while the calls run, so that it is
+    complete after a timeout as well."""
 
     context: str = ""
-    """The trace that the request came with."""
+    """The trace that the request arrived with."""
     attempts: int = 0
     billable: int = 0
-    """Attempts that were answered, or may have been without our knowledge: all but those that an error answered, and
-    those that never reached the endpoint."""
+    """Attempts that may be billed: all except those that returned an error or never reached the endpoint."""
     faults: Counter[Kind] = field(default_factory=Counter)
-    usages: list[Usage | None] = field(default_factory=list)
-    """One entry an answer; None where it did not say."""
+    """Failed attempts by kind, including those followed by a successful one."""
+    usages: list[Usage] = field(default_factory=list)
+    """One entry per attempt that was or may have been billed."""
     price: Price | None = None
     """Of the model that was asked; None before one was."""
     reasons: dict[str, str] = field(default_factory=dict)
-    """Why the judge gave which score, by the id that it was shown; of answers from a cache, which holds no text, none.
-    Ids of known answers are among them."""
-    last: Kind | None = None
-    """How the newest attempt failed; None while it is under way, or went well."""
+    """A judge's reason for each score, by the id that the judge was shown, controls included. Cached scores have
+    none."""
+    last_fault: Kind | None = None
+    """How the newest attempt failed; None while it is under way or if it succeeded."""
     health: JudgeHealth | None = None
-    """What was found out about the judge so far; None: it is not tested."""
+    """What the checks of the judge found so far; None if it is not checked."""
 
-    def begin(self) -> None:
+    def begin_attempt(self) -> None:
         self.attempts += 1
         self.billable += 1
-        self.last = None
+        self.last_fault = None
 
-    def fault(self, kind: Kind, *, billable: bool = True) -> None:
-        """What was wrong with the newest attempt, and whether it may be billed all the same."""
+    def fail_attempt(self, kind: Kind, *, billable: bool = True) -> None:
+        """Record how the newest attempt failed, and whether it may be billed nevertheless."""
         self.faults[kind] += 1
-        self.last = kind
+        self.last_fault = kind
         self.billable -= not billable
 
-    def absorb(self, other: Ledger) -> None:
-        """Takes over what another one's questions used and met, and empties it: it is reported once."""
-        self.usages += other.usages
-        self.faults += other.faults
-        other.usages, other.faults = [], Counter()
-
-    def absorb_attempts(self, other: Ledger, unknown: Sequence[Usage] = ()) -> None:
-        """Takes over the attempts of one call, and the usages that are counted for those of no known one."""
-        self.attempts += other.attempts
-        self.billable += other.billable
-        self.faults.update(other.faults)
-        self.last = other.last
-        self.usages += unknown
+    def absorb(self, source: CallTally) -> None:
+        """Add another tally's attempts, faults and usage to this one, and reset them there."""
+        self.attempts += source.attempts
+        self.billable += source.billable
+        self.faults += source.faults
+        self.usages += source.usages
+        if source.attempts or source.last_fault:
+            self.last_fault = source.last_fault
+        source.attempts = source.billable = 0
+        source.usages, source.faults = [], Counter()
 
     @property
     def input_tokens(self) -> int:
-        return sum(usage.input_tokens for usage in self.usages if usage is not None)
+        return sum(usage.input_tokens for usage in self.usages)
 
     @property
     def output_tokens(self) -> int:
-        return sum(usage.output_tokens for usage in self.usages if usage is not None)
+        return sum(usage.output_tokens for usage in self.usages)
 
     @property
     def cost_usd(self) -> float | None:
-        """None where it is not known, or nothing was asked."""
-        return self.price(self.usages) if self.price is not None else None
+        """None if it is unknown or no model was asked."""
+        return self.price(self.usages) if self.price is not None and self.usages else None
 
 
-_open: ContextVar[Ledger | None] = ContextVar("ledger", default=None)
+_current: ContextVar[CallTally | None] = ContextVar("call_tally", default=None)
 
 
 @contextlib.contextmanager
-def opened(ledger: Ledger) -> Iterator[Ledger]:
-    """Attempts made inside, in this task, are entered here."""
-    token = _open.set(ledger)
+def tallied(tally: CallTally) -> Iterator[CallTally]:
+    """Record the calls that this task makes inside the block in `tally`."""
+    token = _current.set(tally)
     try:
-        yield ledger
+        yield tally
     finally:
-        _open.reset(token)
+        _current.reset(token)
 
 
-def current() -> Ledger | None:
-    return _open.get()
+def current_tally() -> CallTally | None:
+    return _current.get()
 
 
-def cost_usd(asked: ModelEndpoint, usages: Sequence[Usage | None]) -> float | None:
-    """US dollars for these answers, by the catalogue's price, else by genai-prices' list. None when there is none, when
-    one did not say what it used, and when the list (or this installation) has no such model behind that address. Calls
-    that never answered are not in it."""
-    if not usages:
-        return None
+def cost_usd(endpoint: ModelEndpoint, usages: Sequence[Usage]) -> float | None:
+    """US dollars for these replies, by the catalogue's price or else by the list of genai-prices. None if neither has
+    the model at this address."""
     total = 0.0
     for usage in usages:
-        cost = None if usage is None else _priced(asked, usage)
+        cost = _cost(endpoint, usage)
         if cost is None:
             return None
         total += cost
     return total
 
 
-def _priced(asked: ModelEndpoint, usage: Usage) -> float | None:
-    if (price := asked.price) is not None:
+def is_priced(endpoint: ModelEndpoint) -> bool:
+    """Whether the model's price is known."""
+    return cost_usd(endpoint, [Usage(1, 1)]) is not None
+
+
+def _cost(endpoint: ModelEndpoint, usage: Usage) -> float | None:
+    if (price := endpoint.price) is not None:
         cached = price.input if price.cached_input is None else price.cached_input
         written = price.input if price.cache_write is None else price.cache_write
         fresh = usage.input_tokens - usage.cached_tokens - usage.written_tokens
         costs = fresh * price.input + usage.cached_tokens * cached + usage.written_tokens * written
         return (costs + usage.output_tokens * price.output) / 1e6
     try:
-        from genai_prices import Usage as Priced
+        from genai_prices import Usage as PricedUsage
         from genai_prices import calc_price
     except ImportError:
         return None
-    priced = Priced(
+    priced = PricedUsage(
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         cache_read_tokens=usage.cached_tokens or None,
         cache_write_tokens=usage.written_tokens or None,
     )
     try:
-        # An address is never guessed at by the model's name: one's own server may call its model anything.
-        if asked.priced_as:
-            found = calc_price(priced, asked.model, provider_id=asked.priced_as)
+        # The model's name alone does not identify the provider: a private server may use any name.
+        if endpoint.priced_as:
+            calculation = calc_price(priced, endpoint.model, provider_id=endpoint.priced_as)
         else:
-            found = calc_price(priced, asked.model, provider_api_url=asked.base_url)
+            calculation = calc_price(priced, endpoint.model, provider_api_url=endpoint.base_url)
     except (LookupError, ValueError):
         return None
-    return float(found.total_price)
-
-
-OnCall: TypeAlias = Callable[[CallRecord], None]
+    return float(calculation.total_price)

@@ -1,5 +1,4 @@
-"""A strong model that writes programs over a long context; a cheap worker reads the chunks.
+"""A strong model writes programs over a long context, and a cheap worker model reads the parts.
 
-`run` and `arun` (orchestrator.py) are the loop over the sandbox with caps, logs and resuming; `diagnosis/` asks about a
-run's log by it.
+`run` and `arun` (orchestrator.py) run the loop in the sandbox, with caps, logs and resuming.
 """

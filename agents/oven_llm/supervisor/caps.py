@@ -1,4 +1,4 @@
-"""Caps of one supervised run, and what it has used of them."""
+"""Caps on one supervised run, and what it has used of them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _UNITS: Final[dict[Cap, str]] = {"usd": "US dollars", "tokens": "tokens", "calls
 
 @dataclass(frozen=True)
 class Caps:
-    """Of a run as a whole, supervisor and workers together; None: no cap. Raises ConfigError for one that is not above
-    zero. A call is made as long as no cap is reached, so those under way may go over it."""
+    """Caps on a run as a whole, supervisor and worker together; None is no cap. A call is made as long as no cap is
+    reached, so calls in flight may exceed it. Raises ConfigError for a cap that is not above 0."""
 
     usd: float | None = None
     tokens: int | None = None
@@ -47,27 +47,27 @@ class CapReachedError(Exception):
 
 @dataclass
 class Account:
-    """What the calls of one model took."""
+    """What the calls of one model have used."""
 
     usage: Usage = NONE
-    """Of the calls that said what they used."""
+    """Tokens of the calls that reported them."""
     calls: int = 0
-    """That were answered, by a refusal too."""
+    """Answered calls, refusals included."""
     failed: int = 0
-    """That were made and not answered: the cap on calls counts them, too."""
+    """Calls without an answer. The cap on calls counts them too."""
     unmetered: int = 0
-    """Of those: calls that did not say what they used."""
+    """Answered calls that did not report their tokens."""
     usd: float = 0.0
     unpriced: int = 0
-    """Of the answered calls: those whose price is not known."""
+    """Answered calls of unknown price."""
 
     def add(self, response: LMResponse) -> None:
+        """Add an answered call."""
         self.calls += 1
-        used = response.usage
-        if used is None:
+        if response.usage is None:
             self.unmetered += 1
         else:
-            self.usage += used
+            self.usage += response.usage
         if response.usd is None:
             self.unpriced += 1
         else:
@@ -75,17 +75,17 @@ class Account:
 
     @property
     def cost_usd(self) -> float | None:
-        """None where a price is not known; nothing was asked: 0."""
+        """None if a price is unknown; 0 without calls."""
         return None if self.unpriced else self.usd
 
 
 class Meter:
-    """What both models have used, held against the caps. For several threads."""
+    """The usage of both models, compared with the caps. Thread-safe."""
 
     def __init__(self, caps: Caps) -> None:
         self.caps = caps
         self.supervisor, self.worker = Account(), Account()
-        self._guessed_tokens = 0
+        self._estimated_tokens = 0
         self._began = time.monotonic()
         self._lock = threading.Lock()
 
@@ -95,52 +95,51 @@ class Meter:
         return time.monotonic() - self._began
 
     @property
-    def left_s(self) -> float | None:
-        """Seconds that are left; None: no cap."""
+    def remaining_s(self) -> float | None:
+        """Seconds until the cap; None without a cap."""
         return None if self.caps.seconds is None else max(0.0, self.caps.seconds - self.elapsed)
 
     @property
     def cost_usd(self) -> float | None:
-        """US dollars so far; None where a price is not known."""
-        costs = self.supervisor.cost_usd, self.worker.cost_usd
-        return None if costs[0] is None or costs[1] is None else costs[0] + costs[1]
+        """US dollars so far; None if a price is unknown."""
+        supervisor, worker = self.supervisor.cost_usd, self.worker.cost_usd
+        return None if supervisor is None or worker is None else supervisor + worker
 
     def admit(self) -> None:
-        """Raises CapReachedError where no further call may be made."""
+        """Raise CapReachedError if no further call may be made. Raises ConfigError if the cap on US dollars cannot be
+        kept, because a price is unknown."""
+        accounts = (self.supervisor, self.worker)
         with self._lock:
-            tokens = self._guessed_tokens + sum(
-                one.usage.input_tokens + one.usage.output_tokens for one in (self.supervisor, self.worker)
-            )
+            tokens = sum(account.usage.input_tokens + account.usage.output_tokens for account in accounts)
             used: dict[Cap, float] = {
-                "usd": self.supervisor.usd + self.worker.usd,
-                "tokens": tokens,
-                "calls": sum(one.calls + one.failed for one in (self.supervisor, self.worker)),
+                "usd": sum(account.usd for account in accounts),
+                "tokens": self._estimated_tokens + tokens,
+                "calls": sum(account.calls + account.failed for account in accounts),
                 "seconds": self.elapsed,
             }
         for cap, unit in _UNITS.items():
-            most = getattr(self.caps, cap)
-            if most is not None and used[cap] >= most:
-                raise CapReachedError(cap, f"the cap of {most:g} {unit} is reached ({used[cap]:.4g} used)")
+            limit = getattr(self.caps, cap)
+            if limit is not None and used[cap] >= limit:
+                raise CapReachedError(cap, f"the cap of {limit:g} {unit} is reached ({used[cap]:.4g} used)")
         if self.caps.usd is not None and (self.supervisor.unpriced or self.worker.unpriced):
             raise ConfigError(unpriced(self.caps.usd, "a model"))
 
-    def enter(self, account: Account, response: LMResponse, prompt_bytes: int) -> None:
-        """A call that was answered. One that does not say what it used counts for the cap as a token per byte, which
-        is more than any tokenizer makes of it."""
+    def add(self, account: Account, response: LMResponse, prompt_bytes: int) -> None:
+        """Add an answered call. Without a usage report it counts one token per byte, more than any tokenizer makes."""
         with self._lock:
             account.add(response)
             if response.usage is None:
-                self._guessed_tokens += prompt_bytes + len(response.text.encode(errors="replace"))
+                self._estimated_tokens += prompt_bytes + len(response.text.encode(errors="replace"))
 
-    def enter_failed(self, account: Account, calls: int = 1) -> None:
-        """Calls that were made and not answered."""
+    def add_failed(self, account: Account, calls: int = 1) -> None:
+        """Add calls without an answer."""
         with self._lock:
             account.failed += calls
 
 
 def unpriced(usd: float, model: str) -> str:
-    """Why a cap in US dollars cannot be kept."""
+    """Return the error message for a cap in US dollars that cannot be kept."""
     return (
-        f"the cap of {usd:g} US dollars cannot be kept, since the price of {model} is not known; cap tokens or calls "
+        f"the cap of {usd:g} US dollars cannot be kept, because the price of {model} is unknown; cap tokens or calls "
         "instead"
     )

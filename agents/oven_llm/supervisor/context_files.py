@@ -1,4 +1,4 @@
-"""The context of a question, from files: text, JSON, or lines of JSON."""
+"""The context of a question from files: text, JSON, or JSON lines."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from oven_llm.supervisor.repl import Context
 
 
 def read_context(paths: Sequence[str]) -> Context:
-    """What one file holds, or of several a dict by their names. `-` is standard input, as text. Of FILE.json it is the
-    value, of FILE.jsonl a list of the lines' values, of any other the text. Raises ConfigError for a file that is
-    missing, that is not UTF-8, or whose JSON is cut or no text, list or object."""
+    """Return the content of one file, or a dict of several by name. `-` is standard input, as text. FILE.json gives its
+    value, FILE.jsonl a list of its lines' values, any other file its text. Raises ConfigError for a file that is
+    missing or not UTF-8, and for JSON that is incomplete, or not a text, list or object."""
     if not paths:
         raise ConfigError("there is no context: name a file, or - for standard input")
     if len(paths) == 1:
         return _read(paths[0])
-    if twice := {path for path in paths if paths.count(path) > 1}:
-        raise ConfigError(f"{min(twice)} is named twice; name each file once")
+    if duplicates := {path for path in paths if paths.count(path) > 1}:
+        raise ConfigError(f"{min(duplicates)} is named twice; name each file once")
     return {path: _read(path) for path in paths}
 
 

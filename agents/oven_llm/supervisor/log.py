@@ -1,7 +1,8 @@
-"""A supervised run's log: three files of JSON lines, in which each event stands as soon as it has happened.
+"""A supervised run's log: three JSON lines files, to which each event is written as soon as it has happened.
 
-`supervisor.jsonl` and `worker.jsonl` have the calls, `repl.jsonl` the programs with all that they printed. Their fields
-are those of Supervisor Distillation and some more; a call that failed has `failure` in place of `response`.
+`supervisor.jsonl` and `worker.jsonl` have the calls, `repl.jsonl` the programs with all their output. The fields are
+those of Supervisor Distillation and some more. A failed call has `failure` instead of `response`. A resumed run takes
+the answers from here, so that nothing is paid twice.
 """
 
 from __future__ import annotations
@@ -9,116 +10,37 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final, Literal, Self
+from typing import Any, BinaryIO, Final, Literal, Self, TypeAlias
 
 from oven_core.errors import ConfigError, OvenError, StoreInUseError, reason
 from oven_llm.providers.failures import KINDS, ModelFailure
 from oven_llm.providers.usage import Usage
 from oven_llm.supervisor.models import LMResponse
 from oven_llm.supervisor.repl import Execution
-
-Prompt = Sequence[Mapping[str, str]] | str
-
-
-class RecordedCalls:
-    """Answers by what was asked of which model, each given out once, in the order of the calls."""
-
-    def __init__(self, folder: Path | None) -> None:
-        """`folder`: the log's; None, or one without files: nothing is recorded. Raises ConfigError for
-        a file that is damaged before its last line."""
-        self._outcomes: dict[bytes, deque[LMResponse | ModelFailure]] = {}
-        self._programs: Counter[tuple[int, str]] = Counter()
-        self.paid: list[tuple[str, Prompt, LMResponse]] = []
-        """All answers, refusals among them, with their role and what was asked."""
-        self.failed: Counter[str] = Counter()
-        """Calls that were made and not answered, by role."""
-        if folder is None:
-            return
-        try:
-            self._read(folder)
-        except ConfigError as error:
-            raise ConfigError(f"the run in {folder} cannot be resumed: {error}") from error
-        except (LookupError, TypeError, ValueError) as error:
-            raise ConfigError(
-                f"the run in {folder} cannot be resumed: an event lacks parts ({reason(error)})"
-            ) from error
-
-    def _read(self, folder: Path) -> None:
-        answered_step = 0
-        for role, asked in (("supervisor", "messages"), ("worker", "prompt")):
-            # A batch's calls are in the log as they ended; a resumed run asks in the order of their numbers.
-            for event in sorted(_events(folder / f"{role}.jsonl"), key=lambda event: event["call"]):
-                outcome: LMResponse | ModelFailure
-                if "usage" in event:
-                    self.paid.append((role, event[asked], _response(event)))
-                elif _failure(event).kind != "budget":
-                    self.failed[role] += 1
-                if "response" in event:
-                    outcome = _response(event)
-                    if role == "supervisor":
-                        answered_step = max(answered_step, event["step"])
-                elif role == "worker" and event["step"] < answered_step:
-                    outcome = _failure(event)  # the supervisor was told of it, and went on from there
-                else:
-                    continue  # it is asked again
-                self._outcomes.setdefault(_key(role, event["model"], event[asked]), deque()).append(outcome)
-        for event in _events(folder / "repl.jsonl"):
-            self._programs[event["step"], event["code"]] += 1
-
-    def take(self, role: Role, model: str, prompt: Prompt) -> LMResponse | ModelFailure | None:
-        """The outcome of the same call, if there is one left. For one thread."""
-        left = self._outcomes.get(_key(role, model, prompt)) if self._outcomes else None
-        return left.popleft() if left else None
-
-    def ran(self, step: int, code: str) -> bool:
-        """Whether the log has this program of that step, once for each time that it is there."""
-        if self._programs[step, code] <= 0:
-            return False
-        self._programs[step, code] -= 1
-        return True
-
-
-def _key(role: str, model: str, prompt: Prompt) -> bytes:
-    asked = prompt if isinstance(prompt, str) else [dict(one) for one in prompt]
-    return hashlib.sha256(json.dumps([role, model, asked]).encode()).digest()
-
-
-def _response(event: Mapping[str, Any]) -> LMResponse:
-    usage = None if event["usage"] is None else Usage.read(event["usage"])
-    return LMResponse(event.get("response", ""), usage, event["elapsed"], "", event["usd"], event["finish"])
-
-
-def _failure(event: Mapping[str, Any]) -> ModelFailure:
-    kind, _, detail = event["failure"].partition(": ")
-    return ModelFailure(kind if kind in KINDS else "internal", detail)
-
-
-def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """None of a file that is not there yet."""
-    return events(path) if path.exists() else iter(())
-
+from oven_runs.traces.jsonl import cut_unfinished
 
 Role = Literal["supervisor", "worker"]
+Prompt: TypeAlias = Sequence[Mapping[str, str]] | str
+"""The supervisor's messages, or a worker's text."""
 FILES: Final = ("supervisor.jsonl", "worker.jsonl", "repl.jsonl")
 LOCK: Final = "lock"
-"""Empty; the process that writes to the folder holds it."""
+"""An empty file, locked by the process that writes to the folder."""
 REMOVED: Final = "[removed]"
-"""In place of a secret, wherever it came from: an endpoint may send the key back that it was sent."""
+"""Replaces a secret, wherever it came from: an endpoint may echo the key that it was sent."""
 
 
 class RunLogger:
-    """Appends to the files of one run; without a folder it does nothing. For several threads."""
+    """Appends to the files of one run; without a folder it does nothing. Thread-safe."""
 
     def __init__(self, folder: str | Path | None, *, secrets: Sequence[str] = (), resume: bool = False) -> None:
-        """`secrets` are written nowhere. Raises ConfigError where the folder cannot be used, or holds a run already and
-        `resume` does not say that this is the same one; StoreInUseError while another process writes to it."""
+        """`secrets` are written to no file. Raises ConfigError if the folder cannot be used, or if it has a run already
+        and `resume` is False; StoreInUseError while another process writes to it."""
         self.folder = Path(folder) if folder is not None else None
         self._secrets = [secret for secret in secrets if secret]
         self._lock = threading.Lock()
@@ -135,7 +57,9 @@ class RunLogger:
                     "(resume=True, --resume)"
                 )
             for name in FILES:
-                _end_in_a_line(self.folder / name)
+                if (self.folder / name).is_file():
+                    with (self.folder / name).open("rb+") as file:
+                        cut_unfinished(file)
                 self._files[name] = (self.folder / name).open("ab", buffering=0)
         except OvenError:
             self.close()
@@ -147,11 +71,13 @@ class RunLogger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
-        """What is written afterwards is lost: calls that were left behind end when they like."""
+        """Close the files. Calls that were left behind may end later; their events are discarded."""
         with self._lock:
             for file in self._files.values():
                 file.close()
@@ -160,21 +86,10 @@ class RunLogger:
                 self._lock_file.close()
                 self._lock_file = None
 
-    def called(
-        self,
-        role: Role,
-        step: int,
-        call: int,
-        model: str,
-        prompt: Sequence[Mapping[str, str]] | str,
-        response: LMResponse,
-    ) -> None:
-        """A call that was answered. `call`: its number among the role's. `prompt`: messages, of a worker its text.
-        Raises OSError."""
-        self._write(
-            f"{role}.jsonl",
-            _asked(step, call, model, prompt) | {"response": response.text, **_cost(response)},
-        )
+    def called(self, role: Role, step: int, call: int, model: str, prompt: Prompt, response: LMResponse) -> None:
+        """Log an answered call. `call`: its number among the role's calls. Raises OSError."""
+        event = _call_event(step, call, model, prompt) | {"response": response.text, **_cost(response)}
+        self._write(f"{role}.jsonl", event)
 
     def failed(
         self,
@@ -182,16 +97,16 @@ class RunLogger:
         step: int,
         call: int,
         model: str,
-        prompt: Sequence[Mapping[str, str]] | str,
+        prompt: Prompt,
         failure: ModelFailure,
         billed: LMResponse | None = None,
     ) -> None:
-        """A call that was not answered, or by a refusal, which is `billed`. Raises OSError."""
-        said = {"failure": str(failure)} | ({} if billed is None else _cost(billed))
-        self._write(f"{role}.jsonl", _asked(step, call, model, prompt) | said)
+        """Log a failed call. `billed`: the answer, if it was a refusal. Raises OSError."""
+        event = _call_event(step, call, model, prompt) | {"failure": str(failure)}
+        self._write(f"{role}.jsonl", event | ({} if billed is None else _cost(billed)))
 
     def ran(self, step: int, execution: Execution) -> None:
-        """A program and its outcome. Raises OSError."""
+        """Log a program and its outcome. Raises OSError."""
         block = execution.block
         self._write(
             "repl.jsonl",
@@ -216,7 +131,7 @@ class RunLogger:
             return
         if self._secrets:
             event = self._without_secrets(event)
-        # A program may print half of a surrogate pair, which UTF-8 does not have.
+        # A program may print half of a surrogate pair, which UTF-8 cannot encode.
         data = json.dumps(event, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
         with self._lock:
             file = self._files.get(name)
@@ -233,15 +148,74 @@ class RunLogger:
         if isinstance(value, str):
             return without_secrets(value, self._secrets)
         if isinstance(value, list | tuple):
-            return [self._without_secrets(one) for one in value]
+            return [self._without_secrets(item) for item in value]
         if isinstance(value, Mapping):
-            return {self._without_secrets(key): self._without_secrets(one) for key, one in value.items()}
+            return {self._without_secrets(key): self._without_secrets(item) for key, item in value.items()}
         return value
 
 
+class RecordedCalls:
+    """The outcomes in an interrupted run's log, by model and prompt. Each is returned once, in the order of the
+    calls."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """`folder`: the log's. For None, or a folder without files, nothing is recorded. Raises ConfigError for a file
+        that is damaged before its last line."""
+        self._outcomes: dict[bytes, deque[LMResponse | ModelFailure]] = {}
+        self._programs: Counter[tuple[int, str]] = Counter()
+        self.paid: list[tuple[str, Prompt, LMResponse]] = []
+        """All answers, refusals included, with their role and prompt."""
+        self.failed: Counter[str] = Counter()
+        """Calls without an answer, by role."""
+        if folder is None:
+            return
+        try:
+            self._read(folder)
+        except ConfigError as error:
+            raise ConfigError(f"the run in {folder} cannot be resumed: {error}") from error
+        except (LookupError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"the run in {folder} cannot be resumed: an event lacks parts ({reason(error)})"
+            ) from error
+
+    def _read(self, folder: Path) -> None:
+        last_answered_step = 0
+        for role, prompt_field in (("supervisor", "messages"), ("worker", "prompt")):
+            # The log has a batch's calls in the order in which they ended; a resumed run asks in the order of numbers.
+            for event in sorted(_events_if_any(folder / f"{role}.jsonl"), key=lambda event: event["call"]):
+                outcome: LMResponse | ModelFailure
+                if "usage" in event:
+                    self.paid.append((role, event[prompt_field], _response(event)))
+                elif _failure(event).kind != "budget":
+                    self.failed[role] += 1
+                if "response" in event:
+                    outcome = _response(event)
+                    if role == "supervisor":
+                        last_answered_step = max(last_answered_step, event["step"])
+                elif role == "worker" and event["step"] < last_answered_step:
+                    outcome = _failure(event)  # the supervisor knows about it, and continued from there
+                else:
+                    continue  # the call is made again
+                self._outcomes.setdefault(_key(role, event["model"], event[prompt_field]), deque()).append(outcome)
+        for event in _events_if_any(folder / "repl.jsonl"):
+            self._programs[event["step"], event["code"]] += 1
+
+    def take(self, role: Role, model: str, prompt: Prompt) -> LMResponse | ModelFailure | None:
+        """Return the next recorded outcome of the same call, if there is one. Not thread-safe."""
+        outcomes = self._outcomes.get(_key(role, model, prompt)) if self._outcomes else None
+        return outcomes.popleft() if outcomes else None
+
+    def ran(self, step: int, code: str) -> bool:
+        """Return whether the log has this program of that step, once for each time that it is there."""
+        if self._programs[step, code] <= 0:
+            return False
+        self._programs[step, code] -= 1
+        return True
+
+
 def lock(folder: Path) -> BinaryIO:
-    """A file that is open while this process alone writes to the folder; closing it lets others. Raises StoreInUseError
-    where another one does: both would pay for the same calls. Raises OSError where it cannot be written to."""
+    """Return an open file that locks the folder for this process until it is closed. Raises StoreInUseError while
+    another process holds the lock: both would pay for the same calls. Raises OSError if it cannot be written."""
     file = (folder / LOCK).open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -254,11 +228,11 @@ def lock(folder: Path) -> BinaryIO:
 
 
 def events(path: Path) -> Iterator[dict[str, Any]]:
-    """The events of one of the files, of ours or of Supervisor Distillation's. A last line without its end is left out:
-    its writer was killed. Raises ConfigError for a file that cannot be read, and at a line that is not an event."""
+    """Yield the events of one of the files, ours or Supervisor Distillation's. An unfinished last line is skipped: its
+    writer was killed. Raises ConfigError for a file that cannot be read, and at a line that is not an event."""
     number = 0
     try:
-        with path.open("rb") as file:  # as text, it would also be parted where a text within has another line's end
+        with path.open("rb") as file:  # in text mode, other line ends within a text would split the line
             for line in file:
                 number += 1
                 if line.endswith(b"\n"):
@@ -270,21 +244,40 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
         raise ConfigError(f"the log {path} cannot be read: {error.strerror or reason(error)}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"the log {path}, line {number}, is not an event of a run ({reason(error)}); bring back the file as it was "
-            "written, or move its folder away"
+            f"the log {path}, line {number}, is not an event of a run ({reason(error)}); restore the original file, or "
+            "move its folder away"
         ) from error
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """The text with `REMOVED` in the place of each secret."""
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may be the beginning of another
+    """Return the text with `REMOVED` instead of each secret."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may be a prefix of another
         text = text.replace(secret, REMOVED)
     return text
 
 
-def _asked(step: int, call: int, model: str, prompt: Sequence[Mapping[str, str]] | str) -> dict[str, Any]:
-    said = {"prompt": prompt} if isinstance(prompt, str) else {"messages": [dict(one) for one in prompt]}
-    return {"step": step, "call": call, "timestamp": _now(), "model": model, **said}
+def _events_if_any(path: Path) -> Iterator[dict[str, Any]]:
+    return events(path) if path.exists() else iter(())
+
+
+def _key(role: str, model: str, prompt: Prompt) -> bytes:
+    content = prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
+    return hashlib.sha256(json.dumps([role, model, content]).encode()).digest()
+
+
+def _response(event: Mapping[str, Any]) -> LMResponse:
+    usage = None if event["usage"] is None else Usage.read(event["usage"])
+    return LMResponse(event.get("response", ""), usage, event["elapsed"], "", event["usd"], event["finish"])
+
+
+def _failure(event: Mapping[str, Any]) -> ModelFailure:
+    kind, _, detail = event["failure"].partition(": ")
+    return ModelFailure(kind if kind in KINDS else "internal", detail)
+
+
+def _call_event(step: int, call: int, model: str, prompt: Prompt) -> dict[str, Any]:
+    content = {"prompt": prompt} if isinstance(prompt, str) else {"messages": [dict(message) for message in prompt]}
+    return {"step": step, "call": call, "timestamp": _now(), "model": model, **content}
 
 
 def _cost(response: LMResponse) -> dict[str, Any]:
@@ -302,19 +295,3 @@ def _now() -> str:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _end_in_a_line(path: Path) -> None:
-    """Takes off what a process that was killed, or a full disk, left of a last line. Raises OSError."""
-    if not _size(path) or not path.is_file():
-        return
-    with path.open("rb+") as file:
-        end = file.seek(0, os.SEEK_END)
-        keep, at = 0, end
-        while at > 0 and not keep:
-            start = max(0, at - 65_536)
-            file.seek(start)
-            keep = start + piece.rindex(b"\n") + 1 if b"\n" in (piece := file.read(at - start)) else 0
-            at = start
-        if keep < end:
-            file.truncate(keep)

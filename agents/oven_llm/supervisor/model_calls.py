@@ -1,4 +1,4 @@
-"""Calls of one model within a run: logged as they end, metered, and not made twice where the log has the answer."""
+"""One model's calls within a run: logged as they end, metered, and not repeated if the log has the answer."""
 
 from __future__ import annotations
 
@@ -17,34 +17,39 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from oven_core.errors import ConfigError
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.supervisor.caps import Account, CapReachedError, Meter
-from oven_llm.supervisor.log import RecordedCalls, Role, RunLogger, without_secrets
+from oven_llm.supervisor.log import Prompt, RecordedCalls, Role, RunLogger, without_secrets
 from oven_llm.supervisor.models import LMResponse, ModelHandler, RefusedError
 
 _Result = TypeVar("_Result")
 
+CUT_SHORT: Final = " [cut: the answer reached the worker's limit of tokens]"
+"""Added to a worker's answer that was cut, so that no program mistakes it for a complete one. The supervisor's own cut
+answers need no mark: a block without an end does not run."""
+CallOutcome: TypeAlias = str | ModelFailure | CapReachedError
+
 
 class CallThreads(Generic[_Result]):
-    """At most `most` calls at a time, in the order of their submission. `concurrent.futures` has no daemon threads: at
-    exit its executor waits for each call."""
+    """Daemon threads for calls that may hang: `limit` calls at a time, in the order of submission. The executor of
+    `concurrent.futures` waits for each call at exit; these threads do not keep the process alive."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._queue: SimpleQueue[tuple[Future[_Result], Callable[[], _Result]] | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._started = 0
 
     def submit(self, call: Callable[[], _Result]) -> Future[_Result]:
-        """For one thread at a time. The call sees the context variables of the caller."""
+        """Queue a call, which sees the caller's context variables. Not thread-safe."""
         context = contextvars.copy_context()
         future: Future[_Result] = Future()
         self._queue.put((future, lambda: context.run(call)))
-        if not self._idle.acquire(blocking=False) and self._started < self._most:
+        if not self._idle.acquire(blocking=False) and self._started < self._limit:
             self._started += 1
             threading.Thread(target=self._serve, name=f"model-call-{self._started}", daemon=True).start()
         return future
 
     def close(self) -> None:
-        """Threads end with the call that they are in."""
+        """End each thread after its current call."""
         for _ in range(self._started):
             self._queue.put(None)
 
@@ -59,23 +64,15 @@ class CallThreads(Generic[_Result]):
             self._idle.release()
 
 
-Prompt: TypeAlias = Sequence[Mapping[str, str]] | str
-"""Messages; a worker's is the text of one."""
-CUT_SHORT: Final = " [cut: the answer reached the worker's limit of tokens]"
-"""After a worker's answer that was cut, lest a program takes it for a whole one. The supervisor's own speaks for
-itself: a block without an end does not run."""
-Answered: TypeAlias = str | ModelFailure | CapReachedError
-
-
 class StoppedError(Exception):
-    """The run was called off."""
+    """The run was cancelled."""
 
 
 @dataclass(frozen=True)
 class _Call:
     step: int
     number: int
-    """Of the role's calls in this run, from 1 on."""
+    """Number among the role's calls in this run, from 1."""
     prompt: Prompt
 
     @property
@@ -96,108 +93,109 @@ class ModelCalls:
         stopped: Future[None],
         concurrency: int = 1,
     ) -> None:
-        """`stopped` is done when the run is called off."""
+        """`stopped` is done when the run is cancelled."""
         self._role, self._model, self._meter, self._logger = role, model, meter, logger
         self._account: Account = meter.supervisor if role == "supervisor" else meter.worker
         self._recorded, self._stopped = recorded, stopped
-        self._threads: CallThreads[list[Answered]] = CallThreads(1 if model.batches else concurrency)
+        self._threads: CallThreads[list[CallOutcome]] = CallThreads(1 if model.batches else concurrency)
         self._number = 0
         self._lock = threading.Lock()
         self.failures: Counter[str] = Counter()
-        """By kind."""
-        self.broken: OSError | ConfigError | None = None
-        """What must end the run: its log cannot be written, or a cap not be kept."""
-        for who, prompt, response in recorded.paid:
-            if who == role:
-                meter.enter(self._account, response, _bytes(prompt))
-        meter.enter_failed(self._account, recorded.failed[role])
+        """Failed calls by kind."""
+        self.fatal: OSError | ConfigError | None = None
+        """An error that must end the run: the log cannot be written, or a cap cannot be kept."""
+        for paid_role, prompt, response in recorded.paid:
+            if paid_role == role:
+                meter.add(self._account, response, _size(prompt))
+        meter.add_failed(self._account, recorded.failed[role])
 
     def close(self) -> None:
-        """Calls under way are left behind."""
+        """Leave the calls in flight behind."""
         self._threads.close()
 
-    def ask(self, step: int, prompts: Sequence[Prompt]) -> list[Answered]:
-        """The answers, in the order of the prompts, or why there is none. Raises StoppedError."""
-        found: dict[int, Answered] = {}
-        left: list[_Call] = []
+    def ask(self, step: int, prompts: Sequence[Prompt]) -> list[CallOutcome]:
+        """Return the answers in the order of the prompts, or the reasons why there are none. Raises StoppedError."""
+        outcomes: dict[int, CallOutcome] = {}
+        unanswered: list[_Call] = []
         for prompt in prompts:
             self._number += 1
             call = _Call(step, self._number, prompt)
-            known = self._recorded.take(self._role, self._model.model, prompt)
-            if known is None:
-                left.append(call)
+            recorded = self._recorded.take(self._role, self._model.model, prompt)
+            if recorded is None:
+                unanswered.append(call)
             else:
-                found[call.number] = self._known(known)
-        groups = [left] if self._model.batches else [[call] for call in left]
-        futures = [self._threads.submit(partial(self._asked, group)) for group in groups if group]
+                outcomes[call.number] = self._outcome_of_record(recorded)
+        groups = [unanswered] if self._model.batches else [[call] for call in unanswered]
+        futures = [self._threads.submit(partial(self._call_model, group)) for group in groups if group]
         try:
             for future, group in zip(futures, groups, strict=False):
-                answered = self._waited_for(future, len(group))
-                found |= {call.number: one for call, one in zip(group, answered, strict=True)}
+                results = self._wait_for(future, len(group))
+                outcomes |= {call.number: result for call, result in zip(group, results, strict=True)}
         finally:
             for future in futures:
                 future.cancel()
-        return [found[number] for number in sorted(found)]
+        return [outcomes[number] for number in sorted(outcomes)]
 
-    def _known(self, recorded: LMResponse | ModelFailure) -> Answered:
+    def _outcome_of_record(self, recorded: LMResponse | ModelFailure) -> CallOutcome:
         if isinstance(recorded, ModelFailure):
             self.failures[recorded.kind] += 1
             return recorded
         return self._text(recorded)
 
-    def _waited_for(self, future: Future[list[Answered]], many: int) -> list[Answered]:
+    def _wait_for(self, future: Future[list[CallOutcome]], count: int) -> list[CallOutcome]:
         either: tuple[Future[Any], ...] = future, self._stopped
-        concurrent.futures.wait(either, self._meter.left_s, return_when=concurrent.futures.FIRST_COMPLETED)
+        concurrent.futures.wait(either, self._meter.remaining_s, return_when=concurrent.futures.FIRST_COMPLETED)
         if future.done():
             try:
                 return future.result()
             except (OSError, ConfigError) as error:
-                self.broken = error
-                return [ModelFailure("internal", "its log cannot be written")] * many
+                self.fatal = error
+                return [ModelFailure("internal", "its log cannot be written")] * count
         if self._stopped.done():
             raise StoppedError
-        most = self._meter.caps.seconds or 0.0
-        late = f"the cap of {most:g} seconds is reached, and the model had not answered"
-        return [CapReachedError("seconds", late)] * many
+        limit = self._meter.caps.seconds or 0.0
+        return [
+            CapReachedError("seconds", f"the cap of {limit:g} seconds is reached before the model's answer")
+        ] * count
 
-    def _asked(self, calls: Sequence[_Call]) -> list[Answered]:
-        """In one of the threads: one call, or all of a model that batches them by itself."""
+    def _call_model(self, calls: Sequence[_Call]) -> list[CallOutcome]:
+        """Make one call, or all calls of a model that batches them. Runs in one of the threads."""
         try:
             self._meter.admit()
         except CapReachedError as reached:
             return [reached] * len(calls)
-        asked = [call.messages for call in calls]
-        found: Sequence[LMResponse | ModelFailure]
+        messages = [call.messages for call in calls]
+        results: Sequence[LMResponse | ModelFailure]
         try:
-            found = self._model.chat_batch(asked) if self._model.batches else [self._model.chat(asked[0])]
+            results = self._model.chat_batch(messages) if self._model.batches else [self._model.chat(messages[0])]
         except ModelFailure as failure:
-            found = [failure] * len(calls)
-        except Exception as error:  # its text may hold a key
-            found = [ModelFailure("internal", type(error).__name__)] * len(calls)
-        return [self._entered(call, one) for call, one in zip(calls, found, strict=True)]
+            results = [failure] * len(calls)
+        except Exception as error:  # its text may contain a key
+            results = [ModelFailure("internal", type(error).__name__)] * len(calls)
+        return [self._record(call, result) for call, result in zip(calls, results, strict=True)]
 
-    def _entered(self, call: _Call, found: LMResponse | ModelFailure) -> Answered:
-        """Logged and metered. Raises OSError."""
-        at = self._role, call.step, call.number, self._model.model, call.prompt
-        if isinstance(found, ModelFailure):
+    def _record(self, call: _Call, result: LMResponse | ModelFailure) -> CallOutcome:
+        """Log and meter a call. Raises OSError."""
+        entry = self._role, call.step, call.number, self._model.model, call.prompt
+        if isinstance(result, ModelFailure):
             with self._lock:
-                self.failures[found.kind] += 1
-            billed = found.response if isinstance(found, RefusedError) else None
+                self.failures[result.kind] += 1
+            billed = result.response if isinstance(result, RefusedError) else None
             if billed is not None:
-                self._meter.enter(self._account, billed, _bytes(call.prompt))
-            elif found.kind != "budget":  # else no call was made
-                self._meter.enter_failed(self._account)
-            self._logger.failed(*at, found, billed)
-            return found
-        found = replace(found, text=without_secrets(found.text, self._model.secrets))
-        self._meter.enter(self._account, found, _bytes(call.prompt))
-        self._logger.called(*at, found)
-        return self._text(found)
+                self._meter.add(self._account, billed, _size(call.prompt))
+            elif result.kind != "budget":  # for "budget" no call was made
+                self._meter.add_failed(self._account)
+            self._logger.failed(*entry, result, billed)
+            return result
+        result = replace(result, text=without_secrets(result.text, self._model.secrets))
+        self._meter.add(self._account, result, _size(call.prompt))
+        self._logger.called(*entry, result)
+        return self._text(result)
 
     def _text(self, response: LMResponse) -> str:
         return response.text + CUT_SHORT * (self._role == "worker" and response.finish == "length")
 
 
-def _bytes(prompt: Prompt) -> int:
-    written = prompt if isinstance(prompt, str) else json.dumps([dict(one) for one in prompt])
-    return len(written.encode(errors="replace"))
+def _size(prompt: Prompt) -> int:
+    text = prompt if isinstance(prompt, str) else json.dumps([dict(message) for message in prompt])
+    return len(text.encode(errors="replace"))

@@ -1,4 +1,4 @@
-"""`run`: a supervisor writes programs over a context, a worker reads the parts, and FINAL ends it."""
+"""`run`: a supervisor writes programs over a context, a worker reads the parts, and FINAL gives the answer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 from oven_core.errors import ConfigError, OvenError
 from oven_llm.providers.failures import HOPELESS, ModelFailure
@@ -23,18 +22,22 @@ from oven_llm.supervisor.loop import MAX_ITERATIONS, Message, Outcome, conversat
 from oven_llm.supervisor.loop import Ended as LoopEnded
 from oven_llm.supervisor.model_calls import CallThreads, ModelCalls, StoppedError
 from oven_llm.supervisor.models import ModelHandler
+from oven_llm.supervisor.program_functions import Primitives, WorkerFunctions, check_primitives, described
 from oven_llm.supervisor.repl import OUTPUT_LIMIT, Context, Execution, Repl, Turn
-from oven_llm.supervisor.worker_functions import Primitives, WorkerFunctions, check_primitives, described
 
 Ended = LoopEnded | Cap | Literal["failed"]
-"""Besides how the loop ends: a cap was reached before FINAL, or the supervisor could not be asked."""
+"""How the loop ended, or the cap that was reached before FINAL, or "failed": the supervisor could not be called."""
 
 WORKER_CTX_K: Final = 8
-"""Thousands of tokens of the worker's window, as in Supervisor Distillation."""
+"""Worker's context window in thousands of tokens, as in Supervisor Distillation."""
 CONCURRENCY: Final = 16
-"""Worker calls at a time."""
+"""Concurrent worker calls."""
 LIMITS: Final = Limits(output_bytes=4_000_000)
-"""Of a block: logs have its output whole, up to this; what is above is counted."""
+"""Limits of a block. Logs have its whole output up to this size; the rest is counted."""
+_REASONS: Final[Mapping[str, str]] = {
+    "errors": "too many turns in a row failed",
+    "iterations": "all turns were used up, and no answer came when it was requested",
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Step:
 
 @dataclass(frozen=True)
 class RunResult:
-    """The outcome of a run. `answer` is None unless it is `answered`, and may be None then, too."""
+    """The outcome of a run. `answer` is None unless the run is `answered`, and may be None then too."""
 
     answer: Any
     iterations: int
@@ -59,197 +62,183 @@ class RunResult:
     supervisor_usage: Usage
     worker_usage: Usage
     elapsed: float
-    """Seconds of this call; a resumed run's earlier time is not in it."""
+    """Seconds of this call, without the earlier time of a resumed run."""
     ended: Ended
     cost_usd: float | None
-    """US dollars of all calls that were answered, those of an earlier part of a resumed run included; None where a
-    price is not known."""
+    """US dollars of all answered calls, with those of an earlier part of a resumed run; None if a price is unknown."""
     why: str = ""
-    """The reason, where a cap, or failures of the supervisor, ended it."""
+    """The reason if a cap, or failures of the supervisor, ended the run."""
     failed: int = 0
-    """Turns in which nothing ran, or something that ran failed."""
+    """Turns in which nothing ran, or a program failed."""
     failures: Mapping[str, int] = field(default_factory=dict)
-    """Calls that failed, by "supervisor KIND" and "worker KIND"."""
+    """Failed calls, by "supervisor KIND" and "worker KIND"."""
     calls: int = 0
-    """Calls that were answered, of both."""
+    """Answered calls of both models."""
     unmetered: int = 0
-    """Of those: calls that did not say what they used."""
+    """Answered calls that did not report their tokens."""
     steps: tuple[Step, ...] = ()
     """The programs in their order."""
 
     @property
     def answered(self) -> bool:
-        """Whether the supervisor gave an answer, by itself or when it was asked for it at the end."""
+        """Whether the supervisor gave an answer, on its own or when it was requested at the end."""
         return self.ended in ("final", "forced")
 
 
+class RunOptions(TypedDict, total=False):
+    """Options of `run` and `arun`."""
+
+    max_iterations: int
+    """Turns of the supervisor (15). After them it is asked once more, for the answer alone."""
+    log_dir: str | Path | None
+    """Folder for supervisor.jsonl, worker.jsonl and repl.jsonl."""
+    output_limit: int
+    """Characters of a block's output that the supervisor sees (2,000)."""
+    worker_ctx_k: int
+    """Worker's context window in thousands of tokens, as the supervisor is told (8)."""
+    primitives: Primitives
+    """Functions that programs can call. They run in this process, with its rights."""
+    caps: Caps | None
+    prompt: str
+    """Text that is appended to the system prompt."""
+    resume: bool
+    """Continue the interrupted run of the same question in `log_dir`. Its programs run again, and answered calls are
+    not repeated. Failed worker calls are repeated as the supervisor knows them."""
+    concurrency: int
+    """Concurrent worker calls (16)."""
+    limits: Limits | None
+    """Limits of the sandbox."""
+    backend: str | None
+    """Backend of the sandbox; None for the strongest."""
+
+
 def run(
-    query: str,
-    context: Context,
-    supervisor: ModelHandler,
-    worker: ModelHandler,
-    max_iterations: int = MAX_ITERATIONS,
-    log_dir: str | Path | None = None,
-    output_limit: int = OUTPUT_LIMIT,
-    worker_ctx_k: int = WORKER_CTX_K,
-    *,
-    primitives: Primitives | None = None,
-    caps: Caps | None = None,
-    prompt: str = "",
-    resume: bool = False,
-    concurrency: int = CONCURRENCY,
-    limits: Limits | None = None,
-    backend: str | None = None,
+    query: str, context: Context, supervisor: ModelHandler, worker: ModelHandler, **options: Unpack[RunOptions]
 ) -> RunResult:
-    """Asks the supervisor until FINAL, at most `max_iterations` times and once more for the answer alone.
+    """Call the supervisor until FINAL, at most `max_iterations` times and once more for the answer alone.
 
-    `log_dir` gets supervisor.jsonl, worker.jsonl and repl.jsonl. With `resume` it may hold an interrupted run of the
-    same question: its programs run again, and a call that its log has an answer to is not made again. Calls of the
-    worker that failed are repeated as the supervisor was told of them. `output_limit`: characters of a block's output
-    that the supervisor is shown. `worker_ctx_k`: thousands of tokens of the worker's window, as the supervisor is told.
-    `primitives` are called in this process, with its rights. `prompt` is appended to the system prompt.
-    `concurrency`: worker calls at a time. `limits` and `backend` are the sandbox's.
-
-    Raises ConfigError for arguments that do not fit, a context that is empty or too large, and where there is no
-    sandbox; ProcessError where it does not start; OSError where the log cannot be written. What models do wrong is in
-    the result.
+    Raises ConfigError for invalid arguments, a context that is empty or too large, and if there is no sandbox;
+    ProcessError if the sandbox does not start; OSError if the log cannot be written. Errors of the models are in the
+    result.
     """
-    asked = _Asked(query, supervisor, worker, max_iterations, worker_ctx_k, caps or Caps(), concurrency)
-    return asked.play(context, primitives or {}, log_dir, output_limit, prompt, resume, limits or LIMITS, backend)
+    return _Run(query, supervisor, worker, _Options(**options)).play(context)
 
 
 async def arun(
-    query: str,
-    context: Context,
-    supervisor: ModelHandler,
-    worker: ModelHandler,
-    max_iterations: int = MAX_ITERATIONS,
-    log_dir: str | Path | None = None,
-    output_limit: int = OUTPUT_LIMIT,
-    worker_ctx_k: int = WORKER_CTX_K,
-    *,
-    primitives: Primitives | None = None,
-    caps: Caps | None = None,
-    prompt: str = "",
-    resume: bool = False,
-    concurrency: int = CONCURRENCY,
-    limits: Limits | None = None,
-    backend: str | None = None,
+    query: str, context: Context, supervisor: ModelHandler, worker: ModelHandler, **options: Unpack[RunOptions]
 ) -> RunResult:
-    """`run` beside an event loop: it works in its own thread. Cancelling it waits for no model and ends the block
-    that runs (of the backend monty at its deadline); a primitive under way is waited for."""
-    asked = _Asked(query, supervisor, worker, max_iterations, worker_ctx_k, caps or Caps(), concurrency)
+    """Like `run`, but in its own thread. Cancelling waits for no model, and ends the running block. With the backend
+    monty the block ends at its deadline. A running primitive is waited for."""
+    running = _Run(query, supervisor, worker, _Options(**options))
     threads: CallThreads[RunResult] = CallThreads(1)
-    going = threads.submit(
-        partial(
-            asked.play,
-            context,
-            primitives or {},
-            log_dir,
-            output_limit,
-            prompt,
-            resume,
-            limits or LIMITS,
-            backend,
-        )
-    )
+    result = asyncio.wrap_future(threads.submit(lambda: running.play(context)))
     threads.close()
-    result = asyncio.wrap_future(going)
     try:
         return await asyncio.shield(result)
     except asyncio.CancelledError:
-        asked.stop()
+        running.stop()
         with contextlib.suppress(StoppedError, OvenError, OSError):
             await asyncio.shield(result)
         raise
 
 
-class _Asked:
-    """One question, and what has been done about it."""
+@dataclass(frozen=True)
+class _Options:
+    max_iterations: int = MAX_ITERATIONS
+    log_dir: str | Path | None = None
+    output_limit: int = OUTPUT_LIMIT
+    worker_ctx_k: int = WORKER_CTX_K
+    primitives: Primitives = field(default_factory=dict)
+    caps: Caps | None = None
+    prompt: str = ""
+    resume: bool = False
+    concurrency: int = CONCURRENCY
+    limits: Limits | None = None
+    backend: str | None = None
 
-    def __init__(
-        self,
-        query: str,
-        supervisor: ModelHandler,
-        worker: ModelHandler,
-        max_iterations: int,
-        worker_ctx_k: int,
-        caps: Caps,
-        concurrency: int,
-    ) -> None:
-        for name, value in (("worker_ctx_k", worker_ctx_k), ("concurrency", concurrency)):
-            if value < 1:
+
+class _Run:
+    """One question and its state."""
+
+    def __init__(self, query: str, supervisor: ModelHandler, worker: ModelHandler, options: _Options) -> None:
+        caps = options.caps or Caps()
+        for name in ("worker_ctx_k", "concurrency"):
+            if (value := getattr(options, name)) < 1:
                 raise ConfigError(f"{name} is {value}; give 1 or more")
         if not query.strip():
-            raise ConfigError("the question is empty; say what is to be found out")
+            raise ConfigError("the question is empty; give a question")
         for model in (supervisor, worker):
             if caps.usd is not None and not model.priced:
                 raise ConfigError(unpriced(caps.usd, model.model))
-        self._query, self._models = query, (supervisor, worker)
-        self._max_iterations, self._worker_ctx_k, self._concurrency = max_iterations, worker_ctx_k, concurrency
+        self._query, self._options = query, options
+        self._supervisor, self._worker = supervisor, worker
         self._meter = Meter(caps)
         self._stopped: Future[None] = Future()
         self._repl: Repl | None = None
         self._step = 0
 
     def stop(self) -> None:
-        """From another thread: calls are left behind, and the block that runs is ended."""
+        """Cancel the run from another thread: leave the calls behind, and end the running block."""
         self._stopped.set_result(None)
         if self._repl is not None:
             self._repl.interrupt()
 
-    def play(
-        self,
-        context: Context,
-        primitives: Primitives,
-        log_dir: str | Path | None,
-        output_limit: int,
-        prompt: str,
-        resume: bool,
-        limits: Limits,
-        backend: str | None,
-    ) -> RunResult:
-        """As `run`. Raises StoppedError after `stop`."""
-        check_primitives(primitives)
+    def play(self, context: Context) -> RunResult:
+        """Play the whole run. Raises the errors of `run`, and StoppedError after `stop`."""
+        options, limits = self._options, self._options.limits or LIMITS
+        check_primitives(options.primitives)
         if not isinstance(context, str | list | dict):
             raise ConfigError(f"the context is of type {type(context).__name__}; give text, a list or a dict")
         if self._meter.caps.seconds is not None:
             limits = replace(limits, block_s=min(limits.block_s, self._meter.caps.seconds))
-        secrets = [secret for model in self._models for secret in model.secrets]
+        secrets = [*self._supervisor.secrets, *self._worker.secrets]
         with contextlib.ExitStack() as exits:
-            logger = exits.enter_context(RunLogger(log_dir, secrets=secrets, resume=resume))
-            recorded = RecordedCalls(Path(log_dir) if log_dir is not None and resume else None)
+            logger = exits.enter_context(RunLogger(options.log_dir, secrets=secrets, resume=options.resume))
+            resumed = Path(options.log_dir) if options.log_dir is not None and options.resume else None
+            recorded = RecordedCalls(resumed)
             common = self._meter, logger, recorded, self._stopped
-            asking = ModelCalls("supervisor", self._models[0], *common)
-            working = ModelCalls("worker", self._models[1], *common, self._concurrency)
-            exits.callback(asking.close)
-            exits.callback(working.close)
+            supervisor_calls = ModelCalls("supervisor", self._supervisor, *common)
+            worker_calls = ModelCalls("worker", self._worker, *common, options.concurrency)
+            exits.callback(supervisor_calls.close)
+            exits.callback(worker_calls.close)
 
-            def ran(execution: Execution) -> None:
+            def log_execution(execution: Execution) -> None:
                 if not recorded.ran(self._step, execution.code):
                     logger.ran(self._step, execution)
 
-            functions = WorkerFunctions(working, lambda: self._step)
-            own = {"worker": functions.worker, "worker_batch": functions.worker_batch}
+            functions = WorkerFunctions(worker_calls, lambda: self._step)
             self._repl = exits.enter_context(
                 Repl(
-                    self._query, context, {**primitives, **own}, limits=limits, backend=backend,
-                    output_limit=output_limit, ran=ran,
+                    self._query,
+                    context,
+                    {**options.primitives, "worker": functions.worker, "worker_batch": functions.worker_batch},
+                    limits=limits,
+                    backend=options.backend,
+                    output_limit=options.output_limit,
+                    on_execution=log_execution,
                 )
-            )  # fmt: skip
+            )
             opening = prompts.opening(
-                self._query, context, output_limit=output_limit, worker_ctx_k=self._worker_ctx_k,
-                turns=self._max_iterations, concurrency=self._concurrency, block_s=limits.block_s,
-                primitives=described(primitives), more=prompt,
-            )  # fmt: skip
-            return self._talk(self._repl, opening, asking, working)
+                self._query,
+                context,
+                output_limit=options.output_limit,
+                worker_ctx_k=options.worker_ctx_k,
+                turns=options.max_iterations,
+                concurrency=options.concurrency,
+                block_s=limits.block_s,
+                primitives=described(options.primitives),
+                more=options.prompt,
+            )
+            return self._converse(self._repl, opening, supervisor_calls, worker_calls)
 
-    def _talk(self, repl: Repl, opening: Sequence[Message], supervisor: ModelCalls, worker: ModelCalls) -> RunResult:
-        turns = _FailedTurns(repl)
-        talk = conversation(
+    def _converse(
+        self, repl: Repl, opening: Sequence[Message], supervisor: ModelCalls, worker: ModelCalls
+    ) -> RunResult:
+        turns = _CountedTurns(repl)
+        loop = conversation(
             turns,
             opening,
-            max_iterations=self._max_iterations,
+            max_iterations=self._options.max_iterations,
             max_errors=self._meter.caps.errors,
             nudge=prompts.nudge,
         )
@@ -257,37 +246,31 @@ class _Asked:
         def result(answer: Any, ended: Ended, why: str = "") -> RunResult:
             return self._result(answer, ended, why, turns, supervisor, worker)
 
-        messages = next(talk)
-        in_a_row = 0
+        messages = next(loop)
+        failed_in_a_row = 0
         while True:
             self._step = turns.played + 1
-            said = supervisor.ask(self._step, [messages])[0]
-            _refuse(supervisor, worker)
-            if isinstance(said, CapReachedError):
-                return result(None, said.cap, str(said))
-            if isinstance(said, ModelFailure):
-                in_a_row += 1
-                # The same messages would be refused again.
-                if said.kind in HOPELESS or said.kind == "bad_request" or in_a_row >= self._meter.caps.errors:
-                    return result(None, "failed", f"the supervisor cannot be asked: {said}")
+            answer = supervisor.ask(self._step, [messages])[0]
+            _raise_fatal(supervisor, worker)
+            if isinstance(answer, CapReachedError):
+                return result(None, answer.cap, str(answer))
+            if isinstance(answer, ModelFailure):
+                failed_in_a_row += 1
+                same_again = answer.kind in HOPELESS or answer.kind == "bad_request"
+                if same_again or failed_in_a_row >= self._meter.caps.errors:
+                    return result(None, "failed", f"the supervisor cannot be asked: {answer}")
                 continue
-            in_a_row = 0
+            failed_in_a_row = 0
             try:
-                messages = talk.send(said)
+                messages = loop.send(answer)
             except StopIteration as end:
-                _refuse(supervisor, worker)
+                _raise_fatal(supervisor, worker)
                 outcome: Outcome = end.value
-                return result(outcome.answer, outcome.ended, _WHY.get(outcome.ended, ""))
-            _refuse(supervisor, worker)
+                return result(outcome.answer, outcome.ended, _REASONS.get(outcome.ended, ""))
+            _raise_fatal(supervisor, worker)
 
     def _result(
-        self,
-        answer: Any,
-        ended: Ended,
-        why: str,
-        turns: _FailedTurns,
-        supervisor: ModelCalls,
-        worker: ModelCalls,
+        self, answer: Any, ended: Ended, why: str, turns: _CountedTurns, supervisor: ModelCalls, worker: ModelCalls
     ) -> RunResult:
         accounts = self._meter.supervisor, self._meter.worker
         failures = Counter({f"supervisor {kind}": count for kind, count in supervisor.failures.items()})
@@ -303,14 +286,14 @@ class _Asked:
             why=why,
             failed=turns.failed,
             failures=dict(sorted(failures.items())),
-            calls=sum(one.calls for one in accounts),
-            unmetered=sum(one.unmetered for one in accounts),
+            calls=sum(account.calls for account in accounts),
+            unmetered=sum(account.unmetered for account in accounts),
             steps=tuple(turns.steps),
         )
 
 
-class _FailedTurns:
-    """A REPL that counts: a run may end by a cap, without the loop's own outcome."""
+class _CountedTurns:
+    """A REPL that counts turns: if a cap ends the run, the loop has no outcome with the counts."""
 
     def __init__(self, repl: Repl) -> None:
         self._repl = repl
@@ -321,20 +304,14 @@ class _FailedTurns:
         turn = self._repl.turn(answer)
         self.played += 1
         self.failed += turn.failed
-        for program in turn.executions:
-            block = program.block
-            self.steps.append(Step(self.played, program.code, block.stdout + block.stderr, block.ended))
+        for execution in turn.executions:
+            block = execution.block
+            self.steps.append(Step(self.played, execution.code, block.stdout + block.stderr, block.ended))
         return turn
 
 
-_WHY: Final[Mapping[str, str]] = {
-    "errors": "too many turns in a row failed",
-    "iterations": "all turns were used up, and no answer came when it was asked for",
-}
-
-
-def _refuse(*calls: ModelCalls) -> None:
-    """Raises what must end the run."""
-    for one in calls:
-        if one.broken is not None:
-            raise one.broken
+def _raise_fatal(*calls: ModelCalls) -> None:
+    """Raise an error that must end the run."""
+    for model_calls in calls:
+        if model_calls.fatal is not None:
+            raise model_calls.fatal

@@ -1,4 +1,4 @@
-"""What the supervisor is told: its system prompt, the question, and words that press as its turns run out. Pure."""
+"""The supervisor's prompts: system prompt, question, and reminders as its turns run out. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
+from oven_llm.supervisor.program_functions import Primitive
 from oven_llm.supervisor.repl import Context
-from oven_llm.supervisor.worker_functions import Primitive
 
 CHARACTERS_PER_TOKEN: Final = 3
-"""Of the worker's window, as the supervisor is told to count: English has 4, code and figures have 2 or 3."""
+"""Characters per token that the supervisor is told to assume: English has 4, code and figures have 2 or 3."""
 KEYS: Final = 20
-"""Of a dict as context that are named; the others are counted."""
+"""Maximum keys of a context dict to name; the others are counted."""
 NAME_CHARACTERS: Final = 60
-"""Of a key that are shown: keys come from the data."""
+"""Maximum characters of a key: keys come from the data."""
 
 SYSTEM: Final = """\
 You answer a question about a context that is too long to read at once. You do not see it. You write Python programs \
@@ -72,12 +72,15 @@ def opening(
     primitives: Sequence[Primitive] = (),
     more: str = "",
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The first two messages. `more` is appended to the system prompt: what an application wants of its supervisor."""
-    what = outline(context)
-    listed = "".join(f"- `{one.name}{one.signature}`: {one.about or 'no description'}\n" for one in primitives)
+    """Return the first two messages. `more` is appended to the system prompt: instructions of the application."""
+    context_outline = outline(context)
+    listed = "".join(
+        f"- `{primitive.name}{primitive.signature}`: {primitive.about or 'no description'}\n"
+        for primitive in primitives
+    )
     system = SYSTEM.format(
         output_limit=output_limit,
-        context=what,
+        context=context_outline,
         window=f"{1000 * worker_ctx_k:,}",
         characters=f"{1000 * worker_ctx_k * CHARACTERS_PER_TOKEN:,}",
         concurrency=concurrency,
@@ -87,36 +90,36 @@ def opening(
     )
     return (
         {"role": "system", "content": f"{system}\n{more}".strip()},
-        {"role": "user", "content": OPENING.format(query=query, context=what)},
+        {"role": "user", "content": OPENING.format(query=query, context=context_outline)},
     )
 
 
 def outline(context: Context) -> str:
-    """What it is and how large, without what it says."""
+    """Return the context's type and size, without its content."""
     if isinstance(context, str):
         lines = context.count("\n") + 1
         return f"a text of {len(context):,} characters in {lines:,} line{'s' * (lines != 1)}"
     if isinstance(context, list):
-        kinds = ", ".join(sorted({type(one).__name__ for one in context}))
+        kinds = ", ".join(sorted({type(item).__name__ for item in context}))
         size = f"{round(median(map(_size, context))):,}" if context else "0"
         many = f"{len(context):,} item{'s' * (len(context) != 1)}"
         return f"a list of {many} ({kinds}), {size} characters each in the median as JSON"
     shown = [f"{_name(key)}: {_kind(value)}" for key, value in list(context.items())[:KEYS]]
-    left = len(context) - len(shown)
-    return f"a dict of {{{', '.join(shown)}{f', and {left} more' if left > 0 else ''}}}"
+    more = len(context) - len(shown)
+    return f"a dict of {{{', '.join(shown)}{f', and {more} more' if more > 0 else ''}}}"
 
 
-def nudge(left: int, of: int) -> str:
-    """Pressing more as the turns run out; with none left it asks for the answer at once."""
-    if left <= 0:
+def nudge(remaining: int, total: int) -> str:
+    """Return a reminder of the remaining turns, more urgent as they run out. Without any it requests the answer."""
+    if remaining <= 0:
         return FORCED
-    if left == 1:
+    if remaining == 1:
         return "This is your last turn: call FINAL(answer) in it, with the best answer that you have."
-    if left <= 3:
-        return f"Only {left} of {of} turns are left: stop searching, and call FINAL(answer) in the next one."
-    if left <= of // 2:
-        return f"{left} of {of} turns are left: begin to put the answer together."
-    return f"{left} of {of} turns are left."
+    if remaining <= 3:
+        return f"Only {remaining} of {total} turns are left: stop searching, and call FINAL(answer) in the next one."
+    if remaining <= total // 2:
+        return f"{remaining} of {total} turns are left: begin to put the answer together."
+    return f"{remaining} of {total} turns are left."
 
 
 def _size(value: object) -> int:

@@ -1,4 +1,4 @@
-"""The supervisor's REPL: the programs of an answer run in the sandbox, and what the supervisor is shown of them."""
+"""The supervisor's REPL: runs the programs of an answer in the sandbox, and reports their output."""
 
 from __future__ import annotations
 
@@ -13,50 +13,48 @@ from oven_llm.sandbox.exchange import Block, FinalAnswer, Functions
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.session import Sandbox, open_sandbox
 
-_OPENING: Final = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,}) *(?P<word>[\w+-]*)[^`]*")
-MARK: Final = "repl"
-"""The word after the fence. Other blocks are quotations, and do not run."""
-
-
-@dataclass(frozen=True)
-class Programs:
-    """Of one answer, in its order."""
-
-    blocks: tuple[str, ...]
-    unclosed: bool
-    """The last one has no closing fence: the answer was cut, and half a program is not run."""
-
-
-def programs(answer: str) -> Programs:
-    """A fence is closed by one of the same character, at least as long, with nothing after it (CommonMark 0.31,
-    section 4.5), so that a program may have shorter fences in its strings."""
-    found: list[str] = []
-    held: list[str] | None = None
-    fence, runs = "", False
-    for line in answer.splitlines():
-        bare = line.strip()
-        if held is None:
-            opening = _OPENING.fullmatch(line)
-            if opening is not None:
-                fence, runs, held = opening["fence"], opening["word"].lower() == MARK, []
-        elif len(bare) >= len(fence) and set(bare) == {fence[0]} and len(line) - len(line.lstrip()) <= 3:
-            if runs and any(one.strip() for one in held):
-                found.append("\n".join(held) + "\n")
-            held = None
-        else:
-            held.append(line)
-    return Programs(tuple(found), unclosed=held is not None and runs)
-
-
 Context = str | list[Any] | dict[str, Any]
-"""What the supervisor's programs read, as `context`."""
+"""What the supervisor's programs read as `context`."""
 
+_OPENING: Final = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,}) *(?P<mark>[\w+-]*)[^`]*")
+MARK: Final = "repl"
+"""The word after the fence of a program. Other blocks are quotations, and do not run."""
 OUTPUT_LIMIT: Final = 2000
-"""Characters of a block's output that the supervisor is shown, as in Supervisor Distillation. Logs have all of it."""
+"""Characters of a block's output that the supervisor sees, as in Supervisor Distillation. Logs have all of it."""
 NO_PROGRAM: Final = (
     f"There was no ```{MARK} block in your answer, so nothing ran. Write one, and end with FINAL(answer)."
 )
 CUT: Final = f"Your answer was cut within a ```{MARK} block, so that block did not run. Write a shorter one."
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The programs of one answer, in order."""
+
+    blocks: tuple[str, ...]
+    unclosed: bool
+    """Whether the last block has no closing fence. The answer was cut, and half a program does not run."""
+
+
+def programs(answer: str) -> Programs:
+    """Return the fenced blocks marked `repl`. A fence is closed by one of the same character, at least as long, with
+    nothing after it (CommonMark 0.31, section 4.5), so a program may have shorter fences in its strings."""
+    blocks: list[str] = []
+    lines: list[str] | None = None
+    fence, is_program = "", False
+    for line in answer.splitlines():
+        bare = line.strip()
+        if lines is None:
+            opening = _OPENING.fullmatch(line)
+            if opening is not None:
+                fence, is_program, lines = opening["fence"], opening["mark"].lower() == MARK, []
+        elif len(bare) >= len(fence) and set(bare) == {fence[0]} and len(line) - len(line.lstrip()) <= 3:
+            if is_program and any(code.strip() for code in lines):
+                blocks.append("\n".join(lines) + "\n")
+            lines = None
+        else:
+            lines.append(line)
+    return Programs(tuple(blocks), unclosed=lines is not None and is_program)
 
 
 @dataclass(frozen=True)
@@ -69,32 +67,32 @@ class Execution:
 
 @dataclass(frozen=True)
 class Turn:
-    """What an answer of the supervisor's led to. `told` is the next message to it."""
+    """The result of one answer of the supervisor."""
 
     executions: tuple[Execution, ...]
-    told: str
+    message: str
+    """The next message to the supervisor."""
     answer: FinalAnswer | None
     cut: bool = False
-    """The answer ended within a block."""
+    """Whether the answer ended within a block."""
 
     @property
     def failed(self) -> bool:
-        """Nothing ran, or something that ran failed, an answer that JSON cannot hold included: it is counted."""
-        blocks = [one.block for one in self.executions]
+        """Whether nothing ran, or a program failed, or gave an answer that JSON cannot hold."""
+        blocks = [execution.block for execution in self.executions]
         return not blocks or any(block.ended != "completed" or block.refused for block in blocks)
 
 
-class Runs(Protocol):
-    """What runs an answer's programs."""
+class RunsPrograms(Protocol):
+    """Anything that runs an answer's programs."""
 
     def turn(self, answer: str) -> Turn:
-        """Never raises for anything that they do."""
+        """Run the programs. Never raises, whatever they do."""
 
 
 class Repl:
-    """`query` and `context` are variables in the sandbox, `functions` (such as `worker`) are called from it. Raises
-    ConfigError for a context that is empty, or that does not fit, and where there is no sandbox; ProcessError where it
-    does not start."""
+    """A sandbox with the variables `query` and `context`, and with functions such as `worker`. Raises ConfigError if
+    the context is empty or does not fit, or if there is no sandbox; ProcessError if the sandbox does not start."""
 
     def __init__(
         self,
@@ -106,14 +104,14 @@ class Repl:
         limits: Limits | None = None,
         backend: str | None = None,
         output_limit: int = OUTPUT_LIMIT,
-        ran: Callable[[Execution], None] = lambda execution: None,
+        on_execution: Callable[[Execution], None] = lambda execution: None,
     ) -> None:
-        """`ran` is told of each program as it has ended."""
+        """`on_execution` is called after each program."""
         if not context:
             raise ConfigError("the context is empty; give text, a list or a dict to look into")
         if output_limit < 1:
             raise ConfigError(f"output_limit is {output_limit}; give 1 or more")
-        self._output_limit, self._ran = output_limit, ran
+        self._output_limit, self._on_execution = output_limit, on_execution
         self._sandbox: Sandbox = open_sandbox(functions=functions, limits=limits, backend=backend)
         try:
             for name, value in {**(variables or {}), "query": query, "context": context}.items():
@@ -125,45 +123,47 @@ class Repl:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._sandbox.close()
 
     def interrupt(self) -> None:
-        """From another thread: ends the block that runs, if the backend can do that before the block's deadline."""
+        """End the running block from another thread, if the backend can do that before the block's deadline."""
         self._sandbox.interrupt()
 
     def turn(self, answer: str) -> Turn:
-        """Runs the answer's programs, up to the first that fails or calls FINAL."""
-        found = programs(answer)
-        done: list[Execution] = []
-        for code in found.blocks:
+        """Run the answer's programs, up to the first that fails or calls FINAL."""
+        written = programs(answer)
+        executions: list[Execution] = []
+        for code in written.blocks:
             block = self._sandbox.run(code)
-            done.append(Execution(code, block))
-            self._ran(done[-1])
+            executions.append(Execution(code, block))
+            self._on_execution(executions[-1])
             if block.answer is not None or block.ended != "completed":
                 break
-        final = done[-1].block.answer if done else None
-        told = _told(done, len(found.blocks), found.unclosed, self._output_limit)
-        return Turn(tuple(done), told, final, found.unclosed)
+        final = executions[-1].block.answer if executions else None
+        message = _message(executions, len(written.blocks), written.unclosed, self._output_limit)
+        return Turn(tuple(executions), message, final, written.unclosed)
 
 
-def _told(done: Sequence[Execution], wanted: int, unclosed: bool, limit: int) -> str:
-    parts = [shown(one.block, limit) for one in done]
-    if left := wanted - len(done):
-        parts.append(f"The {left} block{'s' if left > 1 else ''} after it did not run.")
+def _message(executions: Sequence[Execution], blocks: int, unclosed: bool, limit: int) -> str:
+    parts = [shown(execution.block, limit) for execution in executions]
+    if skipped := blocks - len(executions):
+        parts.append(f"The {skipped} block{'s' if skipped > 1 else ''} after it did not run.")
     if unclosed:
         parts.append(CUT)
     return "\n\n".join(parts) or NO_PROGRAM
 
 
 def shown(block: Block, limit: int) -> str:
-    """The outcome in words: the first `limit` characters of its output, and how it ended."""
+    """Return the outcome as text: the first `limit` characters of its output, and how it ended."""
     output = block.stdout + block.stderr
     hidden = max(0, len(output) - limit) + block.dropped
-    kept = output[:limit]
-    if block.ended == "error" and hidden:  # what went wrong must not be what is cut
-        kept += f"\n{block.error}"
-    lines = [f"Output:\n{kept}" if kept else "No output."]
+    visible = output[:limit]
+    if block.ended == "error" and hidden:  # the error must not be the part that is cut
+        visible += f"\n{block.error}"
+    lines = [f"Output:\n{visible}" if visible else "No output."]
     if hidden:
         lines.append(f"({hidden} more characters are not shown: print less.)")
     if block.namespace_lost:

@@ -1,103 +1,81 @@
 """`bench configurations`: does attaching in `observe` change any bit of a training?
 
-Each configuration is trained twice from the same seed in one process: alone, and attached in `observe` with the real
-mesh and all installed agents in lockstep. Compared bit for bit are the log history, all weights, the optimizer, the
-schedule, the trainer's state, the random generators and the checkpoints.
+Each configuration trains twice from the same seed in one process: alone, and attached in `observe` with the real mesh
+and all installed agents in lockstep. The log history, all weights, the optimizer, the schedule, the trainer's state,
+the random generators and the checkpoints are compared bit for bit.
 """
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict
+import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
-from oven_bench.bench_command import Bench, Jobs, comma_separated
 from oven_bench.configurations.comparison import WRONG, Result, play_named, quiet
 from oven_bench.configurations.configuration import DEFAULT, load
-from oven_bench.worker_pool import workers
+from oven_bench.study import Jobs, Report, Study, comma_separated, run_tasks
 from oven_core.errors import ConfigError
 
 
-def chosen(table: Path, only: str) -> list[str]:
-    """Names that begin with one of `only`; all without it. Raises ConfigError if none does."""
+def selected(table: Path, only: str) -> list[str]:
+    """Names that begin with one of the prefixes in `only`, or all names. Raises ConfigError if there is none."""
     quiet()  # the table imports torch
-    names = [one.name for one in load(table)]
     prefixes = tuple(comma_separated(only))
-    found = [name for name in names if not prefixes or name.startswith(prefixes)]
-    if not found:
-        raise ConfigError(f"nothing begins with {' or '.join(prefixes)}; --list prints the names")
-    return found
+    names = [one.name for one in load(table) if not prefixes or one.name.startswith(prefixes)]
+    if not names:
+        raise ConfigError(f"no configuration begins with {' or '.join(prefixes)}; --list prints the names")
+    return names
 
 
-def measure(table: Path, names: Sequence[str], jobs: int) -> Iterator[Result]:
-    """Results as they come. A configuration that takes its process down fails, and so do those that waited for it."""
-    quiet()  # the workers have it from here, before they import torch
-    with workers(jobs) as pool:
-        futures: dict[Future[Result], str] = {pool.submit(partial(play_named, table, name)): name for name in names}
-        for future in as_completed(futures):
-            try:
-                yield future.result()
-            except BrokenProcessPool:
-                yield Result(futures[future], "failed", "the process ended")
+def failed(name: str, error: Exception) -> Result:
+    """The result of a configuration that took its worker process down, or waited for that worker."""
+    return Result(name, "failed", f"the process ended: {error}")
 
 
-def status(results: Sequence[Result]) -> int:
-    """The exit status: 1 when any configuration differs or fails, or none was compared."""
-    wrong = any(one.outcome in WRONG for one in results)
-    return int(wrong or not any(one.outcome == "equal" for one in results))
-
-
-def sums(results: Sequence[Result]) -> list[str]:
-    """Lines over all configurations."""
-    equal = [one for one in results if one.outcome == "equal"]
-    ran = len(equal) + sum(one.outcome in WRONG for one in results)
-    lines = [f"{len(equal)} of {ran} configurations are bit-equal alone and attached in observe"]
+def report(results: Sequence[Result]) -> Report:
+    equal = [result for result in results if result.outcome == "equal"]
+    wrong = [result for result in results if result.outcome in WRONG]
+    figures: dict[str, object] = {"configurations": len(equal) + len(wrong), "equal": len(equal)}
     for outcome in (*WRONG, "differs on purpose", "cannot run here"):
-        names = [one.name for one in results if one.outcome == outcome]
-        lines += [f"{outcome}: {', '.join(names)}"] if names else []
-    if still := [one.name for one in equal if not one.gradient]:
-        lines.append(f"equal, but no gradient was observed: {', '.join(still)}")
-    ticks, votes, barred = (sum(getattr(one, name) for one in results) for name in ("ticks", "votes", "barred"))
-    lines.append(f"{ticks} steps observed, {votes} votes, {barred} decisions turned down because of observe")
-    return lines
+        figures[outcome.replace(" ", "_")] = [result.name for result in results if result.outcome == outcome]
+    figures |= {
+        "equal_without_gradient": [result.name for result in equal if not result.gradient],
+        "steps_observed": sum(result.ticks for result in results),
+        "votes": sum(result.votes for result in results),
+        "decisions_turned_down": sum(result.barred for result in results),
+        "seconds": round(sum(result.seconds for result in results)),
+    }
+    failures = [result.line() for result in wrong] or ([] if equal else ["no configuration was compared"])
+    return Report(figures, failures=failures)
 
 
 def bench(
     only: Annotated[
-        str, Option(metavar="PREFIX,…", help="Beginnings of names, e.g. grpo/loss.", show_default="all")
+        str, Option(metavar="PREFIX,…", help="Prefixes of names, e.g. grpo/loss.", show_default="all")
     ] = "",
-    listed: Annotated[bool, Option("--list", help="Print the names, and train nothing.")] = False,
+    listed: Annotated[bool, Option("--list", help="Print the names without training.")] = False,
     jobs: Jobs = 2,
     table: Annotated[
         Path, Option(help="The checkout's tests/foreign/trl_configurations.", show_default=False)
     ] = DEFAULT,
-    json_file: Annotated[Path | None, Option("--json", metavar="FILE", help="Write all results there.")] = None,
-) -> int:
-    names = chosen(table, only)
+) -> Report:
+    names = selected(table, only)
     if listed:
-        print("\n".join(names))
-        return 0
-    began, results = time.monotonic(), []
-    for one in measure(table, names, jobs):
-        results.append(one)
-        print(one.line(), flush=True)
-    if json_file:
-        json_file.write_text(json.dumps([asdict(one) for one in results], indent=1) + "\n")
-    print("\n" + "\n".join(sums(results)) + f"\n{time.monotonic() - began:.0f} s")
-    return status(results)
+        return Report({"names": names}, [{"name": name} for name in names])
+    results: list[Result] = []
+    for result in run_tasks(partial(play_named, table), names, jobs, describe=Result.line, failed=failed):
+        results.append(result)
+        print(result.line(), file=sys.stderr, flush=True)
+    return report(results)
 
 
-BENCH = Bench(
+STUDY = Study(
     "configurations",
     bench,
-    "TRL's and transformers' trainers, alone and attached in observe: are both the same bits?",
     "--only grpo/loss,dpo --jobs 2",
+    "Exit code 1: a configuration differs or fails, or none was compared.",
 )

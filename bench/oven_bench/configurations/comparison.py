@@ -19,12 +19,12 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from oven_bench.configurations.configuration import Attach, Configuration, load
-from oven_bench.foreign.script_run import one_thread
+from oven_bench.study import ONE_THREAD
 from oven_core.protocol.messages import Decision, Observation, Receipt, RunStarted, Vote
 
 if TYPE_CHECKING:
     from oven_bench.configurations.bitwise_diff import Leaves
-    from oven_bench.gym.arms.in_memory_link import LoopLink
+    from oven_bench.gym.arms.controller import LoopLink
 
 SEED: Final = 100
 """Of both trainings."""
@@ -67,8 +67,7 @@ class Result:
 
 def quiet() -> None:
     """Set before torch is imported: one thread, no hub, no telemetry."""
-    one_thread()
-    os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TRL_EXPERIMENTAL_SILENCE="1")
+    os.environ.update(ONE_THREAD, HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TRL_EXPERIMENTAL_SILENCE="1")
 
 
 def play_named(table: Path, name: str) -> Result:
@@ -87,7 +86,7 @@ def play(configuration: Configuration) -> Result:
 
     torch.set_num_threads(1)
     began, name = time.monotonic(), configuration.name
-    observe = MeshArm("mesh+kg+observe", prior="graph", autonomy="observe")
+    observe = MeshArm("mesh+kg+observe", with_graph=True, autonomy="observe")
 
     def result(outcome: Outcome, why: str = "", **found: Any) -> Result:
         return Result(name, outcome, why, seconds=time.monotonic() - began, **found)

@@ -16,7 +16,7 @@ from typing import Annotated, Literal, Protocol, cast, get_args
 
 from typer import Option, Typer
 
-from oven_bench.bench_command import one_of
+from oven_bench.study import one_of
 from oven_learner.link.link_interface import Link
 
 Optimizer = Literal["adamw", "sgd", "adafactor"]

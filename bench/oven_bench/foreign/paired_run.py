@@ -98,9 +98,10 @@ class Pair:
             yield f"cannot fire: {', '.join(reading.cannot_fire)}"
 
 
-def pair(task: Task, both: bool = False) -> Pair:
-    """Plays them one after the other. `both`: the control also where nothing was done. An evaluation that an agent
-    asked for may draw random numbers, so that it is something done."""
+def play_pair(task: Task, both: bool = False) -> Pair:
+    """Run a task with the controller and without it. With `both`, also where the controller did nothing.
+
+    An evaluation that an agent asked for may draw random numbers, so it counts as something done."""
     controlled = play(task)
     if not (both or controlled.reading.changes or controlled.reading.asked or controlled.error):
         return Pair(controlled, None, [])

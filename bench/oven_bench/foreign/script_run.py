@@ -9,7 +9,6 @@ import hashlib
 import importlib.util
 import io
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -98,11 +97,6 @@ def recorded_rates() -> Iterator[list[list[float]]]:
         handle.remove()
 
 
-def one_thread() -> None:
-    """Set before torch is imported: two workers are busy, and neither spins."""
-    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
-
-
 @dataclass(frozen=True)
 class Task:
     """What is to be run. Plain values: it travels to a worker process."""
@@ -116,6 +110,11 @@ class Task:
     controlled: bool
     logs: str | None = None
     """Folder for the event logs of runs with changes."""
+
+    @property
+    def key(self) -> tuple[str, str, Case]:
+        """What identifies it in a results file."""
+        return self.cell, self.start, self.case
 
     @property
     def name(self) -> str:
@@ -142,14 +141,13 @@ class Run:
 
 def play(task: Task) -> Run:
     """A script that raises is a result, too. Raises ConfigError when the script or the agents cannot be loaded."""
-    one_thread()
     import torch
 
-    from oven_bench.gym.arms.controller import MESH_KG
+    from oven_bench.gym.arms.controller import MESH_WITH_GRAPH
 
     torch.set_num_threads(1)
     script = load(Path(task.script))
-    link = MESH_KG.link(task.name, Random(task.case.seed)) if task.controlled else None
+    link = MESH_WITH_GRAPH.link(task.name, Random(task.case.seed)) if task.controlled else None
     final: float | None = None
     metric, better, error = "", "", ""
     script.prepare(task.case)

@@ -167,8 +167,8 @@ def write(table: Table, path: Path) -> None:
     write_atomic(path, f'{head}, "models": [\n{models}\n]}}\n')
 
 
-def tune(of: Iterable[Cell], folder: Path, path: Path, pool: ProcessPoolExecutor, say: Callable[[str], None]) -> None:
-    """Continues where the file ends; each run is in the file as soon as it is over."""
+def tune(of: Iterable[Cell], folder: Path, path: Path, pool: ProcessPoolExecutor, say: Callable[[str], None]) -> int:
+    """Continues where the file ends; each run is in the file as soon as it is over. Returns the number of models."""
     began = time.monotonic()
     cells = {model_of(cell, folder): replace(cell, start="tuned") for cell in of}
     table = read(path)
@@ -203,6 +203,7 @@ def tune(of: Iterable[Cell], folder: Path, path: Path, pool: ProcessPoolExecutor
             write(table, path)
     took = time.monotonic() - began
     say(f"{len(cells)} models; {spent:.0f} s of CPU time now, in {took:.0f} s; {table.seconds():.0f} s for the file")
+    return len(cells)
 
 
 def _drop_stale(table: Table, wanted: set[Model]) -> None:

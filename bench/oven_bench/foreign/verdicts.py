@@ -11,11 +11,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Final, Literal
+from typing import Literal
 
 Verdict = Literal["same", "within noise", "better", "WORSE", "one seed", "both diverged"]
 """One seed has no noise to hold a difference against, so that it is neither better nor worse."""
-COLUMNS: Final = ("start", "cell", "seeds", "changes", "mean gain", "SE", "noise", "verdict")
 
 
 @dataclass(frozen=True)
@@ -64,19 +63,18 @@ class Row:
     """Seeds on which only the control has none."""
     verdict: Verdict
 
-    def cells(self) -> tuple[str, ...]:
-        """As COLUMNS has them."""
-        apart = [f"{count} {said}" for count, said in ((self.lost, "lost"), (self.saved, "saved")) if count]
-        return (
-            self.start,
-            self.cell,
-            str(self.seeds),
-            str(self.changes),
-            _signed(self.gain),
-            "" if self.error is None else f"{self.error:.4f}",
-            "" if self.noise is None else f"{self.noise:.4f}",
-            self.verdict + (f" ({', '.join(apart)})" if apart else ""),
-        )
+    def table_row(self) -> dict[str, object]:
+        apart = [f"{count} {word}" for count, word in ((self.lost, "lost"), (self.saved, "saved")) if count]
+        return {
+            "start": self.start,
+            "cell": self.cell,
+            "seeds": self.seeds,
+            "changes": self.changes,
+            "mean gain": _rounded(self.gain),
+            "standard error": _rounded(self.error),
+            "noise": _rounded(self.noise),
+            "verdict": self.verdict + (f" ({', '.join(apart)})" if apart else ""),
+        }
 
 
 def rows(played: Iterable[Played]) -> list[Row]:
@@ -126,39 +124,27 @@ def _verdict(played: Sequence[Played], mean: float | None, noise: float | None, 
     return "better" if mean > noise else "within noise"
 
 
-def table(of: Sequence[Row]) -> list[str]:
-    """In Markdown, its columns of equal width."""
-    lines = [COLUMNS, *(one.cells() for one in of)]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(COLUMNS))]
-    drawn = [
-        "| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |" for line in lines
-    ]
-    return [drawn[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *drawn[1:]]
-
-
-def totals(played: Sequence[Played]) -> list[str]:
-    """A line per start, then what is counted over all runs. Steps and changes are those of runs that ended."""
+def totals(played: Sequence[Played]) -> dict[str, object]:
+    """Counts by start, then over all runs. Steps and changes are those of runs that ended."""
     found = rows(played)
-    lines = []
-    for start in dict.fromkeys(one.start for one in found):
-        of_it = [one for one in found if one.start == start]
+    figures: dict[str, object] = {}
+    for start in dict.fromkeys(row.start for row in found):
+        verdicts = [row.verdict for row in found if row.start == start]
         ended = [one for one in played if one.start == start and one.controlled is not None]
         changes, steps = sum(one.changes for one in ended), sum(one.steps for one in ended)
-        counted = {verdict: sum(one.verdict == verdict for one in of_it) for verdict in ("WORSE", "better")}
-        unsure = sum(one.verdict == "one seed" for one in of_it)
-        lines.append(
-            f"{start}: worse in {counted['WORSE']}, better in {counted['better']} of {len(of_it)} cells"
-            + (f" ({unsure} changed on one seed only, so not judged)" if unsure else "")
-            + (f"; {changes} changes in {steps} steps ({1000 * changes / steps:.2f} per 1,000)" if ended else "")
-        )
-    receipts, mismatches = sum(one.receipts for one in played), sum(one.mismatches for one in played)
-    most = max((one.same_place for one in played), default=0)
-    return [
-        *lines,
-        f"learning-rate receipts that the rate used does not match: {mismatches} of {receipts}",
-        f"most rollbacks to one step without a better held-out reading since: {most}",
-    ]
+        figures |= {
+            f"{start}_cells": len(verdicts),
+            f"{start}_worse": verdicts.count("WORSE"),
+            f"{start}_better": verdicts.count("better"),
+            f"{start}_one_seed": verdicts.count("one seed"),
+            f"{start}_changes_per_1000_steps": round(1000 * changes / steps, 2) if steps else None,
+        }
+    return figures | {
+        "rate_changes_checked": sum(one.receipts for one in played),
+        "rate_changes_not_matched": sum(one.mismatches for one in played),
+        "most_rollbacks_to_one_step": max((one.same_place for one in played), default=0),
+    }
 
 
-def _signed(value: float | None) -> str:
-    return "" if value is None else f"{value:+.4f}"
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

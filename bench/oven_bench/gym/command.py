@@ -1,236 +1,170 @@
-"""`oven-controller gym`: plays what is missing, and says its outcome."""
+"""`oven-controller gym`: does the controller help when a run goes wrong?
+
+Plays episodes: a small training run with a fault, repaired by the controller, by fixed rules, at random or not at all.
+Every arm of an episode starts from the same healthy run. The verdict compares one arm with the best baseline.
+"""
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, Any
 
-from rich.console import Console
-from rich.table import Table
+from pydantic import TypeAdapter
+from typer import Option
 
-from oven_bench.gym import arm_registry, episode_rows
-from oven_bench.gym.arm import Arm, LearnsFromArm
-from oven_bench.gym.best_rule import BEST, RULE
-from oven_bench.gym.episode_rows import Row
-from oven_bench.gym.fault import HELD_OUT, Fault
-from oven_bench.gym.faults import catalogue
-from oven_bench.gym.plot import svg
-from oven_bench.gym.report import Report, plain, report
-from oven_bench.gym.runner import Task, missing, played
-from oven_bench.gym.score import ArmScore, Healthy
-from oven_bench.gym.task_report import TaskReport
-from oven_bench.gym.task_table import TASKS, USUAL
-from oven_bench.progress import progress
-from oven_bench.statistics import Interval
+from oven_bench.gym.arms import arms as arms_by_name
+from oven_bench.gym.faults import families as families_by_name
+from oven_bench.gym.runner import missing_jobs, run_job
+from oven_bench.gym.score import (
+    BEST_RULE,
+    ArmScore,
+    HealthyCost,
+    Row,
+    arm_scores,
+    best_rule,
+    healthy_costs,
+    oracle,
+    verdict,
+)
+from oven_bench.intervals import Interval
+from oven_bench.study import FirstSeed, Jobs, Report, ResultsFile, Study, comma_separated, run_tasks
 from oven_core.errors import ConfigError, ProcessError, UnknownNameError
 
 SUBJECT = "mesh+kg"
-"""The arm that the verdict is on, unless another is named: the controller as it is shipped."""
+"""The arm that the verdict is on by default: the controller as it ships."""
+BASELINES = ("nothing", "random", BEST_RULE, "loss_spike", "not_a_number", "zclip", "plateau", "best_checkpoint")
+"""Arms that the subject has to beat. The fixed rules count through `best_rule`; `oracle` knows the future."""
 QUICK_ARMS = (
-    "nothing",
-    "random",
-    "rule.cut_8",
-    "rule.rollback_cut_8",
-    "rule.rollback_skip",
-    "loss_spike",
-    "not_a_number",
-    "zclip",
-    "plateau",
-    SUBJECT,
-)
-LEGEND = (
-    "undone: share of the harm, mean over families; worse: episodes that ended worse than with nothing done; "
-    "cost: of the final loss where nothing was wrong; acts: changes there in 1,000 gradient steps"
-)
+    "nothing", "random", "rule.cut_8", "rule.rollback_cut_8", "rule.rollback_skip", "loss_spike", "not_a_number",
+    "zclip", "plateau", SUBJECT,
+)  # fmt: skip
 SEEDS, QUICK_SEEDS = 3, 1
-LONGEST = 300
-"""Gradient steps after the onset: a run of 430 steps reads 3,440 rows, and the smallest sub-corpus has 4,000."""
 QUICK_EVERY = 3
-"""Of the training families in the order of their names, healthy ones among them."""
+"""`--quick` plays every third family in the order of their names, healthy ones among them."""
+FILE = "episodes.jsonl"
 
 
-def main(
-    *,
-    quick: bool,
-    arms: Sequence[str],
-    families: Sequence[str],
-    seeds: int | None,
-    first_seed: int,
-    held_out: bool,
-    tasks: Sequence[str],
-    horizon: int,
-    jobs: int,
-    resume: Path | None,
-    subject: str,
-    as_json: bool,
-    plot: Path | None,
-) -> int:
-    """Entry point of oven.commands. Exit code 1: it says HARMS. Raises OvenError; when episodes failed, after saying
-    the outcome of the others."""
-    if plot and not plot.parent.is_dir():
-        raise ConfigError(f"--plot {plot}: there is no folder {plot.parent}; make it first")
-    known = arm_registry.arms()
-    chosen = _chosen("arm", arms, known, [name for name in QUICK_ARMS if name in known] if quick else known)
-    chosen = ["nothing", *(name for name in chosen if name != "nothing")]
-    kinds = _chosen("task of the gym", tasks, TASKS, USUAL)
-    faults = {
-        name: family
-        for name, family in catalogue.families().items()
-        if family.kind in kinds and (held_out or not family.held_out)
+def play(
+    arms: Sequence[str], families: Sequence[str], seeds: Collection[int], jobs: int, folder: Path
+) -> tuple[list[Row], list[str]]:
+    """The rows of all these episodes, and a line for each that failed. Rows in the folder are read, others are played
+    and added to it."""
+    results = ResultsFile(folder / FILE, TypeAdapter(Row))
+    rows, failures = list(results.rows), list[str]()
+    faults = [families_by_name()[name] for name in families]
+    todo = missing_jobs(faults, seeds, arms, rows)
+    for new_rows, errors in run_tasks(run_job, todo, jobs, unit="cases", describe=_describe):
+        failures += errors
+        for row in new_rows:
+            results.append(row)
+            rows.append(row)
+    return [row for row in rows if row.family in families and row.seed in seeds and row.arm in arms], failures
+
+
+def _describe(result: tuple[list[Row], list[str]]) -> str:
+    rows, _ = result
+    return f"{rows[-1].family}, seed {rows[-1].seed}" if rows else "failed"
+
+
+def report(rows: Sequence[Row], subject: str) -> Report:
+    """Scores of all arms, and the verdict on the subject against the baselines that were played."""
+    every = [*rows, *best_rule(rows), *oracle(rows)]
+    scores, costs = arm_scores(every), healthy_costs(every)
+    baselines = {name: scores[name] for name in BASELINES if name in scores and name != subject}
+    judged = verdict(scores.get(subject), baselines, costs.get(subject))
+    figures: dict[str, Any] = {
+        "arms": {arm: _score_figures(each) for arm, each in scores.items()},
+        "healthy": _cost_figures(costs.get(subject)),
+        "verdict": judged.word,
+        "why": judged.why,
+        "subject": subject,
+        "best_baseline": judged.best or None,
+        "difference": _interval(judged.difference) if judged.difference else None,
+        "healthy_by_arm": {arm: _cost_figures(each) for arm, each in costs.items()},
     }
-    if held_out and not any(family.held_out for family in faults.values()):
-        raise ConfigError(
-            f"--held-out: no installed family of faults was written for {' or '.join(sorted(HELD_OUT))} "
-            f"in {', '.join(kinds)}; leave it out"
-        )
-    usual = _few(faults) if quick else [*faults]
-    wanted = _chosen("family of faults", families, faults, usual)
-    if not 1 <= horizon <= LONGEST:
-        raise ConfigError(f"--horizon {horizon} is not from 1 to {LONGEST}: longer episodes read their data twice")
-    if jobs < 1 or (seeds is not None and seeds < 1):
-        raise ConfigError(f"--jobs {jobs} and --seeds {seeds}: both are at least 1")
-    range_ = range(first_seed, first_seed + (seeds or (QUICK_SEEDS if quick else SEEDS)))
-    picked = [family for name, family in faults.items() if name in wanted]
+    harms = [f"{subject}: HARMS, {judged.why}"] if judged.word == "HARMS" else []
+    return Report(figures, [_table_row(arm, each, costs.get(arm)) for arm, each in scores.items()], harms)
+
+
+def _interval(interval: Interval) -> dict[str, float]:
+    return {"mean": round(interval.mean, 4), "low": round(interval.low, 4), "high": round(interval.high, 4)}
+
+
+def _score_figures(score: ArmScore) -> dict[str, Any]:
+    return {
+        **_interval(score.score),
+        "worse_than_nothing": round(score.worse.mean, 4),
+        "episodes": score.episodes,
+        "families": len(score.families),
+        "by_family": {family: round(mean, 4) for family, mean in score.families.items()},
+    }
+
+
+def _cost_figures(cost: HealthyCost | None) -> dict[str, float | None]:
+    if cost is None:
+        return dict.fromkeys(("harm", "low", "high", "interventions_per_1000"))
+    return {
+        "harm": round(cost.harm.mean, 5),
+        "low": round(cost.harm.low, 5),
+        "high": round(cost.harm.high, 5),
+        "interventions_per_1000": round(cost.interventions_per_1000, 3),
+    }
+
+
+def _table_row(arm: str, score: ArmScore, cost: HealthyCost | None) -> dict[str, object]:
+    return {
+        "arm": arm,
+        "harm undone": f"{score.score.mean:+.3f}",
+        "95 %": f"{score.score.low:+.2f} … {score.score.high:+.2f}",
+        "worse than nothing": f"{score.worse.mean:.0%}",
+        "episodes": score.episodes,
+        "healthy cost": f"{cost.harm.mean:+.2%}" if cost else None,
+        "changes per 1,000 healthy steps": f"{cost.interventions_per_1000:.1f}" if cost else None,
+    }
+
+
+def selected(kind: str, patterns: Sequence[str], names: Collection[str]) -> list[str]:
+    """The names that match exactly, or by their beginning if a pattern ends with `*`. Raises UnknownNameError."""
+    chosen: dict[str, None] = {}
+    for pattern in patterns:
+        matching = [n for n in sorted(names) if n == pattern or (pattern[-1:] == "*" and n.startswith(pattern[:-1]))]
+        if not matching:
+            raise UnknownNameError(kind, pattern, names)
+        chosen |= dict.fromkeys(matching)
+    return list(chosen)
+
+
+def gym(
+    quick: Annotated[bool, Option("--quick", help="One seed, fewer arms, every third family: five minutes.")] = False,
+    arms: Annotated[str, Option(metavar="NAMES", help="Comma-separated; `rule.*` selects all of those.")] = "",
+    families: Annotated[str, Option(metavar="NAMES", help="Comma-separated; `grpo.*` selects all of those.")] = "",
+    seeds: Annotated[int | None, Option(min=1, help="Seeds per family.", show_default="3; 1 with --quick")] = None,
+    first_seed: FirstSeed = 1,
+    jobs: Jobs = 2,
+    resume: Annotated[
+        Path | None, Option(metavar="FOLDER", help="Keep the episodes there, and play only those that it lacks.")
+    ] = None,
+    subject: Annotated[str, Option(metavar="ARM", help="The arm that the verdict is on.")] = SUBJECT,
+) -> Report:
+    known_arms, known_families = arms_by_name(), families_by_name()
+    chosen_arms = selected("arm", comma_separated(arms), known_arms) or (QUICK_ARMS if quick else [*known_arms])
+    chosen_families = selected("family of faults", comma_separated(families), known_families)
+    chosen_families = chosen_families or [*known_families][:: QUICK_EVERY if quick else 1]
+    if resume is not None and resume.is_file():
+        raise ConfigError(f"--resume {resume} is a file; give a folder")
+    chosen_seeds = range(first_seed, first_seed + (seeds or (QUICK_SEEDS if quick else SEEDS)))
     with nullcontext(resume) if resume else tempfile.TemporaryDirectory() as folder:
-        gym = Gym({name: known[name] for name in chosen}, Path(folder), jobs, horizon)
-        rows = gym.play(picked, range_)
+        rows, failures = play(
+            list(dict.fromkeys(("nothing", *chosen_arms))), chosen_families, chosen_seeds, jobs, Path(folder)
+        )
     found = report(rows, subject)
-    if plot:
-        plot.write_text(svg(found.arms, _title(found)))
-    if as_json:
-        print(json.dumps(plain(found)))
-    else:
-        show(found, Console())
-    if gym.failures:
-        raise ProcessError(f"{len(gym.failures)} episodes failed, all others are done. First: {gym.failures[0]}")
-    return 1 if found.verdict.word == "HARMS" else 0
-
-
-def _few(faults: Mapping[str, type[Fault]]) -> list[str]:
-    """Those held out all, if they are asked for."""
-    training = sorted(name for name, family in faults.items() if not family.held_out)
-    return [*training[::QUICK_EVERY], *(name for name, family in faults.items() if family.held_out)]
-
-
-def _chosen(kind: str, asked: Sequence[str], known: Collection[str], otherwise: Iterable[str]) -> list[str]:
-    """What was asked for by name, or by how its name begins with a `*` at the end."""
-    if not asked:
-        return list(otherwise)
-    found: list[str] = []
-    for name in asked:
-        fits = [each for each in sorted(known) if each == name or (name[-1:] == "*" and each.startswith(name[:-1]))]
-        if not fits:
-            raise UnknownNameError(kind, name, known)
-        found += [each for each in fits if each not in found]
-    return found
-
-
-class Gym:
-    """Arms, and the folder that has their episodes."""
-
-    def __init__(self, arms: Mapping[str, Arm], folder: Path, jobs: int, horizon: int) -> None:
-        """Raises ConfigError for an arm that would learn from one that is not among them."""
-        self.failures: list[str] = []
-        """Of episodes, by name."""
-        self._arms, self._folder, self._jobs, self._horizon = arms, folder, jobs, horizon
-        self._teachers = {name: arm.learns_from for name, arm in arms.items() if isinstance(arm, LearnsFromArm)}
-        for name, source in self._teachers.items():
-            if source not in arms or source in self._teachers:
-                raise ConfigError(f"the arm {name!r} learns from {source!r}; add it to --arms")
-
-    def play(self, families: Sequence[type[Fault]], seeds: Collection[int]) -> list[Row]:
-        """All rows that were asked for: those that the folder has, and the rest, which it gets. Arms
-        that learn come when what they learn from is done."""
-        there = [row for row in episode_rows.read(self._folder) if row.horizon == self._horizon]
-        others = [name for name in self._arms if name not in self._teachers]
-        there += self._run(missing(families, seeds, others, there, self._horizon))
-        for name, source in self._teachers.items():
-            tasks = missing(families, seeds, [name], there, self._horizon)
-            there += self._run([_taught(task, there, source) for task in tasks])
-        wanted = {family.name for family in families}
-        return [row for row in there if row.family in wanted and row.seed in seeds and row.arm in self._arms]
-
-    def _run(self, tasks: Sequence[Task]) -> list[Row]:
-        if not tasks:
-            return []
-        found: list[Row] = []
-        with progress("episodes", sum(len(task.arms) for task in tasks)) as advance:
-            for rows, failures in played(tasks, self._jobs):
-                episode_rows.append(self._folder, rows)
-                found += rows
-                self.failures += failures
-                advance(len(rows) + len(failures), f"{rows[-1].family} {rows[-1].seed}" if rows else "failed")
+    if not failures:
         return found
+    error = ProcessError(f"{len(failures)} episodes failed; all others were played. First: {failures[0]}")
+    return Report(found.figures, found.rows, found.failures, error)
 
 
-def _taught(task: Task, rows: Sequence[Row], source: str) -> Task:
-    """With what was kept on the training families of the other tasks; where one task alone was played, on its families
-    other than this one."""
-    known = [row for row in rows if row.arm == source and not row.held_out]
-    past = [row for row in known if row.kind != task.kind]
-    past = past or [row for row in known if row.family != task.family]
-    return replace(task, past=tuple(row.kept for row in sorted(past, key=lambda row: (row.seed, row.family))))
-
-
-def _title(found: Report) -> str:
-    count = max((len(each.families) for each in found.arms.values()), default=0)
-    return f"{found.subject}: {found.verdict.word} ({count} {'held-out' if found.held_out else 'training'} families)"
-
-
-def show(found: Report, console: Console) -> None:
-    console.print(_table(found.arms, found.healthy))
-    if found.tasks is not None:
-        _show_tasks(found.tasks, found.subject, console)
-    console.print(LEGEND)
-    console.print(f"{_title(found)}: {found.verdict.why}", highlight=False, markup=False)
-
-
-def _show_tasks(of: TaskReport, subject: str, console: Console) -> None:
-    for kind, part in of.tasks.items():
-        console.print(f"\n{kind}, {'held-out' if part.held_out else 'training'} families", highlight=False)
-        console.print(_table(part.arms, part.healthy))
-    if (new := of.not_developed_on) is not None:
-        console.print("\ntasks the agents were not developed on, the rule chosen on other tasks:", highlight=False)
-        console.print(f"{', '.join(new.tasks)}", highlight=False)
-        console.print(_table(new.arms, new.healthy))
-        if new.difference is not None:
-            console.print(f"{subject} to {BEST}: {_shown(new.difference)}", highlight=False, markup=False)
-    console.print("\nleave one task out: nothing was chosen on the task it is judged on", highlight=False)
-    table = Table("task", "rule of the others", subject, "best rule", "difference", box=None, padding=(0, 1, 0, 0))
-    for kind, left in of.left_out.items():
-        mine, rule = (left.arms.get(arm) for arm in (subject, BEST))
-        table.add_row(
-            kind,
-            left.rule.removeprefix(RULE),
-            f"{mine.score.mean:+.3f}" if mine else "",
-            f"{rule.score.mean:+.3f}" if rule else "",
-            _shown(left.difference) if left.difference else "",
-        )
-    console.print(table)
-    console.print()
-
-
-def _shown(of: Interval) -> str:
-    return f"{of.mean:+.2f} [{of.low:+.2f}, {of.high:+.2f}]"
-
-
-def _table(arms: Mapping[str, ArmScore], healthy: Mapping[str, Healthy]) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("arm", "undone", "95 %", "worse", "episodes", "cost", "acts"):
-        table.add_column(heading, no_wrap=True, justify="left" if heading in ("arm", "95 %") else "right")
-    for arm, each in arms.items():
-        calm = healthy.get(arm)
-        table.add_row(
-            arm,
-            f"{each.score.mean:+.3f}",
-            f"{each.score.low:+.2f} … {each.score.high:+.2f}",
-            f"{each.worse.mean:.0%}",
-            str(each.episodes),
-            f"{calm.harm.mean:+.2%}" if calm else "",
-            f"{calm.interventions_per_1000:.1f}" if calm else "",
-        )
-    return table
+STUDY = Study("gym", gym, "--quick --resume gym", "Exit code 1: the verdict is HARMS.")

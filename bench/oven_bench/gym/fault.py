@@ -2,7 +2,7 @@
 
 A family is a class made by `@fault`: it draws its parameters, and acts on a trainee's steps through a few hooks.
 
-    @fault("pretraining.lr_too_high", written="development")
+    @fault("pretraining.lr_too_high")
     class RateTooHigh(Fault):
         \"\"\"The learning rate is set too high, and stays so.\"\"\"
 
@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from importlib import import_module
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar, dataclass_transform, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar, cast, dataclass_transform
 
 import torch
 from torch import Tensor, nn
@@ -46,27 +47,6 @@ if TYPE_CHECKING:
     from oven_bench.gym.sorting.scoring import Completions
     from oven_bench.gym.sorting.two_layer_policy import Policy
 
-Written = Literal[
-    "development",
-    "first set",
-    "second set",
-    "third set",
-    "fourth set",
-    "fifth set",
-    "sixth set",
-    "seventh set",
-    "eighth set",
-    "set A",
-    "set B",
-    "set C",
-    "set D",
-    "trials set",
-    "held out",
-]
-"""Which set a family was written for (docs/gym.md). The trials set is open: of the tasks that `--tasks` asks for.
-"held out" is for families of other packages."""
-HELD_OUT: frozenset[Written] = frozenset({"eighth set", "held out"})
-"""Sets that no agent and no threshold was developed on: `--held-out` runs them, and the verdict is on them."""
 ENDLESS = 10**9
 """Steps, or batches, of a fault that does not end by itself."""
 
@@ -110,13 +90,18 @@ class Trainee(Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None: ...
 
-    def branch_state(self) -> Mapping[str, Any]:
-        """All that the next steps depend on: `state`, and what is not in it."""
-
-    def restore_branch(self, state: Mapping[str, Any]) -> None: ...
-
     def examples(self) -> list[float]:
-        """The held-out metric of each held-out example, by which a trial compares its arms."""
+        """The held-out metric of each held-out example, by which the best weights are chosen."""
+
+
+Make: TypeAlias = Callable[[Kind, int], Trainee]
+"""Builds a fresh trainee from a task and a seed."""
+
+
+def make(kind: Kind, seed: int) -> Trainee:
+    """A fresh trainee. Each episode has its own, so that nothing carries over from one to the next."""
+    module, _, name = TASKS[kind].trainee.partition(":")
+    return cast(Trainee, getattr(import_module(module), name)(seed))
 
 
 class Step:
@@ -261,12 +246,8 @@ class Fault:
     name: ClassVar[str]
     """Dotted with the kind: `pretraining.lr_too_high`. No arm is told it."""
     kind: ClassVar[Kind]
-    written: ClassVar[Written]
-    held_out: ClassVar[bool] = False
     healthy: ClassVar[bool] = False
     """Nothing is wrong: a healthy run, or a hard negative, which only looks like a fault."""
-    source: ClassVar[str] = ""
-    """The paper or report that the fault, or what it imitates, is known from."""
     clock: ClassVar[Literal["steps", "data"]] = "steps"
     """What `length` counts in all hooks but `batch`, which always goes by the data. A fault of the machine goes by
     gradient steps, which a rollback does not take back; one of the data by the position, which it does."""
@@ -348,7 +329,6 @@ class Fault:
 NOTHING = Fault(onset=ENDLESS)
 """What acts on a run that has no fault."""
 
-SETS: tuple[str, ...] = get_args(Written)
 F = TypeVar("F", bound=Fault)
 
 
@@ -368,20 +348,16 @@ F = TypeVar("F", bound=Fault)
         whole,
     ),
 )
-def fault(
-    name: str, *, written: Written, healthy: bool = False, source: str = "", kind: Kind | None = None
-) -> Callable[[type[F]], type[F]]:
-    """Makes a class of `Fault` a family. Its kind is what the name begins with, unless one is given. Raises ConfigError
-    for a kind or a set that there is not."""
+def fault(name: str, *, healthy: bool = False, kind: Kind | None = None) -> Callable[[type[F]], type[F]]:
+    """Make a class of `Fault` a family. Its kind is what the name begins with, unless one is given. Raises ConfigError
+    for an unknown kind."""
 
     def made(cls: type[F]) -> type[F]:
         of = kind or name.partition(".")[0]
         if of not in TASKS:
             raise ConfigError(f"the fault family {name!r} is of the kind {of!r}, which is none of {', '.join(TASKS)}")
-        if written not in SETS:
-            raise ConfigError(f"{name} was written for {written!r}, which is none of the sets {', '.join(SETS)}")
-        cls.name, cls.kind, cls.written, cls.source = name, of, written, source
-        cls.healthy, cls.held_out = healthy, written in HELD_OUT
+        cls.name, cls.kind = name, of
+        cls.healthy = healthy
         return dataclass(frozen=True, kw_only=True)(cls)
 
     return made
@@ -391,3 +367,25 @@ def due(since: int, every: int, times: int = ENDLESS) -> bool:
     """Whether something that happens at the onset and every so many steps after it, so many times, happens now."""
     number, rest = divmod(since, every)
     return rest == 0 and 0 <= number < times
+
+
+class MultipliedRate(Fault):
+    """The user's learning rate is `factor` times what it should be."""
+
+    factor: float
+
+    def settings(self, step: Step) -> None:
+        step.settings["learning_rate"] *= self.factor
+
+
+class DividedRate(Fault):
+    """The user's learning rate is too low by `divisor` from the first step of the run."""
+
+    divisor: float
+
+    @classmethod
+    def draw(cls, rng: Random, onset: int) -> Self:
+        return super().draw(rng, 0)
+
+    def settings(self, step: Step) -> None:
+        step.settings["learning_rate"] *= 1 / self.divisor

@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import NormalDist, fmean, stdev
-
-from rich.table import Table
 
 from oven_bench.hostile.attacks import ATTACKS, NOBODY, STARTS
 from oven_bench.hostile.run_facts import Row
-from oven_bench.statistics import t_quantile
+from oven_bench.intervals import t_quantile
+from oven_bench.study import Report
 from oven_core.protocol.rules import Rules
 
+COLUMNS = (
+    "name", "start", "seed", "accuracy", "without", "within_noise", "remedy_windows", "log_ratio", "reputation",
+    "honest_reputation", "processes_left", "exit",
+)  # fmt: skip
+"""Of an attack's figures those that the table shows."""
 NOISE_SEEDS = 4
 """Runs without an attack per start that the noise is estimated from, at least."""
-COLUMNS = {
-    "name": "attack", "start": "start", "seed": "", "accuracy": "acc.", "without": "without", "within_noise": "noise",
-    "remedy_windows": "remedy", "log_ratio": "log ×", "reputation": "weight", "honest_reputation": "lr",
-    "processes_left": "left", "exit": "exit",
-}  # fmt: skip
-NEWCOMER_COLUMNS = {
-    "name": "newcomer", "start": "start", "seed": "", "scored_outcomes": "scored", "first_decision_tick": "decides at",
-    "remedy_tick_without": "lr at", "accuracy": "acc.", "without": "without",
-}  # fmt: skip
-"""Field → heading; both tables fit into 80 columns."""
-LEGEND = (
-    "noise: whether the accuracy is within it of the run without; remedy: windows later than there; weight: the "
-    "attacker's reputation 20 decisions after its first harm, beside learning_rate's (lr); left: processes that "
-    "outlive the stack"
-)
 
 
-def figures(rows: Sequence[Row], prompts: int) -> dict[str, object]:
-    """The object that `--json` prints. `prompts`: number of held-out prompts, all levels together."""
+def report(rows: Sequence[Row], prompts: int) -> Report:
+    """All attacks next to their runs without an attack. `prompts`: number of held-out prompts, all levels together."""
     without = {(row.case.start, row.case.seed): row for row in rows if not row.case.attack}
     starts = sorted({start for start, _ in without})
     noises = {start: noise([r.log.accuracy or 0.0 for (s, _), r in without.items() if s == start], prompts)
@@ -43,14 +32,19 @@ def figures(rows: Sequence[Row], prompts: int) -> dict[str, object]:
         rows, key=lambda row: (known.index(row.case.attack), list(STARTS).index(row.case.start), row.case.seed)
     )
     pairs = [(row, without[row.case.start, row.case.seed]) for row in order if row.case.attack]
-    return {
+    attacks = [beside(row, base, noises[row.case.start]) for row, base in pairs if not _honest(row)]
+    newcomers = [newcomer(row, base) for row, base in pairs if _honest(row)]
+    figures = {
         "steps": max((row.case.steps for row in rows), default=0),
         "noise": {start: round(value, 4) for start, value in noises.items()},
-        "attacks": [
-            beside(row, base, noises[row.case.start]) for row, base in pairs if not ATTACKS[row.case.attack].honest
-        ],
-        "newcomer": [newcomer(row, base) for row, base in pairs if ATTACKS[row.case.attack].honest],
+        "attacks": attacks,
+        "newcomer": newcomers,
     }
+    return Report(figures, [{key: row[key] for key in COLUMNS} for row in attacks] or newcomers)
+
+
+def _honest(row: Row) -> bool:
+    return ATTACKS[row.case.attack].honest
 
 
 def noise(accuracies: Sequence[float], prompts: int) -> float:
@@ -108,27 +102,6 @@ def newcomer(row: Row, base: Row) -> dict[str, object]:
         "accuracy": _rounded(row.log.accuracy, 4),
         "without": _rounded(base.log.accuracy, 4),
     }
-
-
-def tables(found: Mapping[str, object]) -> list[Table]:
-    """The same figures as tables."""
-    made = []
-    for kind, columns in (("attacks", COLUMNS), ("newcomer", NEWCOMER_COLUMNS)):
-        rows = found[kind]
-        assert isinstance(rows, list)
-        if rows:
-            made.append(Table(*columns.values(), box=None, pad_edge=False, padding=(0, 1, 0, 0)))
-            for one in rows:
-                made[-1].add_row(*(show(one[key]) for key in columns))
-    return made
-
-
-def show(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "NO"
-    if isinstance(value, float):
-        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return "–" if value is None else str(value)
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

@@ -10,9 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
 
-from oven_bench.hostile.attacks import HONEST, NOBODY, STARTS, Attack
+from oven_bench.hostile.attacks import ATTACKS, HONEST, NOBODY, STARTS, Attack
 from oven_bench.hostile.plugged_agents import Company
 from oven_bench.hostile.run_facts import Case, Log, Row, read
+from oven_bench.study import ONE_THREAD
 from oven_bench.training.recipe_run import Episode, up_command
 from oven_core import plugins
 from oven_core.errors import ProcessError
@@ -25,12 +26,12 @@ LIMIT_S, LIMIT_S_PER_STEP = 120.0, 5.0
 LOOK_S = 0.5
 ENDED_S = 60.0
 """How long a stack gets to end after it was told to."""
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def play(case: Case, attack: Attack, home: Path, options: Mapping[str, object], settings: Sequence[str] = ()) -> Row:
+def play(case: Case, home: Path, options: Mapping[str, object], settings: Sequence[str] = ()) -> Row:
     """Run a case and measure it. `options` are the recipe's, `settings` those of `up`. Raises ProcessError if there is
     nothing to report: the run wrote no log, a guest never joined, or a run without an attack did not complete."""
+    attack = ATTACKS.get(case.attack, NOBODY)
     began = time.monotonic()
     # Agents see the run's name, so it must not reveal the start.
     folder = RunFolder(home / "runs" / f"run-{uuid4().hex[:8]}")

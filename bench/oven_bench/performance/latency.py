@@ -22,10 +22,10 @@ from typing import Annotated
 
 from typer import Option
 
-from oven_bench.bench_command import Bench, Json, print_object
+from oven_bench.intervals import bootstrapped, percentile
 from oven_bench.performance import relay_baseline
 from oven_bench.performance.stack_under_test import RUN, Learner, Swarm, swarm
-from oven_bench.statistics import bootstrapped, percentile
+from oven_bench.study import Report, Study
 from oven_core.errors import ConfigError, ProcessError
 from oven_learner.link.process_link import POLL_S
 
@@ -137,19 +137,16 @@ def bench(
     agents_per_process: Annotated[int, Option(min=1, help="Agents of a process.")] = 4,
     blocks: Annotated[int, Option(help="Blocks of each arm, taking turns.")] = 20,
     trips: Annotated[int, Option(help="Decisions in a block.")] = 50,
-    as_json: Json = False,
-) -> int:
+) -> Report:
     if min(agents, blocks, trips) < 2:
         raise ConfigError("--agents, --blocks and --trips are 2 at least: an interval needs several of each")
     with tempfile.TemporaryDirectory() as scratch:
         found = asyncio.run(measure(Path(scratch), agents, blocks, trips, agents_per_process))
-    print_object(found, as_json)
-    return 0
+    return Report(found)
 
 
-BENCH = Bench(
+STUDY = Study(
     "latency",
     bench,
-    "from an observation to the decision on it, beside a bare relay through as many processes",
     "--json",
 )

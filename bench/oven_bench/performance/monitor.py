@@ -29,7 +29,7 @@ from typing import Annotated
 import psutil
 from typer import Option
 
-from oven_bench.bench_command import Bench, Json, print_object
+from oven_bench.study import Report, Study
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.errors import ProcessError
@@ -316,15 +316,11 @@ async def logged_run(folder: RunFolder) -> AsyncIterator[Bus]:
 def bench(
     seconds: Annotated[float, Option(help="Seconds of each measurement.")] = 15,
     keys: Annotated[int, Option(min=2, help="Number of key presses.")] = 100,
-    as_json: Json = False,
-) -> int:
+) -> Report:
     with tempfile.TemporaryDirectory() as scratch:
         home = Home(Path(scratch))
         found = asyncio.run(measure(home.create(RUN, "bench"), home.path, seconds, keys))
-    print_object(found, as_json)
-    return 0
+    return Report(found)
 
 
-BENCH = Bench(
-    "monitor", bench, "the monitor's CPU at 20 and 500 observations a second, key to paint, and first paint", "--json"
-)
+STUDY = Study("monitor", bench, "--json")

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,10 +31,10 @@ from typing import Annotated
 
 from typer import Option
 
-from oven_bench.bench_command import Bench, Json, print_object
+from oven_bench.intervals import observed_quantile, ratio_of_blocks
 from oven_bench.performance.on_cpu_clock import OnCpu, nothing
 from oven_bench.performance.stack_under_test import RUN, installed, installed_swarm
-from oven_bench.statistics import Interval, bootstrapped, seen_quantile
+from oven_bench.study import Report, Study
 from oven_core.bus.connection import Bus
 from oven_core.errors import ConfigError, ProcessError
 from oven_core.mesh.code_hash import mesh_code_hash
@@ -53,7 +53,6 @@ WARM_UP = 200
 SETTLE = 10
 """Steps at the beginning of a block that are not counted."""
 BARE = 300
-DRAWS = 10_000
 WIDTH, HEADS, TOKENS = 64, 4, 32
 
 
@@ -66,16 +65,6 @@ class Arm:
     observe_us: list[float] = field(default_factory=list)
     poll_us: list[float] = field(default_factory=list)
     noop_us: list[float] = field(default_factory=list)
-
-
-def slowdown(on: list[list[float]], off: list[list[float]], draws: int = DRAWS) -> Interval:
-    """Mean step of `on` over that of `off`; block i of one stands beside block i of the other."""
-    sums = [(sum(ours), sum(theirs)) for ours, theirs in zip(on, off, strict=True)]
-
-    def ratio(pairs: Sequence[tuple[float, float]]) -> float:
-        return sum(ours for ours, _ in pairs) / sum(theirs for _, theirs in pairs)
-
-    return bootstrapped(sums, ratio, draws)
 
 
 async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str, float | bool]:
@@ -94,23 +83,19 @@ async def _measure(pairs: int, block: int, per_process: int | None) -> dict[str,
     if dropped or heard < said / 2:
         raise ProcessError(f"the agents dealt with {heard} of {said} ticks, {dropped} were dropped: too few to tell")
     on, off = arms[True], arms[False]
-    wall, on_cpu = slowdown(on.blocks, off.blocks), slowdown(on.on_cpu, off.on_cpu)
+    wall, on_cpu = ratio_of_blocks(on.blocks, off.blocks), ratio_of_blocks(on.on_cpu, off.on_cpu)
     half = len(off.blocks) // 2
-    floor = slowdown(off.blocks[: 2 * half : 2], off.blocks[1 : 2 * half : 2])
+    floor = ratio_of_blocks(off.blocks[: 2 * half : 2], off.blocks[1 : 2 * half : 2])
     return {
-        "observe_p50_us": seen_quantile(on.observe_us, 0.5),
-        "observe_p99_us": seen_quantile(on.observe_us, 0.99),
-        "poll_p50_us": seen_quantile(on.poll_us, 0.5),
-        "poll_p99_us": seen_quantile(on.poll_us, 0.99),
-        "noop_p99_us": seen_quantile(on.noop_us + off.noop_us, 0.99),
-        "step_slowdown": round(wall.mean, 4),
-        "step_slowdown_low": round(wall.low, 4),
-        "step_slowdown_high": round(wall.high, 4),
+        "observe_p50_us": observed_quantile(on.observe_us, 0.5),
+        "observe_p99_us": observed_quantile(on.observe_us, 0.99),
+        "poll_p50_us": observed_quantile(on.poll_us, 0.5),
+        "poll_p99_us": observed_quantile(on.poll_us, 0.99),
+        "noop_p99_us": observed_quantile(on.noop_us + off.noop_us, 0.99),
+        **wall.fields("step_slowdown"),
         "step_floor_low": round(floor.low, 4),
         "step_floor_high": round(floor.high, 4),
-        "step_slowdown_on_cpu": round(on_cpu.mean, 4),
-        "step_slowdown_on_cpu_low": round(on_cpu.low, 4),
-        "step_slowdown_on_cpu_high": round(on_cpu.high, 4),
+        **on_cpu.fields("step_slowdown_on_cpu"),
         "step_on_ms": _mean_ms(on.blocks),
         "step_idle_ms": _mean_ms(off.blocks),
         "step_bare_ms": round(1e3 * fmean(bare), 3),
@@ -270,17 +255,14 @@ def bench(
     agents_per_process: Annotated[
         int | None, Option(min=1, help="Of the installed agents.", show_default="all, as `up` starts them")
     ] = None,
-    as_json: Json = False,
-) -> int:
+) -> Report:
     if pairs < 4 * block:
         raise ConfigError("an interval needs four pairs of blocks at least: --pairs of 4 × --block or more")
-    print_object(asyncio.run(_measure(pairs // block, block, agents_per_process)), as_json)
-    return 0
+    return Report(asyncio.run(_measure(pairs // block, block, agents_per_process)))
 
 
-BENCH = Bench(
+STUDY = Study(
     "overhead",
     bench,
-    "observe and poll on the training thread, and a training step with the whole stack at work and without",
     "--json",
 )

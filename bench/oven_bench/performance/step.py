@@ -33,11 +33,11 @@ from typing import Annotated, Any, cast, get_args
 from rich.console import Console
 from typer import Option
 
-from oven_bench.bench_command import Bench, Json, one_of, print_object
-from oven_bench.performance.overhead import dealt_with, slowdown
+from oven_bench.intervals import Interval, ratio_of_blocks
+from oven_bench.performance.overhead import dealt_with
 from oven_bench.performance.stack_under_test import RUN, installed, installed_swarm
 from oven_bench.performance.step_arm import Block, Device, Dtype, Order, Size, work
-from oven_bench.statistics import Interval
+from oven_bench.study import Report, Study, one_of
 from oven_controller.stack.plan import Plan
 from oven_core.errors import ConfigError, ProcessError
 from oven_runs.home.run_folder import Home
@@ -78,7 +78,7 @@ def figures(blocks: Mapping[str, Sequence[Block]], steps: int) -> dict[str, floa
 
     def ratio(arm: str, of: str = "wall_s") -> Interval:
         one, other = ([[float(getattr(block, of))] for block in blocks[name]] for name in (arm, "trl"))
-        return slowdown(one, other)
+        return ratio_of_blocks(one, other)
 
     def seconds(arm: str) -> float:
         return round(fmean(block.wall_s for block in blocks[arm]) / steps, 4)
@@ -90,7 +90,7 @@ def figures(blocks: Mapping[str, Sequence[Block]], steps: int) -> dict[str, floa
     named |= {"ratio_on_cpu": ratio("ours", "on_cpu_s"), "floor_on_cpu": ratio("floor", "on_cpu_s")}
     found: dict[str, float | int | bool | str] = {"ours_s": seconds("ours"), "trl_s": seconds("trl")}
     for name, of in named.items():
-        found |= {name: round(of.mean, 4), f"{name}_low": round(of.low, 4), f"{name}_high": round(of.high, 4)}
+        found |= of.fields(name)
     return found | {
         "tokens_per_s_ours": round(pace("ours"), 1),
         "tokens_per_s_trl": round(pace("trl"), 1),
@@ -168,8 +168,7 @@ def bench(
     prompts: Annotated[int | None, Option(min=1, help="Prompts per step.", show_default=BY_SIZE)] = None,
     group: Annotated[int | None, Option(help="Completions per prompt.", show_default=BY_SIZE)] = None,
     completion: Annotated[int | None, Option(min=1, help="Tokens per completion.", show_default=BY_SIZE)] = None,
-    as_json: Json = False,
-) -> int:
+) -> Report:
     if rounds < 4:
         raise ConfigError(f"--rounds {rounds}: an interval needs four rounds at least")
     usual = DEFAULTS[model_size]
@@ -184,13 +183,11 @@ def bench(
     )
     if order.group < 2:
         raise ConfigError(f"--group {order.group} is 2 at least: one completion has no advantage")
-    print_object(asyncio.run(measure(order, rounds, block)), as_json)
-    return 0
+    return Report(asyncio.run(measure(order, rounds, block)))
 
 
-BENCH = Bench(
+STUDY = Study(
     "step",
     bench,
-    "an optimizer step with the whole stack attached, beside plain TRL on the same model and task",
     "--json",
 )

@@ -10,7 +10,6 @@ first batch after it took more than the median.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import tempfile
 import time
@@ -22,7 +21,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from oven_bench.bench_command import Bench, Json, print_object, print_table
+from oven_bench.study import Report, Study, in_new_process
 
 FORMS: dict[str, dict[str, Any]] = {
     "resident": {},
@@ -215,28 +214,16 @@ def verdicts(found: dict[str, dict[str, float]]) -> list[str]:
 def bench(
     megabytes: Annotated[float, Option(min=100.0, help="Size of the model in float32, in MB.")] = 110.0,
     batches: Annotated[int, Option(min=1, help="Batches of each form, each after a swap.")] = 5,
-    as_json: Json = False,
-) -> int:
-    found: dict[str, dict[str, float]] = {}
-    for form in FORMS:
-        with multiprocessing.get_context("spawn").Pool(1) as alone:
-            found[form] = alone.apply(measure, (form, megabytes, batches))
-    wrong = verdicts(found)
-    result = {"forms": found, "batch": [ROWS, TOKENS], "above_bar": wrong}
-    if as_json:
-        print_object(result, as_json)
-        return int(bool(wrong))
-    headings = ("form", "idle ×", "active ×", "ms per batch", "× resident", "error", "largest", "swap s")
-    names = ("idle", "active", "batch_ms", "batch_ratio", "error_mean", "error_max", "stall_s")
-    rows = [[form, *(f"{one[name]:g}" for name in names)] for form, one in found.items()]
-    print_table({"above the bar": ", ".join(wrong) or "nothing"}, headings, rows)
-    return int(bool(wrong))
+) -> Report:
+    forms = {form: in_new_process(measure, form, megabytes, batches) for form in FORMS}
+    wrong = verdicts(forms)
+    rows = [{"form": form, **figures} for form, figures in forms.items()]
+    return Report({"forms": forms, "batch": [ROWS, TOKENS], "above_bar": wrong}, rows, wrong)
 
 
-BENCH = Bench(
+STUDY = Study(
     "teachers",
     bench,
-    "memory, time per batch, error and swap of a teacher, for each way of keeping it",
     "--json",
     "Exit code 1: a bar on memory or on the stall of a swap is missed.",
 )

@@ -26,10 +26,10 @@ from typing import Annotated
 import psutil
 from typer import Option
 
-from oven_bench.bench_command import Bench, Json, print_object
+from oven_bench.intervals import observed_quantile
 from oven_bench.performance.on_cpu_clock import OnCpu, nothing
 from oven_bench.performance.stack_under_test import server_with_log
-from oven_bench.statistics import seen_quantile
+from oven_bench.study import Report, Study
 from oven_core.errors import ConfigError, ProcessError
 from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
@@ -66,11 +66,11 @@ async def _measure(steps: int, blocks: int) -> dict[str, float]:
         raise ProcessError("no trace reached the collector: the figures would compare nothing with nothing")
     on, off = arms[True], arms[False]
     return {
-        "observe_p99_on_us": seen_quantile(on.observe_us, 0.99),
-        "observe_p99_off_us": seen_quantile(off.observe_us, 0.99),
-        "observe_p50_on_us": seen_quantile(on.observe_us, 0.5),
-        "observe_p50_off_us": seen_quantile(off.observe_us, 0.5),
-        "noop_p99_us": seen_quantile(on.noop_us + off.noop_us, 0.99),
+        "observe_p99_on_us": observed_quantile(on.observe_us, 0.99),
+        "observe_p99_off_us": observed_quantile(off.observe_us, 0.99),
+        "observe_p50_on_us": observed_quantile(on.observe_us, 0.5),
+        "observe_p50_off_us": observed_quantile(off.observe_us, 0.5),
+        "noop_p99_us": observed_quantile(on.noop_us + off.noop_us, 0.99),
         "background_on_us": round(on.background_us / len(on.observe_us), 1),
         "background_off_us": round(off.background_us / len(off.observe_us), 1),
         "steps": len(on.observe_us),
@@ -193,14 +193,10 @@ def _collect(pipe: Pipe) -> None:
 def bench(
     steps: Annotated[int, Option(help="Steps of each arm; half a minute in all.")] = 9000,
     blocks: Annotated[int, Option(min=1, help="Blocks of each arm, taking turns.")] = 6,
-    as_json: Json = False,
-) -> int:
+) -> Report:
     if steps < BATCH * blocks:
         raise ConfigError(f"a block of fewer than {BATCH} steps sends its traces after its end; fewer --blocks")
-    print_object(asyncio.run(_measure(steps // blocks, blocks)), as_json)
-    return 0
+    return Report(asyncio.run(_measure(steps // blocks, blocks)))
 
 
-BENCH = Bench(
-    "telemetry", bench, "observe on the training thread with traces and without, in blocks that take turns", "--json"
-)
+STUDY = Study("telemetry", bench, "--json")

@@ -28,9 +28,9 @@ from typing import Annotated
 from nats.aio.msg import Msg
 from typer import Option
 
-from oven_bench.bench_command import Bench, Json, print_object
+from oven_bench.intervals import percentile
 from oven_bench.performance.stack_under_test import RUN, Learner, Swarm, swarm
-from oven_bench.statistics import percentile
+from oven_bench.study import Report, Study
 from oven_core.errors import ConfigError, ProcessError
 from oven_core.protocol import names
 
@@ -221,8 +221,7 @@ def bench(
     seconds: Annotated[float, Option(help="Seconds of a rung.")] = 6.0,
     agents_per_process: Annotated[int, Option(min=1, help="Of the first four agents.")] = 4,
     ladder: Annotated[str, Option(help="Steps per second, rising.")] = ",".join(map(str, LADDER)),
-    as_json: Json = False,
-) -> int:
+) -> Report:
     try:
         rates = [int(rate) for rate in ladder.split(",")]
     except ValueError:
@@ -231,10 +230,7 @@ def bench(
         raise ConfigError(f"--ladder {ladder} rises, from 10 at least, and --seconds {seconds:g} is 2 at least")
     with tempfile.TemporaryDirectory() as scratch:
         found = asyncio.run(measure(Path(scratch), rates, seconds, agents_per_process))
-    print_object(found, as_json)
-    return 0
+    return Report(found)
 
 
-BENCH = Bench(
-    "throughput", bench, "steps per second that 4 and 64 agents follow, and how many steps late a decision is", "--json"
-)
+STUDY = Study("throughput", bench, "--json")

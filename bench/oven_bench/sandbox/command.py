@@ -18,14 +18,13 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from oven_bench.bench_command import Bench, Json, print_object, print_table
-from oven_bench.progress import progress
 from oven_bench.sandbox.attack import Attack, Seen
 from oven_bench.sandbox.control import run_control
 from oven_bench.sandbox.honest_code import CONTEXT, SNIPPETS
 from oven_bench.sandbox.known_attacks import KINDS
 from oven_bench.sandbox.more_attacks import OWN
 from oven_bench.sandbox.targets import Targets
+from oven_bench.study import Report, Study, progress
 from oven_core.errors import ConfigError, OvenError
 from oven_llm.sandbox import frames
 from oven_llm.sandbox.limits import Limits
@@ -61,7 +60,7 @@ def shown(attacks: Sequence[Attack]) -> tuple[list[Attack], list[str]]:
                 there.append(attack)
             else:
                 not_here.append(attack.name)
-            advance(1, attack.name)
+            advance(attack.name)
     return there, not_here
 
 
@@ -151,7 +150,7 @@ def measured(
                 raise ConfigError(f"{name}, {attack.name}: {error}") from None
             if not held:
                 got_through.append(attack.name)
-            advance(1, attack.name)
+            advance(attack.name)
     ran = honest(profile, backend)
     return {
         "name": name,
@@ -169,8 +168,7 @@ def measured(
 def main(
     starts: Annotated[int, Option(min=1, help="Starts that are timed.")] = 15,
     blocks: Annotated[int, Option(min=100, help="Blocks that are timed, and as many calls.")] = 2000,
-    as_json: Json = False,
-) -> int:
+) -> Report:
     walls = probe()
     if not walls.backends:
         raise ConfigError("this machine has no backend of the sandbox: there is nothing to measure")
@@ -181,29 +179,14 @@ def main(
             profile = for_tests(Path(read), Path(write))
             rows.append(measured("landlock+seccomp, tests", profile, "landlock+seccomp", attacks, starts, blocks))
     names = {attack.name for attack in attacks}
-    found = {
+    figures = {
         "backends": rows,
         "kinds": sum(attack.name in names for attack in KINDS),
         "own": sum(attack.name in names for attack in OWN),
         "not_shown": not_shown,
         "landlock": walls.landlock,
     }
-    if as_json:
-        print_object(found, True)
-        return 0
-    headings = ("backend", "attacks", "stopped", "honest", "ran", "start ms", "block ms", "worker ms", "context s")
-    keys = ("name", "attacks", "stopped", "honest", "ran", "start_ms", "block_ms", "worker_ms", "context_s")
-    print_table(
-        {name: value for name, value in found.items() if name != "backends"}, headings,
-        [[str(row[key]) for key in keys] for row in rows],
-    )  # fmt: skip
-    for row in rows:
-        print(
-            f"{row['name']}: got through: {row['got_through'] or 'none'}; did not run: {row['did_not_run'] or 'none'}"
-        )
-    return 0
+    return Report(figures, rows)
 
 
-BENCH = Bench(
-    "sandbox", main, "Attack the sandbox for model-written code, run honest programs in it, and time it.", "--json"
-)
+STUDY = Study("sandbox", main, "--json")

@@ -9,16 +9,14 @@ swarm is the real stack: server, mesh and agents as processes, in lockstep.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from typing import Annotated
 
 from typer import Option
 
-from oven_bench.bench_command import Bench, FirstSeed, HomeFolder, Jobs, Json, home_folder, one_of, print_table
+from oven_bench.study import FirstSeed, HomeFolder, Jobs, Report, Study, home_folder, one_of
 from oven_bench.training.recipe_run import Episode, Result, by_seed, run_all
 from oven_recipes.pretrain.settings import TUNED_LEARNING_RATE, parse_start
 
@@ -89,34 +87,21 @@ def bench(
     steps: Annotated[int, Option(min=1, help="Gradient steps of each run.")] = STEPS,
     arm: Annotated[list[str] | None, one_of(ARMS, "Only this arm; repeat it for more.")] = None,
     jobs: Jobs = 2,
-    as_json: Json = False,
-    rows_file: Annotated[
-        Path | None, Option("--rows", metavar="FILE", help="Write each draw's results there, as JSON.")
-    ] = None,
     home: HomeFolder = None,
-) -> int:
+) -> Report:
     arms = tuple(one for one in ARMS if one in (arm or ARMS))
     with home_folder(home) as folder:
         seeds = range(first_seed, first_seed + draws)
         found = run_all(episodes(seeds, arms, steps, str(folder)), jobs)
-    lines = rows(found, arms)
-    if rows_file:
-        rows_file.write_text(json.dumps(lines, indent=1) + "\n")
-    if as_json:
-        print(json.dumps(figures(found, arms)))
-    else:
-        words = [["not a number" if one is None else f"{one:g}" for one in row.values()] for row in lines]
-        print_table(figures(found, arms), [*lines[0]] if lines else [], words)
-    return 0
+    return Report(figures(found, arms), rows(found, arms))
 
 
 def _rounded(value: float) -> float | None:
     return round(value, 4) if math.isfinite(value) else None
 
 
-BENCH = Bench(
+STUDY = Study(
     "rates",
     bench,
-    "final bits per byte from a drawn learning rate: swarm, no controller, a plateau rule, a cosine schedule",
     "--draws 10 --json",
 )

@@ -8,15 +8,13 @@ lockstep.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from typing import Annotated
 
 from typer import Option
 
-from oven_bench.bench_command import Bench, FirstSeed, HomeFolder, Jobs, Json, home_folder, print_table
+from oven_bench.study import FirstSeed, HomeFolder, Jobs, Report, Study, home_folder
 from oven_bench.training.recipe_run import Episode, Result, by_seed, run_all
 
 ARMS = ("tuned", "swarm", "alone", "blind", "plateau")
@@ -60,12 +58,8 @@ def bench(
     first_seed: FirstSeed = 1,
     steps: Annotated[int, Option(min=1, help="Gradient steps of each run.")] = 120,
     jobs: Jobs = 2,
-    as_json: Json = False,
-    rows_file: Annotated[
-        Path | None, Option("--rows", metavar="FILE", help="Write each draw's accuracies there, as JSON.")
-    ] = None,
     home: HomeFolder = None,
-) -> int:
+) -> Report:
     with home_folder(home) as folder:
         episodes = [
             Episode(arm, "tuned" if arm == "tuned" else "drawn", seed, steps, str(folder), BLIND_FACTOR)
@@ -73,22 +67,11 @@ def bench(
             for arm in ARMS
         ]
         found = run_all(episodes, jobs)
-    if rows_file:
-        rows_file.write_text(json.dumps(rows(found), indent=1) + "\n")
-    if as_json:
-        print(json.dumps(figures(found)))
-    else:
-        lines = [
-            (f"{row['seed']:.0f}", *(f"{row[arm]:.3f}" for arm in ARMS), f"{row['interventions']:.0f}")
-            for row in rows(found)
-        ]
-        print_table(figures(found), ("seed", *ARMS, "interventions"), lines)
-    return 0
+    return Report(figures(found), rows(found))
 
 
-BENCH = Bench(
+STUDY = Study(
     "starts",
     bench,
-    "final held-out accuracy from drawn starts: swarm, no controller, a blind schedule, a plateau rule",
     "--draws 20 --json",
 )

@@ -8,13 +8,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from concurrent.futures import as_completed
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from oven_bench.progress import progress
-from oven_bench.worker_pool import workers
+from oven_bench.study import run_tasks
 from oven_core import plugins
 from oven_core.errors import ProcessError
 from oven_learner.link.link_interface import Link
@@ -23,6 +21,13 @@ METRIC = {"grpo": "eval/accuracy", "pretrain": "eval/bits_per_byte"}
 """Recipe → what is held out."""
 HELD_OUT = {"grpo": ("eval_prompts", 512), "pretrain": ("eval_rows", 256)}
 """Recipe → its setting of how much of that; more than its own, since it is the end that is measured."""
+
+QUICK: tuple[tuple[str, object], ...] = (
+    ("lengths", [1, 2]), ("train_prompts", 20), ("hidden", 16), ("layers", 1), ("heads", 2), ("ffn", 32),
+    ("sft_steps", 60), ("sft_batch", 16), ("sft_learning_rate", 1e-2), ("prompts_per_step", 4), ("group_size", 4),
+    ("eval_every", 2),
+)  # fmt: skip
+"""Settings of the GRPO recipe that take seconds, to check that a bench runs."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +62,9 @@ class Result:
 
 
 def run_all(episodes: Sequence[Episode], jobs: int) -> list[Result]:
-    """In the order in which they end, `jobs` at a time, one thread each: two cores are busy and neither spins."""
-    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", TOKENIZERS_PARALLELISM="false")
-    found = []
-    with progress("runs", len(episodes)) as advance, workers(jobs) as pool:
-        for future in as_completed([pool.submit(run, episode) for episode in episodes]):
-            found.append(result := future.result())
-            advance(1, f"{result.episode.arm} {result.episode.seed}: {result.final:.3f}")
-    return found
+    """Results in the order in which the episodes end."""
+    describe: Callable[[Result], str] = lambda one: f"{one.episode.arm}, seed {one.episode.seed}: {one.final:.3f}"  # noqa: E731
+    return list(run_tasks(run, episodes, jobs, describe=describe))
 
 
 def by_seed(results: Sequence[Result]) -> dict[int, dict[str, Result]]:

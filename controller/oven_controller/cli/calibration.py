@@ -99,9 +99,9 @@ def _in_file(path: Path, arm: str) -> Iterator[Outcome]:
             continue
         try:
             entry = json.loads(line)
-            if "kept" in entry:
-                kept = entry["kept"] if entry["arm"] == arm else None
-                yield from map(Outcome.model_validate, (kept or {}).get("outcomes", ()))
+            if "outcomes" in entry:
+                outcomes = entry["outcomes"] if entry["arm"] == arm else ()
+                yield from map(Outcome.model_validate, outcomes)
             else:
                 body = keyring.verify(Event.from_line(line)).body
                 if isinstance(body, Outcome):

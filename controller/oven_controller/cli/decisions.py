@@ -13,7 +13,7 @@ from oven_runs.log.since import FORMS
 
 if TYPE_CHECKING:
     from oven_runs.access.run_access import RunAccess
-    from oven_runs.log.decision_row import Wanted
+    from oven_runs.log.decision_row import DecisionFilter
     from oven_runs.log.explanation import Explanations
 
 
@@ -66,16 +66,16 @@ def decisions(
 
     from oven_core.errors import UnknownNameError
     from oven_runs.access.run_finder import find_run
-    from oven_runs.log.decision_row import VERDICTS, Wanted
+    from oven_runs.log.decision_row import VERDICTS, DecisionFilter
     from oven_runs.log.since import Since
 
     if verdict and verdict not in VERDICTS:
         raise UnknownNameError("verdict", verdict, VERDICTS)
-    criteria = Wanted(Since.read(since), actuator, agent, verdict)
+    criteria = DecisionFilter(Since.read(since), actuator, agent, verdict)
     asyncio.run(_print(find_run(one_run(run, run_), at), criteria, follow, as_json))
 
 
-async def _print(access: RunAccess, criteria: Wanted, follow: bool, as_json: bool) -> None:
+async def _print(access: RunAccess, criteria: DecisionFilter, follow: bool, as_json: bool) -> None:
     from oven_runs.log.decision_row import HEAD
     from oven_runs.log.explanation import Explanations
 
@@ -84,10 +84,10 @@ async def _print(access: RunAccess, criteria: Wanted, follow: bool, as_json: boo
         log.feed(event)
         last = event.seq
     if not follow:  # else a name that is unknown now may still come
-        criteria.check(log.found.values())
-    ids = [id_ for id_, explanation in log.found.items() if criteria.holds(explanation, log.newest)]
+        criteria.check(log.by_id.values())
+    ids = [id_ for id_, explanation in log.by_id.items() if criteria.matches(explanation, log.newest)]
     if not as_json:
-        empty = f"none of the {len(log.found)} decisions matches" if log.found else "no decisions yet"
+        empty = f"none of the {len(log.by_id)} decisions matches" if log.by_id else "no decisions yet"
         print(HEAD if ids or follow else empty)
     for id_ in ids:
         _print_row(log, id_, criteria, as_json)
@@ -100,11 +100,11 @@ async def _print(access: RunAccess, criteria: Wanted, follow: bool, as_json: boo
                 _print_row(log, log.changed, criteria, as_json)
 
 
-def _print_row(log: Explanations, id_: str, criteria: Wanted, as_json: bool) -> None:
+def _print_row(log: Explanations, id_: str, criteria: DecisionFilter, as_json: bool) -> None:
     from oven_core.terminal_text import say
     from oven_runs.log.decision_row import line, row
 
-    if criteria.holds(log.found[id_], log.newest):
+    if criteria.matches(log.by_id[id_], log.newest):
         decision = row(log.whole(id_))
         if as_json:
             print(decision.model_dump_json(ensure_ascii=True), flush=True)

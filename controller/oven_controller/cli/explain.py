@@ -71,7 +71,7 @@ async def _read(access: RunAccess, name: str, rules: dict[str, Any]) -> tuple[Ex
         log.feed(event)
     explanation = log.find(name)
     if explanation is None:
-        raise UnknownNameError("decision", name, {known.decision.actuator for known in log.found.values()})
+        raise UnknownNameError("decision", name, {known.decision.actuator for known in log.by_id.values()})
     return explanation, await other_ruling(access, explanation.decision, rules) if rules else None
 
 

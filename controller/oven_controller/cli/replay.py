@@ -115,9 +115,9 @@ class Signatures:
         numbering = self._numbering
         lines = []
         if numbering.missing:
-            shown = numbering.holes[:MAX_GAPS_LISTED]
+            shown = numbering.gaps[:MAX_GAPS_LISTED]
             which = ", ".join(f"{gap.first} to {gap.last} of incarnation {gap.incarnation}" for gap in shown)
-            more = len(numbering.holes) - len(shown)
+            more = len(numbering.gaps) - len(shown)
             which += f", and {more} more gaps" if more else ""
             lines.append(f"missing: {numbering.missing} messages of the learner, by number {which}")
         if ended == "completed" and until is None and not numbering.ended:
@@ -258,7 +258,7 @@ def _json_comparison(loop: OpenLoop, run: str, rules: dict[str, Any], count: int
 
 
 def _comparison_lines(loop: OpenLoop, run: str, rules: dict[str, Any], count: int) -> list[str]:
-    from oven_runs.log.counterfactual import spoken
+    from oven_runs.log.counterfactual import decision_text
 
     divergences = loop.divergences()
     out = [
@@ -271,8 +271,8 @@ def _comparison_lines(loop: OpenLoop, run: str, rules: dict[str, Any], count: in
         where = f"event {first.seq}, " if first.seq is not None else ""
         out += [
             f"first divergence of {len(divergences)}: tick {first.tick}, {first.actuator} ({where}{first.subject})",
-            f"  logged:   {spoken(first.logged)}",
-            f"  computed: {spoken(first.computed)}",
+            f"  logged:   {decision_text(first.logged)}",
+            f"  computed: {decision_text(first.computed)}",
             "  open loop: after this point the metrics are those of a run that would have gone differently",
         ]
     for actuator, counts in loop.verdicts().items():

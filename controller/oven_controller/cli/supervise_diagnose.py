@@ -19,10 +19,10 @@ from oven_core.mesh.actuator_values import show
 from oven_core.protocol.messages import Observation
 from oven_core.terminal_text import say, wrapped
 from oven_kg.service.endpoints import answers
-from oven_llm.diagnosis.answer import Diagnosis
-from oven_llm.diagnosis.diagnosing import MAX_ITERATIONS, Found, diagnose
+from oven_llm.diagnosis.diagnosing import MAX_ITERATIONS, DiagnosisResult, diagnose
 from oven_llm.diagnosis.graph_view import GraphView, by_detectors, view
 from oven_llm.diagnosis.log_context import LogContext, shown_settings
+from oven_llm.diagnosis.model_answer import Diagnosis
 from oven_llm.supervisor.caps import Caps
 from oven_llm.supervisor.configured_models import configured_model
 from oven_llm.supervisor.log import Role
@@ -71,7 +71,7 @@ def diagnose_run(
     ask = answers()
     seen = view(log.alarms, log.started, ask)
     plain = by_detectors(log, seen)
-    found: Found | None = None
+    found: DiagnosisResult | None = None
     if model:
         caps = Caps(usd=usd, tokens=tokens)
         named = model, worker_model or model
@@ -114,7 +114,7 @@ async def _asked(
     knobs: Sequence[str] | None,
     max_iterations: int,
     log_dir: Path | None,
-) -> Found:
+) -> DiagnosisResult:
     def handler(role: Role, name: str) -> ModelHandler:
         return configured_model(role, name, base_url, key_env, temperature=None, max_tokens=MAX_TOKENS)
 
@@ -125,7 +125,9 @@ async def _asked(
         )  # fmt: skip
 
 
-def _object(run: str, log: LogContext, seen: GraphView, plain: Diagnosis, found: Found | None) -> dict[str, Any]:
+def _object(
+    run: str, log: LogContext, seen: GraphView, plain: Diagnosis, found: DiagnosisResult | None
+) -> dict[str, Any]:
     told: dict[str, Any] = {
         "run": run,
         "observations": len(log.ticks),
@@ -147,7 +149,7 @@ def _object(run: str, log: LogContext, seen: GraphView, plain: Diagnosis, found:
     return told
 
 
-def _lines(run: str, log: LogContext, seen: GraphView, plain: Diagnosis, found: Found | None) -> list[str]:
+def _lines(run: str, log: LogContext, seen: GraphView, plain: Diagnosis, found: DiagnosisResult | None) -> list[str]:
     lines = [f"{run}: {len(log.ticks)} observations, ticks {log.ticks[0]} to {log.ticks[-1]}"]
     shown = sorted(log.alarms, key=lambda alarm: -alarm.size)[:SHOWN]
     lines += [
@@ -180,5 +182,5 @@ def _said(found: Diagnosis) -> str:
         return found.cause
     figures = "; ".join(f"{one.metric} {show(one.value)} at ticks {one.from_} to {one.to}" for one in found.evidence)
     change = f"; set {found.knob} to {show(found.value)}" if found.knob else ""
-    back = f", and back if {found.revert_if.words()}" if found.revert_if else ""
+    back = f", and back if {found.revert_if.text()}" if found.revert_if else ""
     return f"{found.cause} since tick {found.onset} ({figures}){change}{back}, confidence {found.confidence:.2f}"

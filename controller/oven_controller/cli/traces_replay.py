@@ -22,12 +22,13 @@ from oven_core.errors import ConfigError
 from oven_core.terminal_text import say
 from oven_llm import providers
 from oven_llm.providers.budget import Budget
-from oven_llm.providers.usage import Usage, cost_usd
+from oven_llm.providers.usage import is_priced
 from oven_llm.trace_replay import cost_forecast, replay_report
 from oven_llm.trace_replay.cost_forecast import Forecast, StateSize, state_sizes
 from oven_llm.trace_replay.replay import Outcome, Replay, Teacher
 from oven_llm.trace_replay.replies_file import RepliesFile, Settled
 from oven_llm.trace_replay.teachers_file import TeachersFile, read_teachers
+from oven_runs.home.model_spend import Cap
 from oven_runs.settings.judge_providers import ModelEndpoint, key_of
 from oven_runs.traces import jsonl
 from oven_runs.traces.formats.table import read_traces
@@ -69,7 +70,7 @@ def replay(
     found, file = spread_traces(traces, format_, first, skip_bad=skip_bad), read_teachers(teachers)
     endpoints = file.endpoints()
     _check_prices(file, endpoints)
-    keys = {name: key_of(name, asked, at=f"teachers.{name}") for name, asked in endpoints.items()}
+    keys = {name: key_of(name, asked, setting=f"teachers.{name}") for name, asked in endpoints.items()}
     described = {name: teacher.described() for name, teacher in file.teachers.items()}
     families = {name: teacher.family for name, teacher in file.teachers.items()}
     with ExitStack() as opened:
@@ -172,13 +173,12 @@ async def _replayed(
     *,
     quiet: bool,
 ) -> Outcome:
-    caps = file.budget
     spent = replies.path.with_name(replies.path.name + ".spend.sqlite")
-    budget = opened.enter_context(Budget(caps.usd, caps.tokens, caps.calls, path=spent))
+    budget = opened.enter_context(Budget([Cap(file.budget, "budget")], spent))
     teachers: list[Teacher] = []
     try:
         for name, asked in endpoints.items():
-            model = budget.metered(providers.connect(name, asked, keys[name]), name)
+            model = providers.connect(name, asked, keys[name], budget=budget, account=name)
             teachers.append(Teacher(name, file.teachers[name], model))
         whole = sum(len(trace.steps) for trace in traces) * len(teachers)
         running = Replay(traces, teachers, replies, (lambda _: None) if quiet else _Progress(whole).told)
@@ -229,7 +229,7 @@ def _check_prices(file: TeachersFile, endpoints: Mapping[str, ModelEndpoint]) ->
     if file.budget.usd is None:
         return
     for name, asked in endpoints.items():
-        if cost_usd(asked, [Usage(1, 1)]) is None:
+        if not is_priced(asked):
             raise ConfigError(
                 f"the price of {asked.model!r}, the model of the teacher {name!r}, is not known, so a cap in US "
                 f"dollars cannot be kept; write teachers.{name}.price (US dollars per million tokens), or cap "

@@ -30,7 +30,7 @@ from oven_runs.access.other_ruling import other_ruling
 from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import Home
 from oven_runs.home.run_listing import ListedRun, listed_runs
-from oven_runs.log.decision_row import DecisionRow, Verdict, Wanted, row
+from oven_runs.log.decision_row import DecisionFilter, DecisionRow, Verdict, row
 from oven_runs.log.explanation import Explanations
 from oven_runs.log.explanation_report import ExplanationReport, report
 from oven_runs.log.metric_history import MetricHistory, MetricReader
@@ -67,7 +67,7 @@ class DecisionCache:
         async for event in access.events():
             explanations.feed(event)
             hear(event)
-        if before is not None and before == _stamp(access) and len(explanations.found) <= CACHED_DECISIONS:
+        if before is not None and before == _stamp(access) and len(explanations.by_id) <= CACHED_DECISIONS:
             with self._lock:
                 self._cached[before] = explanations
                 while len(self._cached) > CACHED_RUNS:
@@ -201,10 +201,10 @@ class ReadingTools:
         target metric. `explain` has one in full."""
 
         def work(progress: Progress) -> DecisionList:
-            access, criteria = self._reach.find(run), Wanted(Since.read(since), actuator, agent, verdict or "")
+            access, criteria = self._reach.find(run), DecisionFilter(Since.read(since), actuator, agent, verdict or "")
             log = asyncio.run(self._decisions.read(access, progress.hear))
-            criteria.check(log.found.values())
-            ids = [id_ for id_, explanation in log.found.items() if criteria.holds(explanation, log.newest)]
+            criteria.check(log.by_id.values())
+            ids = [id_ for id_, explanation in log.by_id.items() if criteria.matches(explanation, log.newest)]
             rows = [row(log.whole(id_)) for id_ in deque(ids, maxlen=limit)]
             return DecisionList(
                 run=access.run, tick=log.tick, step=log.step, decisions=tuple(rows), more=len(ids) - len(rows)
@@ -231,7 +231,7 @@ class ReadingTools:
             log = asyncio.run(self._decisions.read(access, progress.hear))
             explanation = log.find(decision)
             if explanation is None:
-                actuators = {known.decision.actuator for known in log.found.values()}
+                actuators = {known.decision.actuator for known in log.by_id.values()}
                 raise UnknownNameError("decision", decision, actuators)
             if not changed_rules:
                 return report(access.run, explanation, None)
@@ -260,7 +260,7 @@ class ReadingTools:
         def work(progress: Progress) -> DiagnosisReport:
             access, fold = self._reach.find(run), NamedSymptoms(Since.read(since))
             asyncio.run(_feed(access, progress, fold))
-            named = fold.found()
+            named = fold.symptoms()
             ids = tuple(symptoms) or tuple(symptom.id for symptom in named[:8])
             diagnosis = None
             if ids:

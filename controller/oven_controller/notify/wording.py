@@ -34,9 +34,9 @@ def proposers(decision: Decision) -> str:
 
 def origin(decision: Decision) -> str:
     """The source of a decision, e.g. "proposed by amy and approved by an operator"."""
-    if decision.command and not decision.of:
+    if decision.command and not decision.approves:
         return "set by an operator"
-    return f"proposed by {proposers(decision)}" + (" and approved by an operator" if decision.of else "")
+    return f"proposed by {proposers(decision)}" + (" and approved by an operator" if decision.approves else "")
 
 
 def because(decision: Decision) -> str:

@@ -47,7 +47,7 @@ def first_line(resolved: Resolved) -> str:
 
 def said(command: OperatorCommand) -> str:
     """A command in words: its action, what it is about, and why."""
-    about = [command.of, command.actuator, command.agent, command.autonomy or ""]
+    about = [command.subject_id, command.actuator, command.agent, command.autonomy or ""]
     if command.value is not None:
         about.append(text(command.value))
     return " ".join(part for part in (command.action, *about, command.reason) if part)

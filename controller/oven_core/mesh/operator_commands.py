@@ -95,7 +95,7 @@ def _approve(state: State, operator: str, command: OperatorCommand) -> Reply:
 
 
 def _veto(state: State, ballots: Mapping[str, Ballot], operator: str, command: OperatorCommand) -> Reply:
-    target = command.of or command.actuator
+    target = command.subject_id or command.actuator
     vetoed = _because(f"vetoed by {operator}", command.reason)
     for actuator, ballot in ballots.items():
         if target in (ballot.opened.id, actuator):
@@ -178,12 +178,12 @@ def _mute(state: State, agent: str, mute: bool) -> Reply:
 
 
 def _advised(state: State, command: OperatorCommand) -> Decision | None:
-    target = command.of or command.actuator
+    target = command.subject_id or command.actuator
     return next((advised for advised in state.advised.values() if target in (advised.id, advised.actuator)), None)
 
 
 def _nothing_open(state: State, command: OperatorCommand, action: str) -> str:
-    target = clip(command.of or command.actuator, 128)
+    target = clip(command.subject_id or command.actuator, 128)
     if fate := state.closed_because.get(target):
         return f"decision {target} {fate}: there is nothing left to {action}"
     waiting = [f"{advised.id} on {advised.actuator}" for advised in state.advised.values()]

@@ -87,7 +87,7 @@ class Outcomes:
     def expect(self, decision: Decision, forecast: Forecast | None) -> Decision:
         """Return the decision with what it will be judged by. A decision that carries out advice takes over the
         forecast of that advice."""
-        _, of_advice = self._expected.pop(decision.of, (None, None))
+        _, of_advice = self._expected.pop(decision.approves, (None, None))
         forecast = forecast or of_advice
         if forecast is None or decision.verdict == "rejected":
             return decision

@@ -261,7 +261,7 @@ class State:
             self.decided_tick[actuator] = decision.tick
         older = self.advised.pop(actuator, None)
         if older is not None:
-            approved = older.id == decision.of
+            approved = older.id == decision.approves
             self.closed_because[older.id] = f"{'was approved as' if approved else 'gave way to'} decision {decision.id}"
         if decision.verdict == "advised":
             self.advised[actuator] = decision
@@ -270,7 +270,7 @@ class State:
             self.vote_limits.add_change(decision, self.specs.get(actuator), self.rules)
         self.in_flight[decision.id] = InFlight(decision, change(actuator, decision.before, decision.value))
         if self.spec(actuator).intervenes:
-            self.adopted += not decision.command or bool(decision.of)
+            self.adopted += not decision.command or bool(decision.approves)
         moved = f"{actuator}, {show(decision.before)} → {show(decision.value)}"
         self.closed_because[decision.id] = f"was adopted at tick {decision.tick} ({moved})"
 

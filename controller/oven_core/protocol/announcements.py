@@ -1,4 +1,4 @@
-"""What the learner announces while a run is under way: an actuator anew, and prompts that were injected."""
+"""Announcements of the learner during a run: a new or changed actuator, and injected prompts."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from oven_core.protocol.messages import ActuatorSpec, LearnerMessage, RunStarted
 
 
 class ActuatorAnnounced(LearnerMessage):
-    """learner → all. An actuator that RunStarted did not have, or one with other choices or bounds; its kind stays.
-    From here on it counts as if RunStarted had said so."""
+    """learner → all. An actuator that RunStarted did not have, or one with other choices or bounds but the same kind.
+    From now on it counts as if RunStarted had announced it."""
 
     type: Literal["ActuatorAnnounced"] = "ActuatorAnnounced"
-    actuator: ActuatorSpec = Field(description="the whole of it, with the value that is read back now")
+    actuator: ActuatorSpec = Field(description="the whole spec, with the value read back now")
     tick: int = Field(ge=0)
     step: int = Field(ge=0)
 
 
 class PromptsInjected(LearnerMessage):
-    """learner → all. Prompts were added to those that training draws. The log has their hashes and no text."""
+    """learner → all. Prompts were added to those that the training draws. The log has their hashes and no text."""
 
     type: Literal["PromptsInjected"] = "PromptsInjected"
     by: str = Field(min_length=1, max_length=64, description="who added them")
@@ -30,17 +30,19 @@ class PromptsInjected(LearnerMessage):
         min_length=1, description="of each prompt, in order: BLAKE2b of its JSON, 16 bytes in hexadecimal"
     )
     held: int = Field(ge=0, description="injected prompts that can be drawn from now on")
-    evicted: int = Field(default=0, ge=0, description="older ones, or the first of these, that had to make room")
+    evicted: int = Field(
+        default=0, ge=0, description="older prompts, or the first of these, that were removed for them"
+    )
     tick: int = Field(ge=0)
     step: int = Field(ge=0)
 
 
-def with_announced(run: RunStarted, said: ActuatorAnnounced) -> RunStarted:
-    """The run with the actuator in its place, or behind the others; as it was where the kind would be another one."""
-    spec, names = said.actuator, [one.name for one in run.actuators]
+def with_announced(run: RunStarted, announcement: ActuatorAnnounced) -> RunStarted:
+    """Return the run with the actuator added or replaced; unchanged if the actuator would become another kind."""
+    spec, names = announcement.actuator, [actuator.name for actuator in run.actuators]
     if spec.name not in names:
         return run.model_copy(update={"actuators": (*run.actuators, spec)})
-    place = names.index(spec.name)
-    if run.actuators[place].kind != spec.kind:
+    index = names.index(spec.name)
+    if run.actuators[index].kind != spec.kind:
         return run
-    return run.model_copy(update={"actuators": (*run.actuators[:place], spec, *run.actuators[place + 1 :])})
+    return run.model_copy(update={"actuators": (*run.actuators[:index], spec, *run.actuators[index + 1 :])})

@@ -1,7 +1,7 @@
-"""The protocol as an AsyncAPI 3.0 document: who sends what on which subject, for any language.
+"""The protocol as an AsyncAPI 3.0 document: the messages, subjects and permissions of each role, for any language.
 
-Made from the same models, subjects and permissions that the program runs on; `oven-controller schema --asyncapi` prints
-it, and docs/protocol/asyncapi.json is its output.
+It is generated from the models, subjects and permissions of the program itself. `oven-controller schema --asyncapi`
+prints it, and docs/protocol/asyncapi.json is its output.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _PARAMETERS: Final = {
     "tick": "the tick that it closes",
 }
 _ROLES: Final[tuple[Role, ...]] = ("learner", "mesh", "agent", "member", "operator", "monitor")
-"""Those for whom operations are listed: the others are parts of the stack that nobody writes in another language."""
-_ASKED: Final = {request.name for request in REQUESTS}
+"""Roles whose operations are listed. The others are parts of the stack that nobody writes in another language."""
+_REQUEST_NAMES: Final = {request.name for request in REQUESTS}
 
 
 def asyncapi() -> dict[str, Any]:
-    """The document, in an order that does not change."""
+    """Return the document, in a fixed order."""
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -64,10 +64,10 @@ def asyncapi() -> dict[str, Any]:
 
 
 def _models() -> dict[str, type[Message]]:
-    """Every message that stands on a subject of its own, by name."""
+    """Every message that has its own subject, by name."""
     logged = [model for subject in SUBJECTS for model in subject.carries]
-    asked = [model for request in REQUESTS for model in (request.asks, request.answers)]
-    return {model.__name__: model for model in (*logged, *(aside.carries for aside in ASIDE), *asked)}
+    requests = [model for request in REQUESTS for model in (request.asks, request.answers)]
+    return {model.__name__: model for model in (*logged, *(aside.carries for aside in ASIDE), *requests)}
 
 
 def _channels() -> dict[str, Any]:
@@ -117,8 +117,8 @@ def _message(name: str) -> dict[str, Any]:
 
 def _schemas() -> dict[str, Any]:
     modes = [(model, "validation") for _, model in sorted(_models().items())]
-    _, found = models_json_schema(modes, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
-    return dict(sorted(found["$defs"].items()))
+    _, schema = models_json_schema(modes, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+    return dict(sorted(schema["$defs"].items()))
 
 
 def _operations() -> dict[str, Any]:
@@ -128,8 +128,8 @@ def _operations() -> dict[str, Any]:
         for action, verb in (("send", "publish"), ("receive", "subscribe")):
             for name, channel in _channels().items():
                 address = channel["address"]
-                answers = action == "receive" and name in _ASKED  # a watcher of everything hears requests, too
-                patterns = [subject for subject in allowed[verb]["allow"] if not (answers and subject.endswith(">"))]
+                is_request = action == "receive" and name in _REQUEST_NAMES  # `>` receives requests without answering
+                patterns = [subject for subject in allowed[verb]["allow"] if not (is_request and subject.endswith(">"))]
                 if address is None or not _may(patterns, address) or address in allowed[verb].get("deny", ()):
                     continue
                 operation: dict[str, Any] = {
@@ -137,14 +137,14 @@ def _operations() -> dict[str, Any]:
                     "channel": {"$ref": f"#/channels/{_escaped(name)}"},
                     "tags": [{"name": role}],
                 }
-                if name in _ASKED:
+                if name in _REQUEST_NAMES:
                     operation["reply"] = {"channel": {"$ref": f"#/channels/{_escaped(name + '.reply')}"}}
                 operations[f"{role}.{action}.{name}"] = operation
     return operations
 
 
 def _may(allowed: list[str], address: str) -> bool:
-    """Whether a permission covers the subjects of an address, its name standing for the role's own."""
+    """Whether a permission covers the subjects of an address, with the role's own name in it."""
     subject = address.replace("{run}", "RUN")
     own = re.sub(r"{(agent|operator|member)}", "NAME", subject)
     every = re.sub(r"{\w+}", "*", subject)
@@ -152,13 +152,13 @@ def _may(allowed: list[str], address: str) -> bool:
 
 
 def _covers(pattern: str, subject: str) -> bool:
-    wanted, given = pattern.split("."), subject.split(".")
-    for at, token in enumerate(wanted):
+    pattern_tokens, tokens = pattern.split("."), subject.split(".")
+    for index, token in enumerate(pattern_tokens):
         if token == ">":
-            return at < len(given)
-        if at >= len(given) or (token != "*" and token != given[at]):
+            return index < len(tokens)
+        if index >= len(tokens) or (token != "*" and token != tokens[index]):
             return False
-    return len(wanted) == len(given)
+    return len(pattern_tokens) == len(tokens)
 
 
 def _escaped(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Decoding of messages: which may stand on which subject, and the reason why bytes are not a message."""
+"""Decoding of messages: their place on subjects, and the reason if bytes are not a message."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from oven_core.removed import removed_from_logs
 
 
 def _any_of(models: Iterable[type[Message]]) -> TypeAdapter[Any]:
-    """Reads any of them, told apart by `type`."""
-    one_of: Any = Annotated[reduce(or_, models), Field(discriminator="type")]
-    return TypeAdapter(one_of)
+    """Return an adapter for any of the models, distinguished by `type`."""
+    union: Any = Annotated[reduce(or_, models), Field(discriminator="type")]
+    return TypeAdapter(union)
 
 
 _LOGGED: Final[TypeAdapter[LogMessage]] = _any_of(model for subject in SUBJECTS for model in subject.carries)
-_ASKED: Final = _any_of(model for request in REQUESTS for model in (request.asks, request.answers))
+_REQUESTS: Final = _any_of(model for request in REQUESTS for model in (request.asks, request.answers))
 
 Fault: TypeAlias = Literal["malformed", "version", "removed", "misplaced", "unsigned", "signature"]
-"""Why an entry of the log counts for nothing: no message, one of another version, one that needs what was removed, one
-on a subject that does not carry it, one without a signature where one is needed, one whose signature does not hold."""
+"""Why an entry of the log does not count. It is no message, has another version, needs a removed feature, is on a
+subject that does not carry it, lacks a signature that is needed, or has a wrong signature."""
 _TRIAL_SUBJECTS: Final = ("trial", "branch")
-"""Kinds of subjects of earlier versions, whose messages were about trials."""
+"""Kinds of subjects for trials, which earlier versions had."""
 
 
 class Malformed(BaseModel):
-    """What could not be read, and why. Readers skip it and count it; it never becomes a value."""
+    """The body of an entry that does not count, with the reason. Readers skip and count it; it never becomes a
+    value."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -41,7 +42,7 @@ class Malformed(BaseModel):
 
 
 def decode(subject_kind: str, data: bytes) -> LogMessage | Malformed:
-    """The message in `data`, or why there is none. Pure: every replica judges alike."""
+    """Return the message in `data`, or why there is none. Every replica decides alike."""
     if subject_kind in _TRIAL_SUBJECTS:
         return Malformed(reason=removed_from_logs("trials"), fault="removed")
     try:
@@ -62,7 +63,7 @@ def decode(subject_kind: str, data: bytes) -> LogMessage | Malformed:
 
 def _removed_content(run_started: bytes) -> str:
     """What the run used that this version does not have; empty if nothing. Rules alone made no trials: the learner also
-    had to announce the metric by which it compares their arms."""
+    had to announce the metric for comparing their arms."""
     recorded = from_json(run_started)
     rules = recorded.get("rules", {})
     if recorded.get("trials") and rules.get("trials", "off") != "off":
@@ -71,10 +72,10 @@ def _removed_content(run_started: bytes) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema of all bodies, by class name under `$defs`."""
+    """Return the JSON Schema of all messages of the log, by class name under `$defs`."""
     return _LOGGED.json_schema()
 
 
 def service_schema() -> dict[str, Any]:
-    """The same for requests and answers."""
-    return _ASKED.json_schema()
+    """Return the JSON Schema of requests and answers."""
+    return _REQUESTS.json_schema()

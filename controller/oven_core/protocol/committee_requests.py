@@ -1,4 +1,4 @@
-"""Requests to members of the reward committee, and their answers. None of them stands in the log.
+"""Requests to members of the reward committee, and their answers. They are not in the log.
 
 The rules of oven_core.protocol.messages hold for them, too.
 """
@@ -14,7 +14,7 @@ from oven_core.protocol.messages import Message, Real, is_default
 
 
 class Completion(BaseModel):
-    """One sampled answer. Ids are random and say nothing of the order. Part of ScoreRequest."""
+    """One sampled answer. Ids are random and do not reveal the order. Part of ScoreRequest."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -27,16 +27,16 @@ class ScoreRequest(Message):
 
     type: Literal["ScoreRequest"] = "ScoreRequest"
     run: str
-    group: str = Field(description="names the group in the answer")
+    group: str = Field(description="the group's name, repeated in the answer")
     prompt: str
     completions: tuple[Completion, ...] = Field(min_length=1, description="answers to that one prompt")
-    policy: str = Field(default="", description="what is being trained, in words (ModelDescription)")
-    domain: str = Field(default="", description="the field that its tasks are from, for a specialist")
-    deadline_s: Real = Field(gt=0, description="seconds after which nobody waits for the answer any more")
+    policy: str = Field(default="", description="description of the trained model (ModelDescription)")
+    domain: str = Field(default="", description="subject area of its tasks, for a specialist")
+    deadline_s: Real = Field(gt=0, description="seconds after which the answer is no longer awaited")
     reference: str = Field(
         default="",
         exclude_if=is_default,
-        description="an answer known to be right, to test the judge with; absent: none is known",
+        description="a correct answer, to test the judge with; absent: none is known",
     )
     judge: JudgeSpec | None = Field(
         default=None,
@@ -47,30 +47,30 @@ class ScoreRequest(Message):
         default=0,
         ge=0,
         exclude_if=is_default,
-        description="counts the member's swaps: with each its controls start anew",
+        description="number of the member's swaps: each one restarts its controls",
     )
 
 
 class JudgeHealth(BaseModel):
-    """What a member found out about its judge by testing it. Part of ScoreReply."""
+    """Results of a member's tests of its judge. Part of ScoreReply."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    controls: int = Field(default=0, ge=0, description="groups so far into which known answers were slipped")
-    controls_failed: int = Field(default=0, ge=0, description="of them, those that it got wrong")
-    quarantined: bool = Field(default=False, description="it is asked for tests only")
+    controls: int = Field(default=0, ge=0, description="groups so far with inserted answers of known quality")
+    controls_failed: int = Field(default=0, ge=0, description="of those, the ones that it judged wrongly")
+    quarantined: bool = Field(default=False, description="it is used for tests only")
     order_flips: Real | None = Field(
-        default=None, ge=0, le=1, description="share of pairs that turned round when a group was shown in reverse"
+        default=None, ge=0, le=1, description="share of pairs whose order changed when a group was shown in reverse"
     )
     change_p: Real | None = Field(
-        default=None, ge=0, le=1, description="probability of what it says of old groups now, had it not changed"
+        default=None, ge=0, le=1, description="probability of its present scores of old groups if it had not changed"
     )
-    changes: int = Field(default=0, ge=0, description="times that it was found to be another judge than before")
-    cut_texts: int = Field(default=0, ge=0, description="texts so far that were too long to be shown whole")
+    changes: int = Field(default=0, ge=0, description="number of detected changes of the judge")
+    cut_texts: int = Field(default=0, ge=0, description="texts so far that were cut because they were too long")
 
 
 class ScoreReply(Message):
-    """remote committee member → learner. Scores for exactly the ids that were asked for, or the reason why not."""
+    """remote committee member → learner. Scores for exactly the requested ids, or the reason for having none."""
 
     type: Literal["ScoreReply"] = "ScoreReply"
     member: str
@@ -78,14 +78,13 @@ class ScoreReply(Message):
     judge: str = Field(
         default="",
         exclude_if=is_default,
-        description="identity of the model that the request named; absent where it named none",
+        description="identity of the model that the request named; absent if it named none",
     )
-    scores: dict[str, Real] | None = Field(default=None, description="completion id → 0..1; none: it abstains")
+    scores: dict[str, Real] | None = Field(default=None, description="completion id → 0..1; null: it abstains")
     reasons: dict[str, str] = Field(
         default_factory=dict,
         exclude_if=is_default,
-        description="completion id → why, in the judge's words; absent: it gave none. For people: no score follows "
-        "from it",
+        description="completion id → the judge's reason; absent: it gave none. For people: no score depends on it",
     )
     failure: str = Field(default="", description="the kind of failure behind an abstention, e.g. rate_limit")
     detail: str = Field(default="", max_length=500)
@@ -95,25 +94,25 @@ class ScoreReply(Message):
         default=None,
         ge=0,
         allow_inf_nan=False,
-        description="none: no price is known, or nothing was asked",
+        description="null: no price is known, or no model was called",
     )
-    health: JudgeHealth | None = Field(default=None, description="none: the member does not test its judge")
+    health: JudgeHealth | None = Field(default=None, description="null: the member does not test its judge")
 
 
 class ProbeRequest(Message):
-    """learner → remote committee member, as a request on `oven.probe.<member>`: whether it could judge with this model.
-    The member asks it one small question; what judges now goes on."""
+    """learner → remote committee member, as a request on `oven.probe.<member>`: could it judge with this model? The
+    member sends the model one small question. The present judge continues."""
 
     type: Literal["ProbeRequest"] = "ProbeRequest"
     judge: JudgeSpec
-    deadline_s: Real = Field(gt=0, description="seconds after which nobody waits for the answer any more")
+    deadline_s: Real = Field(gt=0, description="seconds after which the answer is no longer awaited")
 
 
 class ProbeReply(Message):
-    """remote committee member → learner. Without a failure the model gave a verdict that can be used."""
+    """remote committee member → learner. Without a failure, the model gave a usable verdict."""
 
     type: Literal["ProbeReply"] = "ProbeReply"
     member: str
-    judge: str = Field(description="identity of the model that was asked")
+    judge: str = Field(description="identity of the tested model")
     failure: str = Field(default="", max_length=64, description="the kind of failure, e.g. auth; empty: it answered")
     detail: str = Field(default="", max_length=500, description="the failure in words, or what the model lacks")

@@ -1,6 +1,6 @@
-"""Sampled groups of completions: on a subject and in a stream of their own, never in the run's log.
+"""Sampled groups of completions, on their own subject and in their own stream, never in the run's log.
 
-What they hold is text of the training's data and of the policy, which nothing that decides may read. The rules of
+They contain text of the training data and of the policy, which the mesh must not read. The rules of
 oven_core.protocol.messages hold for them, too.
 """
 
@@ -10,15 +10,11 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from oven_core.protocol.messages import Message, Real
+from oven_core.protocol.messages import Message, Real, is_default
 
 Form: TypeAlias = Literal["text", "shape"]
-"""What a completion's text is: what the policy wrote, or, of a policy that writes none, what its sample is."""
-
-
-def _is_default(value: object) -> bool:
-    """Such a field is on the wire only where it says something."""
-    return not value
+"""The kind of a completion's text: written by the policy, or a description of the sample if the policy writes no
+text."""
 
 
 class ShownText(BaseModel):
@@ -26,9 +22,9 @@ class ShownText(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
-    text: str = Field(description="all of it, or its beginning")
-    cut: int = Field(default=0, ge=0, exclude_if=_is_default, description="characters that were left out after `text`")
-    end: str = Field(default="", exclude_if=_is_default, description="what follows those")
+    text: str = Field(description="the whole text, or its beginning")
+    cut: int = Field(default=0, ge=0, exclude_if=is_default, description="characters omitted after `text`")
+    end: str = Field(default="", exclude_if=is_default, description="the text after the omitted characters")
 
 
 class ShownCompletion(ShownText):
@@ -39,38 +35,40 @@ class ShownCompletion(ShownText):
 
 
 class MemberScores(BaseModel):
-    """What one member of the committee, or one reward function, said of a group. Part of SampledGroup."""
+    """Scores of one committee member, or one reward function, for a group. Part of SampledGroup."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
     member: str
     weight: Real | None = Field(default=None, description="its share or factor in the reward; absent: not known")
-    scores: tuple[Real | None, ...] = Field(default=(), description="one a completion; null: none of that one")
+    scores: tuple[Real | None, ...] = Field(default=(), description="one per completion; null: it has none")
     reasons: tuple[str, ...] = Field(
-        default=(), exclude_if=_is_default, description="one a completion, in the member's words; absent: it gave none"
+        default=(), exclude_if=is_default, description="the member's reasons, one per completion; absent: it gave none"
     )
     abstained: str = Field(
-        default="", exclude_if=_is_default, description="why there are no scores, as `committee/abstain/<kind>` has it"
+        default="", exclude_if=is_default, description="why it has no scores, as in `committee/abstain/<kind>`"
     )
 
 
 class SampledGroup(Message):
-    """learner → monitors and operators, on `completions`. One prompt, the answers to it, and what they were worth."""
+    """learner → monitors and operators, on `completions`. One prompt, its answers, and their scores."""
 
     type: Literal["SampledGroup"] = "SampledGroup"
     incarnation: int = Field(ge=1)
-    number: int = Field(ge=1, description="counts the learner's samples; one that is missing was dropped or not shown")
+    number: int = Field(ge=1, description="counts the learner's samples; a missing one was dropped or not shown")
     tick: int = Field(ge=0)
     step: int = Field(ge=0, description="the optimizer step that trained on it first")
-    group: int = Field(default=0, ge=0, description="its place among the groups of that step, from 0")
-    groups: int = Field(default=1, ge=1, description="how many that step had")
+    group: int = Field(default=0, ge=0, description="its index among the groups of that step, from 0")
+    groups: int = Field(default=1, ge=1, description="number of groups of that step")
     form: Form = "text"
     prompt: ShownText
     completions: tuple[ShownCompletion, ...] = ()
-    left_out: int = Field(default=0, ge=0, exclude_if=_is_default, description="completions of the group beyond those")
+    left_out: int = Field(
+        default=0, ge=0, exclude_if=is_default, description="completions of the group that are not shown"
+    )
     members: tuple[MemberScores, ...] = ()
     redacted: bool = Field(
-        default=False, exclude_if=_is_default, description="a function of the user's went over every text"
+        default=False, exclude_if=is_default, description="a function of the user has edited every text"
     )
 
 
@@ -78,12 +76,12 @@ class CompletionsRequest(Message):
     """monitors, operators → mesh, as a request on `completions.stored`."""
 
     type: Literal["CompletionsRequest"] = "CompletionsRequest"
-    after: int = Field(default=0, ge=0, description="the last sequence of the stream that the asker has")
-    limit: int = Field(default=64, ge=1, le=256, description="the newest of those behind it, at most so many")
+    after: int = Field(default=0, ge=0, description="the last sequence of the stream that the sender has")
+    limit: int = Field(default=64, ge=1, le=256, description="at most this many, the newest ones")
 
 
 class StoredGroup(BaseModel):
-    """A sampled group as the stream holds it. Part of CompletionsBatch."""
+    """A sampled group as the stream has it. Part of CompletionsBatch."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
@@ -93,9 +91,10 @@ class StoredGroup(BaseModel):
 
 
 class CompletionsBatch(Message):
-    """mesh → asker. In the order of the stream; a batch ends early where it would grow too large."""
+    """mesh → sender of the request. Groups in the order of the stream. A batch ends early if it would grow too
+    large."""
 
     type: Literal["CompletionsBatch"] = "CompletionsBatch"
     groups: tuple[StoredGroup, ...]
-    head: int = Field(description="the stream's last sequence when this was read")
-    kept: bool = Field(default=True, description="whether this run has a stream of completions")
+    head: int = Field(description="the stream's last sequence at that time")
+    has_stream: bool = Field(default=True, description="whether this run has a stream of completions")

@@ -1,4 +1,4 @@
-"""One entry of the log: its place in the order, where it stood, when it was stored, and the message."""
+"""One entry of the log: its sequence, subject, time of storage and message."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _DATA = ', "data": '
 
 
 UNKNOWN = datetime.min.replace(tzinfo=UTC)
-"""When an event was stored that was heard live: the log alone could say."""
+"""The time of an event that was received live, because only the log has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An entry of the log, read once; a body that is not a message is Malformed."""
+    """An entry of the log. A body that is not a message is Malformed."""
 
     seq: int
     subject: str
@@ -33,10 +33,10 @@ class Event:
     time: datetime
     body: LogMessage | Malformed
     traceparent: str = field(default="", compare=False, repr=False)
-    """The trace context that it came with, if any: no part of what was said, and in no line."""
+    """The trace context that it came with, if any. It is not part of the message, and no exported line has it."""
     message_id: str = ""
     signature: str = ""
-    """As they came: `signing.Keyring` says what the signature is worth."""
+    """Both as they came; `signing.Keyring` verifies the signature."""
 
     @classmethod
     def read(
@@ -50,11 +50,11 @@ class Event:
         message_id: str = "",
         signature: str = "",
     ) -> Event:
-        """The event of these bytes, decoded and not yet verified."""
+        """Return the event of these bytes, decoded and not yet verified."""
         return cls(seq, subject, data, time, decode(names.kind(subject), data), traceparent, message_id, signature)
 
     @classmethod
-    def carried(
+    def from_message(
         cls,
         seq: int,
         subject: str,
@@ -63,19 +63,22 @@ class Event:
         headers: Mapping[str, str] | None,
         traceparent: str = "",
     ) -> Event:
-        """With the message id and the signature that its headers carry."""
+        """Return the event with the message id and the signature of its headers, not yet verified."""
         identity, signature = _header(headers, MESSAGE_ID), _header(headers, SIGNATURE)
         return cls.read(seq, subject, data, time, traceparent, message_id=identity, signature=signature)
 
     @property
     def author(self) -> str:
-        """The last token of its subject, as `names.author` has it."""
+        """The last token of its subject (`names.author`)."""
         return names.author(self.subject)
 
     def line(self) -> str:
-        """One line of `log --json` and of log.jsonl. The message's own bytes stand in it untouched, as the last field,
-        so that an exported log replays byte for byte; where they hold a line break, which in JSON is white space, `raw`
-        has them as they are. What is no message has its bytes as a string (PEP 383), and the reason beside them."""
+        """Return one line of `log --json` and of log.jsonl.
+
+        The message's own bytes are its last field, unchanged, so that an exported log replays byte for byte. If they
+        contain a line break, which is white space in JSON, `raw` has the original bytes. The bytes of an entry that is
+        not a message are a string (PEP 383), next to the reason.
+        """
         head: dict[str, Any] = {
             "seq": self.seq,
             "time": self.time.astimezone(UTC).isoformat(),
@@ -95,11 +98,11 @@ class Event:
 
     @classmethod
     def from_line(cls, line: str) -> Event:
-        """The event as it stood in the log, not yet verified. Raises ValueError on a line that `line` did not write,
-        e.g. one that was cut."""
+        """Return the event of an exported line, not yet verified. Raises ValueError for a line that `line` did not
+        write, for example one that was cut off."""
         line = line.strip()
-        head, found, data = line.partition(_DATA)
-        if not found or not data.endswith("}"):
+        head, separator, data = line.partition(_DATA)
+        if not separator or not data.endswith("}"):
             raise ValueError(f"not a line of an exported log: {line[:80]!r}")
         entry = from_json(head + "}")
         raw = entry.get("raw", data[:-1])
@@ -115,7 +118,7 @@ class Event:
         )
 
     def logged(self) -> LoggedEvent:
-        """What `history` answers."""
+        """Return the event as `history` answers it."""
         try:
             body = self.data.decode()
         except UnicodeDecodeError:
@@ -131,13 +134,14 @@ class Event:
 
     @classmethod
     def from_logged(cls, entry: LoggedEvent) -> Event:
-        """The event of a `history` answer, byte for byte, not yet verified."""
+        """Return the event of a `history` answer, byte for byte, not yet verified."""
         time = datetime.fromisoformat(entry.time)
         data = entry.body.encode()
         return cls.read(entry.seq, entry.subject, data, time, message_id=entry.id, signature=entry.signature)
 
 
 def _header(headers: Mapping[str, str] | None, name: str) -> str:
-    """Empty for one that nobody here would write: whatever an agent puts there must pass through JSON."""
+    """The header's value; empty if it is not printable ASCII or is too long, because agents may put anything there and
+    it has to pass through JSON."""
     value = (headers or {}).get(name, "")
     return value if len(value) <= 256 and value.isascii() and value.isprintable() else ""

@@ -1,4 +1,4 @@
-"""Requests to the knowledge graph, and its answers. None of them stands in the log.
+"""Requests to the knowledge graph, and its answers. They are not in the log.
 
 The rules of oven_core.protocol.messages hold for them, too.
 """
@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_core.protocol.messages import Confidence, Message, Real, is_default
 
 Phase: TypeAlias = Literal["", "pretrain", "sft", "grpo"]
-"""What kind of training a run is; empty where nobody said."""
+"""The kind of training; empty if it is unknown."""
 
 
 class Symptom(BaseModel):
-    """What was seen, by its node in the knowledge graph."""
+    """A symptom, by its node in the knowledge graph."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -25,13 +25,13 @@ class Symptom(BaseModel):
 
 
 class EvidencePath(BaseModel):
-    """A way through the knowledge graph that speaks for or against a change."""
+    """A path through the knowledge graph that supports a change or objects to it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     edges: tuple[str, ...] = Field(description="edge ids, in order")
     text: str = Field(description="for people, e.g. loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr")
-    grade: Literal["A", "B", "C", "D"] = Field(description="of its weakest edge")
+    grade: Literal["A", "B", "C", "D"] = Field(description="grade of its weakest edge")
     sources: tuple[str, ...] = ()
 
 
@@ -41,10 +41,10 @@ class DiagnoseRequest(Message):
     type: Literal["DiagnoseRequest"] = "DiagnoseRequest"
     phase: Phase = ""
     symptoms: tuple[Symptom, ...] = Field(min_length=1, max_length=64)
-    actuators: tuple[str, ...] = Field(default=(), description="what the run announces")
-    metrics: tuple[str, ...] = Field(default=(), description="what the run publishes")
+    actuators: tuple[str, ...] = Field(default=(), description="actuators that the run announces")
+    metrics: tuple[str, ...] = Field(default=(), description="metrics that the run publishes")
     held_out: bool = Field(default=False, description="the run has a held-out metric")
-    k: int = Field(default=5, ge=1, le=50, description="remedies wanted")
+    k: int = Field(default=5, ge=1, le=50, description="number of remedies")
 
 
 class Cause(BaseModel):
@@ -59,9 +59,9 @@ class Remedy(BaseModel):
 
     id: str
     changes: tuple[str, ...] = Field(
-        default=(), description='what it stands for, all of it together, e.g. "optimizer.lr_scale:down"; empty: advice'
+        default=(), description='its changes, made together, e.g. "optimizer.lr_scale:down"; empty: advice'
     )
-    score: Real = Field(description="weight of evidence for it, as log-odds within ±2; ranks, and promises nothing")
+    score: Real = Field(description="weight of evidence as log-odds within ±2; a rank, not a promise")
     unmet: tuple[str, ...] = Field(default=(), description="preconditions that this run does not meet")
     paths: tuple[EvidencePath, ...] = ()
 
@@ -86,11 +86,12 @@ class JudgeRequest(Message):
     actuators: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
     held_out: bool = False
-    in_flight: tuple[str, ...] = Field(default=(), max_length=64, description="changes under way, spelt alike")
+    in_flight: tuple[str, ...] = Field(default=(), max_length=64, description="changes under way, in the same notation")
 
 
 class Judgement(Message):
-    """kg → agents. `barred`: a precondition is unmet, or it contradicts what is under way; `objections` says which."""
+    """kg → agents. `barred`: a precondition is unmet, or it contradicts a change under way; `objections` has the
+    paths."""
 
     type: Literal["Judgement"] = "Judgement"
     graph: str
@@ -107,7 +108,7 @@ class GraphInfoRequest(Message):
 
 
 class GraphInfo(Message):
-    """kg → asker. `contradictions` and `requirements` become the run's rules before it starts."""
+    """kg → sender. `contradictions` and `requirements` become rules of the run before it starts."""
 
     type: Literal["GraphInfo"] = "GraphInfo"
     graph: str
@@ -127,7 +128,7 @@ class GraphInfo(Message):
 
 
 class Mastery(BaseModel):
-    """How often a topic was answered right. Part of CurriculumRequest."""
+    """How often a topic was answered correctly. Part of CurriculumRequest."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -142,24 +143,22 @@ class CurriculumRequest(Message):
     type: Literal["CurriculumRequest"] = "CurriculumRequest"
     mastery: tuple[Mastery, ...] = Field(min_length=1, max_length=1024)
     prerequisites: tuple[tuple[str, str], ...] = Field(
-        default=(), max_length=4096, description="(topic, what it builds on), beside those that the graph knows"
+        default=(), max_length=4096, description="(topic, its prerequisite), in addition to those of the graph"
     )
-    threshold: Confidence = Field(
-        default=0.5, description="what the lower bound of a prerequisite's mastery must reach"
-    )
-    floor: Confidence = Field(default=0.05, description="share that is spread evenly, so that every topic is tried")
+    threshold: Confidence = Field(default=0.5, description="least lower bound of a prerequisite's mastery")
+    floor: Confidence = Field(default=0.05, description="share that is spread evenly, so that every topic is sampled")
 
 
 class UnmetPrerequisite(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     topic: str
-    path: tuple[str, ...] = Field(description="from the topic to what is not mastered yet, both ends in it")
+    path: tuple[str, ...] = Field(description="from the topic to the one that is not mastered, both included")
     bound: Real = Field(description="lower bound (5 %) of its mastery, 0..1")
 
 
 class Curriculum(Message):
-    """kg → agents. Shares of the topics asked for; they sum to 1."""
+    """kg → agents. Shares of the requested topics; they sum to 1."""
 
     type: Literal["Curriculum"] = "Curriculum"
     graph: str
@@ -168,8 +167,7 @@ class Curriculum(Message):
     known: int = Field(
         default=0,
         ge=0,
-        description="prerequisites that are known among the topics asked for, direct or not, those that were sent "
-        "included",
+        description="prerequisites among the requested topics, direct or not, including those in the request",
     )
 
 
@@ -181,56 +179,54 @@ class TokenPriorRequest(Message):
     vocabulary: tuple[str, ...] = Field(
         default=(),
         max_length=300_000,
-        description="the tokens' texts by id; for `kg`, which looks its labels up in them",
+        description="the tokens' texts by id; for `kg`, which searches them for its labels",
     )
     counts: tuple[int, ...] = Field(
-        default=(), max_length=300_000, description="how often each token stands in the corpus; for `unigram`"
+        default=(), max_length=300_000, description="how often each token occurs in the corpus; for `unigram`"
     )
     vocabulary_sha: str = Field(
         default="",
         max_length=64,
-        description="SHA-256 of the vocabulary; needed where it is not sent, and compared with it where it is",
+        description="SHA-256 of the vocabulary; required if the vocabulary is not sent, and else compared with it",
     )
-    k: int = Field(default=358, ge=1, le=1024, description="tokens in it; fewer where a kilobyte does not hold them")
+    k: int = Field(default=358, ge=1, le=1024, description="number of tokens; fewer if they do not fit into a kilobyte")
     upload: str = Field(
         default="",
         max_length=64,
         exclude_if=is_default,
-        description="id of a request that was uploaded in parts: that one is answered, and no other field here counts",
+        description="id of a request uploaded in parts: it is answered, and the other fields here do not count",
     )
 
 
 class RequestPart(Message):
-    """learner → kg, as a request on `oven.kg.upload`: a part of a TokenPriorRequest that one message of the bus does
-    not hold. The parts together are its JSON, compressed with zlib. TokenPriorRequest.upload then names it."""
+    """learner → kg, as a request on `oven.kg.upload`: a part of a TokenPriorRequest that is too large for one message.
+    The parts together are its JSON, compressed with zlib. TokenPriorRequest.upload then names it."""
 
     type: Literal["RequestPart"] = "RequestPart"
-    upload: str = Field(
-        pattern=r"^[0-9a-f]{32}$", description="drawn by the asker; the same for all parts of a request"
-    )
-    part: int = Field(ge=0, description="which one, from 0")
-    parts: int = Field(ge=1, le=64, description="how many there are")
+    upload: str = Field(pattern=r"^[0-9a-f]{32}$", description="random id, the same for all parts of a request")
+    part: int = Field(ge=0, description="index, from 0")
+    parts: int = Field(ge=1, le=64, description="number of parts")
     data: str = Field(min_length=1, max_length=524_288, description="base64")
 
 
 class PartTaken(Message):
-    """kg → learner."""
+    """kg → learner. A part has arrived."""
 
     type: Literal["PartTaken"] = "PartTaken"
     upload: str
-    missing: int = Field(ge=0, description="parts that have not come yet")
+    missing: int = Field(ge=0, description="parts that have not arrived yet")
 
 
 class TokenPrior(Message):
-    """kg → learner. Scores of the tokens that matter most, in at most a kilobyte."""
+    """kg → learner. Scores of the most important tokens, in at most a kilobyte."""
 
     type: Literal["TokenPrior"] = "TokenPrior"
     graph: str
     method: Literal["unigram", "kg"]
     tokens: int
     bytes: int
-    blob: str = Field(description="base64; its layout is in oven_core/protocol/token_scores.py")
-    ablation: str = Field(description="what was measured of this method, in a sentence")
+    blob: str = Field(description="base64; oven_core/protocol/token_scores.py has its format")
+    ablation: str = Field(description="what was measured of this method, in one sentence")
 
 
 class GraphQuery(Message):
@@ -238,21 +234,21 @@ class GraphQuery(Message):
 
     type: Literal["GraphQuery"] = "GraphQuery"
     op: Literal["neighbors", "path", "ppr", "search"]
-    node: str = Field(default="", max_length=200, description="neighbors, path, ppr: where it starts; search: words")
-    to: str = Field(default="", max_length=200, description="path: where it ends")
+    node: str = Field(default="", max_length=200, description="neighbors, path, ppr: the start; search: words")
+    to: str = Field(default="", max_length=200, description="path: the end")
     relations: tuple[str, ...] = Field(
         default=(),
         max_length=64,
         exclude_if=is_default,
-        description="neighbors, path: edges of these relations alone are followed; none: of all",
+        description="neighbors, path: follow only edges of these relations; empty: of all",
     )
     direction: Literal["both", "out", "in"] = Field(
         default="both",
-        description="edges are followed in both directions, along them (out) or against them (in); not for search, and "
-        "ppr takes both or out",
+        description="follow edges in both directions, along them (out) or against them (in); not for search, and ppr "
+        "accepts both or out",
     )
     depth: int = Field(default=1, ge=1, le=8, description="neighbors: how many edges away a node may be")
-    limit: int = Field(default=20, ge=1, le=200, description="rows wanted")
+    limit: int = Field(default=20, ge=1, le=200, description="number of rows")
 
 
 class QueryRow(BaseModel):
@@ -262,22 +258,22 @@ class QueryRow(BaseModel):
     kind: str
     text: str = ""
     edge: str = Field(
-        default="", description="id of the edge that led here; in a large graph its position in the graph's arrays"
+        default="", description="id of the edge to this node; in a large graph its position in the graph's arrays"
     )
     relation: str = ""
     towards: Literal["", "out", "in"] = Field(default="", description="along the edge, or against it")
     depth: int = Field(
         default=0,
         exclude_if=is_default,
-        description="neighbors: edges away, where it may be several; else absent",
+        description="neighbors: edges away, if the request allowed several; else absent",
     )
     score: Real = Field(
-        default=0.0, description="ppr: share of the walk; search: words found; an edge of a large graph: its weight"
+        default=0.0, description="ppr: share of the walk; search: matching words; an edge of a large graph: its weight"
     )
 
 
 class QueryAnswer(Message):
-    """kg → asker. `more`: there was more than the limit let through."""
+    """kg → sender. `more`: the limit cut off further rows."""
 
     type: Literal["QueryAnswer"] = "QueryAnswer"
     graph: str

@@ -1,4 +1,4 @@
-"""Request for a part of the log, and its answer. Neither stands in the log.
+"""Request for a part of the log, and its answer. They are not in the log.
 
 The rules of oven_core.protocol.messages hold for them, too.
 """
@@ -16,26 +16,26 @@ class HistoryRequest(Message):
     """agents, monitors → mesh, as a request on `history`."""
 
     type: Literal["HistoryRequest"] = "HistoryRequest"
-    after: int = Field(default=0, ge=0, description="the last sequence that the asker has")
+    after: int = Field(default=0, ge=0, description="the last sequence that the sender has")
     limit: int = Field(default=256, ge=1, le=1024)
 
 
 class LoggedEvent(BaseModel):
-    """One entry of the log, as `history` returns it: whatever stood there, so that who asks can judge it."""
+    """One entry of the log, unchanged, so that the receiver can verify it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     seq: int
     time: str = Field(description="when the server stored it, RFC 3339, UTC")
     subject: str
-    id: str = Field(default="", description="the message id that it came with")
+    id: str = Field(default="", description="its message id")
     signature: str = Field(default="", description="ed25519, base64, over subject, message id and body")
-    body: str = Field(description="the message as it stands in the log; empty where that is no UTF-8")
+    body: str = Field(description="the message's bytes; empty if they are not UTF-8")
 
 
 class HistoryBatch(Message):
-    """mesh → asker."""
+    """mesh → sender of the request."""
 
     type: Literal["HistoryBatch"] = "HistoryBatch"
     events: tuple[LoggedEvent, ...]
-    head: int = Field(description="the log's last sequence when this was read")
+    head: int = Field(description="the log's last sequence at that time")

@@ -1,4 +1,4 @@
-"""The model that a committee member asks: named in the log, in score requests and in probes. Never a key."""
+"""The model behind a committee member, as the log, score requests and probes name it. It never contains a key."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 PREFIX: Final = "committee."
-"""What the actuators of the committee's remote members begin with: `committee.<member>`."""
+"""Prefix of the actuators of the committee's remote members: `committee.<member>`."""
 OFF: Final = "off"
-"""The choice of `committee.<member>` with which the member is muted: it is not asked."""
+"""The choice of `committee.<member>` that mutes the member."""
 TOP_LOGPROBS: Final = 20
-"""Alternatives per token at most: OpenAI and DeepSeek refuse more."""
+"""Largest number of alternatives per token. OpenAI and DeepSeek refuse more."""
 
 
 class JudgeSpec(BaseModel):
@@ -20,7 +20,7 @@ class JudgeSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    provider: str = Field(min_length=1, max_length=64, description="as the settings of members have it")
+    provider: str = Field(min_length=1, max_length=64, description="as in the settings of members")
     model: str = Field(min_length=1, max_length=200, description="the model's name there")
     base_url: str = Field(
         default="", max_length=500, pattern="^$|^https?://", description="empty: the provider's own address"
@@ -31,7 +31,7 @@ class JudgeSpec(BaseModel):
         pattern="^$|^[A-Za-z_][A-Za-z0-9_]*$",
         description="environment variable with the key; empty: the provider's usual one",
     )
-    logprobs: bool = Field(default=False, description="its tokens' log-probabilities are asked for")
+    logprobs: bool = Field(default=False, description="request its tokens' log-probabilities")
     top_logprobs: int = Field(default=5, ge=1, le=TOP_LOGPROBS, description="alternatives per token, with logprobs")
 
     @field_validator("base_url")
@@ -47,18 +47,19 @@ class JudgeSpec(BaseModel):
 
     @property
     def identity(self) -> str:
-        """What `committee.<member>` reads while it judges: what differs here scores differently. A key does not."""
+        """The value of `committee.<member>` while this model judges. It has everything that affects scores, so not the
+        key."""
         address = urlsplit(self.base_url)
-        at = f"@{address.netloc}{address.path.rstrip('/')}" if self.base_url else ""
-        wanted = f"+logprobs={self.top_logprobs}" if self.logprobs else ""
-        return f"{self.provider}/{self.model}{at}{wanted}"
+        host = f"@{address.netloc}{address.path.rstrip('/')}" if self.base_url else ""
+        logprobs = f"+logprobs={self.top_logprobs}" if self.logprobs else ""
+        return f"{self.provider}/{self.model}{host}{logprobs}"
 
 
 def actuator_of(member: str) -> str:
-    """The actuator that says which model judges as this member."""
+    """Return the actuator that sets the model of this member."""
     return PREFIX + member
 
 
 def member_of(actuator: str) -> str:
-    """The member of such an actuator; empty for another one."""
+    """Return the member of such an actuator; empty for any other actuator."""
     return actuator.removeprefix(PREFIX) if actuator.startswith(PREFIX) else ""

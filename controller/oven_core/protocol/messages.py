@@ -1,10 +1,13 @@
-"""The messages of a run's log. JSON on the wire; `oven-controller schema` prints the JSON Schema.
+"""The messages of a run's log. They are JSON on the wire; `oven-controller schema` prints the JSON Schema.
 
-Rules that hold for all of them, and for requests (committee_requests, graph_requests, history_requests): frozen; no
-timestamps or trace ids in bodies (headers carry those); computed floats rounded to nine significant digits, so that
-replicas on different machines write the same bytes; NaN and infinities as the strings "NaN", "Infinity", "-Infinity";
-unknown fields ignored; an unknown schema version refused. The sender of an agent's or an operator's message is the last
-token of its subject, never a field, so that it cannot be forged.
+These rules hold for all of them, and for requests (committee_requests, graph_requests, history_requests):
+
+- Messages are frozen. Bodies have no timestamps and no trace ids; headers carry those.
+- Computed floats are rounded to nine significant digits, so that replicas on different machines write the same bytes.
+  NaN and infinities are the strings "NaN", "Infinity" and "-Infinity".
+- Unknown fields are ignored. An unknown schema version is refused.
+- The sender of an agent's or an operator's message is the last token of its subject, never a field, so that it cannot
+  be forged.
 """
 
 from __future__ import annotations
@@ -34,12 +37,14 @@ _NOT_FINITE: Final = WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["Na
 
 
 def _metrics(values: dict[str, float], info: ValidationInfo) -> dict[str, float]:
-    """Rounded by who measured them: a reader takes them as they stand, at a quarter of the time."""
+    """Round the values where they are measured. Reading a message leaves them as they are, which takes a quarter of the
+    time."""
     return values if info.mode == "json" else {name: _nine_digits(value) for name, value in values.items()}
 
 
 def is_default(value: object) -> bool:
-    """Whether a field that was added later is left out of the message, so that older messages keep their bytes."""
+    """Return whether a field has its default and is left out of the message. Fields that were added later use it, so
+    that older messages keep their bytes."""
     return not value
 
 
@@ -47,26 +52,26 @@ Real: TypeAlias = Annotated[float, AfterValidator(_nine_digits), _NOT_FINITE]
 Confidence: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(_nine_digits)]
 Metrics: TypeAlias = Annotated[dict[str, Annotated[float, _NOT_FINITE]], AfterValidator(_metrics)]
 Value: TypeAlias = Real | str | dict[str, Real] | None
-"""A scalar's number, a choice's name, a simplex's shares, an action's argument (the rollback's tick) or nothing."""
+"""A scalar's number, a choice's name, a simplex's shares, an action's argument (the tick of a rollback) or nothing."""
 Effect: TypeAlias = Literal["setting", "measures", "copies", "moves_weights", "ends_or_holds", "at_end"]
-"""What a change of an actuator is to the training: a setting of it; a measurement of it; a copy of it; another state of
-the weights; its end or a pause; a choice of what it ends with, of which nothing shows before."""
+"""What a change of an actuator does to the training: it sets something, measures or copies the training, moves the
+weights to another state, ends or pauses the training, or chooses what it ends with, which shows only at the end."""
 
 
 class Message(BaseModel):
-    """The base of everything that is sent over the bus."""
+    """Base of everything that is sent over the bus."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
     v: Literal[1] = Field(default=VERSION, description="schema version")
 
     def wire(self) -> bytes:
-        """Its bytes on the bus: JSON, the fields in their order."""
+        """Return the message's bytes on the bus: JSON, with the fields in their order."""
         return self.model_dump_json().encode()
 
 
 class ActuatorSpec(BaseModel):
-    """A knob that the learner announces, and what a change of it means to the run. Part of RunStarted."""
+    """A knob that the learner announces, and what a change of it means for the run. Part of RunStarted."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
@@ -81,14 +86,14 @@ class ActuatorSpec(BaseModel):
     risky: bool = Field(default=False, description="the learner snapshots before it applies a change")
     effect: Effect = Field(
         default="setting",
-        description="what a change is to the training: a setting of it; a measurement of it; a copy of it; another "
-        "state of the weights (a rollback, its undoing); its end or a pause; a choice of what it ends with. Only an "
-        "action is anything but a setting, and only a choice has the effect at_end",
+        description="what a change does to the training: it sets something, measures or copies the training, moves the "
+        "weights to another state (a rollback, its undoing), ends or holds the training, or chooses what it ends with. "
+        "Only actions have another effect than setting, except that only a choice has the effect at_end",
     )
     moves_own_metric: bool = Field(
         default=False,
-        description="a change moves the metric by which it would be judged, as the reward's weights move the reward: a "
-        "held-out metric judges it, and without one agents do not turn it",
+        description="a change moves the metric that would judge it, as the reward's weights move the reward: a "
+        "held-out metric judges it, and without one agents do not change it",
     )
 
     @model_validator(mode="after")
@@ -109,22 +114,22 @@ class ActuatorSpec(BaseModel):
 
     @property
     def intervenes(self) -> bool:
-        """Whether it leaves the training other than it was; a measurement, a copy or a choice for the end does not."""
+        """Whether a change affects the training now. A measurement, a copy or a choice for the end does not."""
         return self.effect not in ("measures", "copies", "at_end")
 
     @property
     def moves_weights(self) -> bool:
-        """Whether what was measured before a change describes other weights."""
+        """Whether measurements from before a change describe other weights."""
         return self.effect == "moves_weights"
 
     @property
     def has_outcome(self) -> bool:
-        """Whether a metric can judge a change of it. None is moved by a choice for the end: it is never scored."""
+        """Whether a metric can judge a change. A choice for the end moves none, so it is never scored."""
         return self.effect in ("setting", "moves_weights")
 
 
 class MetricSpec(BaseModel):
-    """A gauge that the learner means to publish. Part of RunStarted."""
+    """A metric that the learner will publish. Part of RunStarted."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -132,11 +137,11 @@ class MetricSpec(BaseModel):
     unit: str = ""
     better: Literal["up", "down", "neither"] = "neither"
     held_out: bool = Field(default=False, description="measured on data that the run never trains on")
-    ceiling: Real | None = Field(default=None, description="the best value that can be reached, if one is known")
+    ceiling: Real | None = Field(default=None, description="the best possible value, if one is known")
 
 
 class Horizon(BaseModel):
-    """How far the run goes; `progress` in observations is measured against it. Part of RunStarted."""
+    """The length of the run, against which `progress` in observations is measured. Part of RunStarted."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -144,25 +149,25 @@ class Horizon(BaseModel):
     seconds: float | None = Field(default=None, description="wall clock")
     charge_rollbacks: bool = Field(
         default=False,
-        description="the run ends after max_steps gradient steps, those that rollbacks threw away included, so that "
-        "runs can be compared at equal cost; false: it ends when step has reached max_steps",
+        description="the run ends after max_steps gradient steps, including those that rollbacks threw away, so that "
+        "runs can be compared at equal cost; false: it ends when step reaches max_steps",
     )
 
     @property
     def known(self) -> bool:
-        """Whether the run has an end, so that `progress` says anything."""
+        """Whether the run has an end, without which `progress` means nothing."""
         return self.max_steps is not None or self.seconds is not None
 
 
 class LogMessage(Message):
-    """What can stand in a run's log; oven_core.protocol.subjects says where."""
+    """A message of a run's log. oven_core.protocol.subjects has the subjects of each."""
 
     if TYPE_CHECKING:
-        type: str  # each class has its own name here, after the fields of its base
+        type: str  # each class sets its own name, after the fields of its base
 
 
 class LearnerMessage(LogMessage):
-    """What the learner says carries (incarnation, n): its message id, and what readers skip duplicates by."""
+    """A message of the learner. (incarnation, n) is its message id, by which readers skip duplicates."""
 
     incarnation: int = Field(ge=1, description="counts the learner's starts in this run")
     n: int = Field(ge=0, description="counts the messages of one incarnation")
@@ -176,8 +181,8 @@ class RunStarted(LearnerMessage):
     training: str = Field(
         default="1",
         min_length=1,
-        description="which training of the learner's script this is, counted from 1 in the order in which they first "
-        "began, or as the script names it: another training has other weights, data and settings",
+        description="which training of the learner's script this is: counted from 1 in the order of their first start, "
+        "or as the script names it. Another training has other weights, data and settings",
     )
     tick: int = Field(default=0, ge=0, description="ticks already counted by earlier incarnations")
     step: int = Field(default=0, ge=0, description="optimizer step that the learner starts from")
@@ -185,12 +190,12 @@ class RunStarted(LearnerMessage):
     actuators: tuple[ActuatorSpec, ...] = ()
     metrics: tuple[MetricSpec, ...] = ()
     unmeasured: dict[str, str] = Field(
-        default_factory=dict, description="metric that is not announced → what it needs, in words"
+        default_factory=dict, description="metric that is not announced → what it would need, in words"
     )
     rules: Rules = Rules()
     lockstep: bool = Field(default=False, description="the learner waits for StepClosed at every tick")
     mesh_code: str = Field(
-        default="", description="hash of the mesh's sources; a replica with another refuses to publish"
+        default="", description="hash of the mesh's sources; a replica with another hash refuses to publish"
     )
     versions: dict[str, str] = Field(default_factory=dict, description="package → version")
     reputations: dict[str, Real] = Field(
@@ -198,7 +203,7 @@ class RunStarted(LearnerMessage):
     )
     keys: dict[str, str] = Field(
         default_factory=dict,
-        description="who signs (learner, mesh, each operator's name) → ed25519 public key, base64; empty: nobody does",
+        description="signer (learner, mesh, each operator's name) → ed25519 public key, base64; empty: none signs",
     )
 
 
@@ -211,12 +216,12 @@ class RunEnded(LearnerMessage):
     tick: int
     step: int
     metrics: dict[str, Real] = Field(default_factory=dict, description="held-out metrics at the end")
-    lockstep_timeouts: int = Field(default=0, description="above 0 the run is not repeatable")
-    dropped_observations: int = Field(default=0, description="lost while the bus was away and the buffer full")
+    lockstep_timeouts: int = Field(default=0, description="if above 0, the run is not repeatable")
+    dropped_observations: int = Field(default=0, description="lost because the bus was away and the buffer full")
 
 
 class Observation(LearnerMessage):
-    """learner → agents, mesh, monitors. The gauges of one tick; a metric that was not measured is absent."""
+    """learner → agents, mesh, monitors. The metrics of one tick. A metric that was not measured is absent."""
 
     type: Literal["Observation"] = "Observation"
     tick: int = Field(ge=0, description="never decreases")
@@ -226,44 +231,44 @@ class Observation(LearnerMessage):
 
 
 class AgentStatus(LogMessage):
-    """agent → mesh, monitors."""
+    """agent → mesh, monitors. An agent joined, is done with a tick, cannot fire, has a notice for people, or left."""
 
     type: Literal["AgentStatus"] = "AgentStatus"
     state: Literal["joined", "done", "cannot_fire", "notice", "left"]
-    tick: int = Field(default=0, ge=0, description="the newest tick that the agent has dealt with")
-    seen: str = Field(default="", description="the newest ballot that the agent has dealt with")
+    tick: int = Field(default=0, ge=0, description="the newest tick that the agent has handled")
+    seen: str = Field(default="", description="the newest ballot that the agent has handled")
     version: str = ""
     needs: tuple[str, ...] = Field(default=(), description="metrics, as patterns")
     moves: tuple[str, ...] = Field(default=(), description="actuators that it may propose for")
-    speciality: tuple[str, ...] = Field(default=(), description="actuators for which it alone can be a quorum")
+    speciality: tuple[str, ...] = Field(default=(), description="actuators on which it alone can be a quorum")
     shadow: bool = Field(default=False, description="its votes are logged and scored, and do not count")
-    reason: str = Field(default="", max_length=2000, description="why it cannot fire, or left; a notice's text")
+    reason: str = Field(default="", max_length=2000, description="why it cannot fire, or why it left; a notice's text")
 
 
 class Vote(LogMessage):
-    """agent → mesh, monitors. The last vote of an agent on a ballot counts."""
+    """agent → mesh, monitors. An agent's last vote on a ballot counts."""
 
     type: Literal["Vote"] = "Vote"
     actuator: str
-    ballot: str = Field(default="", description="the ballot meant; empty: whichever is open, or a new one")
+    ballot: str = Field(default="", description="id of the ballot; empty: the open one, or a new one")
     stance: Literal["propose", "for", "against", "abstain"]
-    value: Value = Field(default=None, description="what is proposed")
-    tick: int = Field(ge=0, description="the newest tick in the window that the vote rests on")
+    value: Value = Field(default=None, description="the proposed value")
+    tick: int = Field(ge=0, description="the newest tick of the data behind the vote")
     target: str = Field(default="", description="metric that should improve")
-    expected_change: Real = Field(default=0.0, description="of the target, in its unit, within the horizon")
+    expected_change: Real = Field(default=0.0, description="change of the target, in its unit, within the horizon")
     horizon: int = Field(default=0, ge=0, description="ticks until the change should show")
-    confidence: Confidence = Field(description="probability of beating doing nothing")
+    confidence: Confidence = Field(description="probability that the change beats doing nothing")
     rationale: str = Field(default="", max_length=2000, description="one sentence with its figures")
     evidence: tuple[str, ...] = Field(default=(), max_length=32, description="e.g. paths in the knowledge graph")
     plan: tuple[str, ...] = Field(
         default=(),
         max_length=8,
-        description="actuators that the agent wants to change together, this one among them: all are adopted or none",
+        description="actuators that the agent wants to change together, including this one: all are adopted or none",
     )
 
 
 class BallotOpened(LogMessage):
-    """mesh → agents, monitors."""
+    """mesh → agents, monitors. A ballot on an actuator is open."""
 
     type: Literal["BallotOpened"] = "BallotOpened"
     id: str
@@ -272,7 +277,7 @@ class BallotOpened(LogMessage):
     opened_by: str
     tick: int
     closes_at_tick: int
-    eligible: tuple[str, ...] = Field(description="frozen at opening; sorted")
+    eligible: tuple[str, ...] = Field(description="agents that may vote, as at the opening; sorted")
 
 
 class TallyLine(BaseModel):
@@ -283,10 +288,10 @@ class TallyLine(BaseModel):
     agent: str
     stance: Literal["propose", "for", "against", "abstain", "silent"]
     value: Value = None
-    shadow: bool = Field(default=False, description="logged and scored, and did not count: its weight is 0")
+    shadow: bool = Field(default=False, description="logged and scored, but not counted: its weight is 0")
     newcomer: bool = Field(
         default=False,
-        description="on probation: without weight, unless newcomers alone are for it and a person is asked",
+        description="on probation: without weight, unless only newcomers are for it and a person has to approve",
     )
     confidence: Real = 0.0
     reputation: Real = 1.0
@@ -295,48 +300,48 @@ class TallyLine(BaseModel):
 
 
 class Decision(LogMessage):
-    """mesh → learner, monitors. The learner carries out what is adopted, and nothing else.
+    """mesh → learner, monitors. The result of a ballot or a command. The learner carries out adopted decisions only. An
+    `advised` one passed, and an operator may approve it."""
 
-    `advised`: it passed, and an operator may approve it.
-    """
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     type: Literal["Decision"] = "Decision"
-    id: str = Field(description="closing sequence in 12 digits, a dash, a two-digit index")
+    id: str = Field(description="sequence of the closing event in 12 digits, a dash, a two-digit index")
     ballot: str
     actuator: str
     verdict: Literal["adopted", "rejected", "advised"]
-    value: Value = Field(description="what to set; on a rejected ballot what was asked for")
-    before: Value = Field(default=None, description="the effective value that the mesh knew of")
+    value: Value = Field(description="the value to set; of a rejected ballot the proposed one")
+    before: Value = Field(default=None, description="the effective value, as far as the mesh knew it")
     reason: str
     tally: tuple[TallyLine, ...]
     tick: int = Field(description="the mesh's tick at closing")
     apply_at_tick: int
     expires_at_tick: int = Field(
-        description="after this tick the learner leaves it undone; of advice: the last tick at which it can be approved"
+        description="after this tick the learner does not apply it; of advice: the last tick for an approval"
     )
-    snapshot_first: bool = Field(default=False, description="the change is risky: the learner snapshots before it")
-    target: str = Field(default="", description="the metric by which its outcome will be judged; empty: none was named")
-    expected_change: Real = Field(default=0.0, description="of the target, as the leading proposal forecast it")
+    snapshot_first: bool = Field(default=False, description="the change is risky: the learner takes a snapshot first")
+    target: str = Field(default="", description="the metric that judges its outcome; empty: none does")
+    expected_change: Real = Field(default=0.0, description="change of the target that the leading proposal forecast")
     horizon: int = Field(default=0, ge=0, description="ticks after its receipt in which the change should show")
     command: str = Field(default="", description="the operator's command behind it (set, approve)")
-    of: str = Field(default="", description="the advised decision that an approval carries out")
+    approves: str = Field(default="", alias="of", description="the advised decision that an approval carries out")
     plan: tuple[str, ...] = Field(
         default=(),
-        description="actuators that were adopted with it at this tick, itself among them: all are carried out or none",
+        description="actuators adopted together at this tick, including this one: all changes are applied or none",
     )
 
 
 class Receipt(LearnerMessage):
-    """learner → mesh, agents, monitors. What became of an adopted decision, read back from the trainer; or of a command
-    that went straight to the learner (hold, resume, stop), which no decision stands behind."""
+    """learner → mesh, agents, monitors. The result of an adopted decision, with the value read back from the trainer;
+    or of a command that goes straight to the learner (hold, resume, stop), without a decision."""
 
     type: Literal["Receipt"] = "Receipt"
     decision_id: str = Field(
         default="",
-        description="empty on a command's receipt, where the learner held itself, and where it says which weights "
-        "the run ended with (run.best)",
+        description="empty for a command, if the learner held itself, and if it says which weights the run ended with "
+        "(run.best)",
     )
-    command: str = Field(default="", description="the operator's command that it answers, if it answers one")
+    command: str = Field(default="", description="the operator's command that it answers, if any")
     actuator: str
     status: Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]
     before: Value = None
@@ -355,44 +360,46 @@ class OutcomeLine(BaseModel):
     stance: Literal["propose", "for", "against"]
     shadow: bool = False
     confidence: Real
-    success: Real = Field(description="0..1: how far the change beat what this agent has to be held against")
-    merit: Real = Field(description="−1..1, what moved its reputation")
+    success: Real = Field(description="0..1: how far the change beat half of this agent's promise, or noise")
+    merit: Real = Field(description="−1..1: what moved its reputation")
     before: Real = Field(description="its reputation before")
     after: Real = Field(description="its reputation from now on")
 
 
 class Outcome(LogMessage):
-    """mesh → agents, kg, monitors. What the target metric did after a receipt, against the forecast."""
+    """mesh → agents, kg, monitors. The change of the target metric after a receipt, next to its forecast."""
 
     type: Literal["Outcome"] = "Outcome"
     decision_id: str
     actuator: str
-    target: str = Field(description="the metric that it was judged by")
+    target: str = Field(description="the metric that judged it")
     withheld: Literal[False] = Field(default=False, description="unused; recorded logs have it, so replay writes it")
-    scored: bool = Field(description="whether it says anything; `reason` has why not")
+    scored: bool = Field(description="whether it shows anything; if not, `reason` says why")
     reason: str
-    from_tick: int = Field(description="of the receipt")
+    from_tick: int = Field(description="tick of the receipt")
     tick: int = Field(description="the mesh's tick when the window closed")
     before: Real | None = Field(default=None, description="the target's mean before")
     after: Real | None = Field(default=None, description="and after")
     samples: tuple[int, int] = Field(default=(0, 0), description="measurements before and after")
     gain: Real | None = Field(default=None, description="after − before, in the metric's better direction")
-    forecast: Real | None = Field(default=None, description="of the leading proposal, in the same direction")
+    forecast: Real | None = Field(
+        default=None, description="change that the leading proposal forecast, in the same direction"
+    )
     noise: Real | None = Field(default=None, description="standard error of the gain")
     control: None = Field(default=None, description="unused; recorded logs have it, so replay writes it")
     beat: Real | None = Field(
-        default=None, description="0..1: how probably it beat doing nothing; what confidences are held against"
+        default=None, description="0..1: probability that it beat doing nothing, with which confidences are compared"
     )
     charge: bool = Field(
         default=False,
-        description="clear harm, charged to all who carried changes since the target was well: `decision_id` is this "
-        "outcome's own id, and `actuator` is empty",
+        description="clear harm, charged to all agents that carried changes since the target was well: `decision_id` "
+        "is the outcome's own id, and `actuator` is empty",
     )
     lines: tuple[OutcomeLine, ...] = ()
 
 
 class StepClosed(LogMessage):
-    """mesh → learner, in lockstep: every live agent whose votes count is done with the tick, and no ballot is open."""
+    """mesh → learner, in lockstep. Every live agent whose votes count is done with the tick, and no ballot is open."""
 
     type: Literal["StepClosed"] = "StepClosed"
     tick: int

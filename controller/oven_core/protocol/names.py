@@ -10,7 +10,7 @@ NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 
 
 def checked(kind: str, name: str) -> str:
-    """`name` itself, if it can be a subject token and does not read as an option; otherwise ConfigError with the
+    """Return `name` if it can be a subject token and does not look like an option. Otherwise raise ConfigError with the
     rule."""
     if not NAME.fullmatch(name) or name.startswith("-"):
         raise ConfigError(f"{kind} {name!r} is not a usable name: use 1 to 64 of A–Z a–z 0–9 _ -, and - not in front")
@@ -18,7 +18,7 @@ def checked(kind: str, name: str) -> str:
 
 
 class Subjects:
-    """The subjects of one run. An agent's or operator's name is a token, so the server's permissions can hold it."""
+    """The subjects of one run. An agent's or operator's name is a token, so that the server's permissions cover it."""
 
     def __init__(self, run: str) -> None:
         base = f"oven.{checked('run', run)}"
@@ -28,88 +28,88 @@ class Subjects:
         self.receipt = f"{base}.receipt"
         self.history = f"{base}.history"
         self.completions = f"{base}.completions"
-        """Sampled groups of completions; in no log."""
+        """Sampled groups of completions, which are not in the log."""
         self.stored_completions = f"{base}.completions.stored"
-        """Where those that are kept are asked for."""
+        """Requests for stored completions."""
         self.all = f"{base}.>"
 
     def history_of(self, replica: str) -> str:
-        """The same answered by one mesh replica alone: whether that one is there."""
+        """Requests for history that one replica alone answers, to check that it is there."""
         return f"{self.history}.{replica}"
 
     def agent(self, name: str) -> str:
-        """Where an agent says how it is (AgentStatus)."""
+        """Statuses of an agent (AgentStatus)."""
         return f"{self.base}.agent.{name}"
 
     def vote(self, name: str) -> str:
-        """Where an agent votes."""
+        """Votes of an agent."""
         return f"{self.base}.vote.{name}"
 
     def alert(self, name: str) -> str:
-        """Where an agent says which symptoms it sees."""
+        """Symptoms that an agent sees."""
         return f"{self.base}.alert.{name}"
 
     def ballot(self, ballot_id: str) -> str:
-        """Where the ballot of this id is opened."""
+        """The opening of the ballot with this id."""
         return f"{self.base}.ballot.{ballot_id}"
 
     def decision(self, decision_id: str) -> str:
-        """Where the decision of this id stands."""
+        """The decision with this id."""
         return f"{self.base}.decision.{decision_id}"
 
     def step(self, tick: int | str) -> str:
-        """Where the mesh closes this tick, in lockstep."""
+        """The end of this tick, in lockstep."""
         return f"{self.base}.step.{tick}"
 
     def outcome(self, decision_id: str) -> str:
-        """Where this decision's outcome stands."""
+        """The outcome of this decision."""
         return f"{self.base}.outcome.{decision_id}"
 
     def answer(self, answer_id: str) -> str:
-        """Where the mesh answers this command of an operator."""
+        """The mesh's answer with this id to a command."""
         return f"{self.base}.answer.{answer_id}"
 
     def operator(self, name: str) -> str:
-        """Where an operator commands."""
+        """Commands of an operator."""
         return f"{self.base}.operator.{name}"
 
 
 def reward(member: str) -> str:
-    """Where a remote committee member is asked for scores."""
+    """Requests for scores to a remote committee member."""
     return f"oven.reward.{checked('member', member)}"
 
 
 def probe(member: str) -> str:
-    """Where a remote committee member is asked whether it could judge with another model."""
+    """Requests to a remote committee member to try another model."""
     return f"oven.probe.{checked('member', member)}"
 
 
 def kg(endpoint: str) -> str:
-    """An endpoint of the prior service: diagnose, judge, info."""
+    """Requests to an endpoint of the knowledge graph's service: diagnose, judge, info."""
     return f"oven.kg.{endpoint}"
 
 
 def log_stream(run: str) -> str:
-    """The stream that is the run's log."""
+    """Return the name of the stream that is the run's log."""
     return f"OVEN-{run}"
 
 
 def votes_stream(run: str) -> str:
-    """The stream that agents write to, and the log sources from."""
+    """Return the name of the stream that agents write to and the log sources from."""
     return f"OVEN-VOTES-{run}"
 
 
 def completions_stream(run: str) -> str:
-    """The stream that keeps sampled completions, apart from the log."""
+    """Return the name of the stream of sampled completions, separate from the log."""
     return f"OVEN-COMPLETIONS-{run}"
 
 
 def author(subject: str) -> str:
-    """The last token: the agent's or the operator's name, or a decision's id."""
+    """Return the last token: the agent's or the operator's name, or a decision's id."""
     return subject.rsplit(".", 1)[-1]
 
 
 def kind(subject: str) -> str:
-    """The token after the run: "vote", "observation", …"""
+    """Return the token after the run: "vote", "observation", …"""
     parts = subject.split(".", 3)
     return parts[2] if len(parts) > 2 else ""

@@ -76,7 +76,7 @@ _TABLE: Final = (
         "Apply an advised decision",
         "The guardrails are checked again, and the value is read back. `status` lists what may be approved.",
         answer="mesh, receipt",
-        arguments=(Argument("decision", "of", "decision", "An advised decision's id, or its actuator."),),
+        arguments=(Argument("decision", "subject_id", "decision", "An advised decision's id, or its actuator."),),
         examples=('optimizer.lr_scale --reason "the loss does look flat"',),
     ),
     Action(
@@ -86,7 +86,9 @@ _TABLE: Final = (
         "",
         answer="mesh",
         arguments=(
-            Argument("ballot", "of", "decision", "An open ballot's id or its actuator, or an advised decision's."),
+            Argument(
+                "ballot", "subject_id", "decision", "An open ballot's id or its actuator, or an advised decision's."
+            ),
         ),
         examples=('optimizer.lr_scale --reason "the schedule ends soon anyway"',),
     ),

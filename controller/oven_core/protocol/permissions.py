@@ -1,8 +1,9 @@
-"""What each role may publish and subscribe to, as the server's permissions.
+"""Subjects that each role may publish and subscribe to, as the server's permissions.
 
-The agent's name is in its subjects, so the server itself stops it from voting under another name. Agents, monitors and
-operators have no JetStream API at all: subject permissions alone leave ways around through it (a reply subject, a
-consumer's deliver subject). They catch up by asking `history`, which answers into no inbox of the learner or the mesh.
+An agent's name is in its subjects, so the server itself stops it from voting under another name. Agents, monitors and
+operators have no access to the JetStream API, because it would let them bypass subject permissions (by a reply subject
+or a consumer's deliver subject). They catch up by requests to `history`, which answers into no inbox of the learner or
+the mesh.
 """
 
 from __future__ import annotations
@@ -15,38 +16,42 @@ from oven_core.protocol.names import Subjects, completions_stream, log_stream
 from oven_core.protocol.subjects import ASIDE, BY_KIND, SUBJECTS, Writer, kinds_by, patterns_by
 
 Role = Literal["admin", "learner", "mesh", "history", "kg", "member", "agent", "operator", "monitor"]
-"""The kinds of users of the server; each user has a key and a name."""
+"""The kinds of users of the server. Each user has a key and a name."""
 
-
-OF_THE_LEARNER: Final = ("token_prior", "upload")
-"""The prior service's endpoints that the learner may ask."""
+LEARNER_KG_ENDPOINTS: Final = ("token_prior", "upload")
+"""Endpoints of the knowledge graph's service that the learner may use."""
 
 
 def inbox_prefix(name: str) -> str:
-    """Where replies to a role go; only it may subscribe there."""
+    """Return the prefix of the subjects for replies to a user. Only that user may subscribe there."""
     return f"_INBOX_.{name}"
 
 
 def score_inbox(name: str) -> str:
-    """Where committee members answer: apart from the inboxes in which the log acknowledges and delivers."""
+    """Return the prefix for answers of committee members, apart from the inboxes in which the log acknowledges."""
     return f"{inbox_prefix(name)}.score"
 
 
 def kg_inbox(name: str) -> str:
-    """Where the prior service answers the learner: apart from the inboxes in which the log acknowledges, so that no
-    stranger's request can have the service write there. The colon is in no user's name."""
+    """Return the prefix for answers of the knowledge graph's service to the learner.
+
+    It is apart from the inboxes in which the log acknowledges, so that no stranger's request can make the service write
+    there. No user's name has a colon.
+    """
     return f"{inbox_prefix(name)}:kg"
 
 
 def permissions(
     role: Role, name: str, run: str, agents: Sequence[str] = (), *, completions: bool = False
 ) -> dict[str, Any]:
-    """The server's `permissions` block for one user of one run. `agents`: whom the key of a process with several agents
-    speaks for; an agent's own key speaks for the agent alone. `completions`: an agent's key also reads sampled prompts
-    and completions, as operators and monitors do."""
+    """Return the server's `permissions` block for one user of one run.
+
+    `agents`: the agents of a process whose key this is; an agent's own key is for that agent alone. `completions`: an
+    agent may also read sampled prompts and completions, as operators and monitors do.
+    """
     names.checked("name", name)
-    voices = [names.checked("agent", agent) for agent in agents or (name,)]
-    on = Subjects(run)
+    agent_names = [names.checked("agent", agent) for agent in agents or (name,)]
+    subjects = Subjects(run)
     inbox = f"{inbox_prefix(name)}.>"
     stream = log_stream(run)
     read_log = [
@@ -56,60 +61,59 @@ def permissions(
         f"$JS.API.CONSUMER.DELETE.{stream}.>",
         "$JS.API.INFO",
     ]
-    everything = on.all
     publish: dict[Role, list[str]] = {
         "admin": [">"],
         "learner": [
             *(*patterns_by(run, "learner"), *_aside(run, "learner"), "oven.reward.*", "oven.probe.*"),
-            *(*map(names.kg, OF_THE_LEARNER), *read_log),
+            *(*map(names.kg, LEARNER_KG_ENDPOINTS), *read_log),
         ],
         "mesh": [*patterns_by(run, "mesh"), *read_log],
         "history": ["_INBOX_.>", *read_log, *_read_completions(run)],
         "kg": ["_INBOX_.>"],
         "member": [f"{score_inbox('learner')}.*"],
-        "agent": [*_own(run, "agent", voices), on.history, "oven.kg.*"],
-        "operator": [*_own(run, "operator", [name]), on.history, on.stored_completions],
-        "monitor": [on.history, on.stored_completions, "oven.kg.*"],
+        "agent": [*_own(run, "agent", agent_names), subjects.history, "oven.kg.*"],
+        "operator": [*_own(run, "operator", [name]), subjects.history, subjects.stored_completions],
+        "monitor": [subjects.history, subjects.stored_completions, "oven.kg.*"],
     }
-    agents_hear = [subject.pattern(run) for subject in SUBJECTS if subject.agents]
+    agent_readable = [subject.pattern(run) for subject in SUBJECTS if subject.agents]
     subscribe: dict[Role, list[str]] = {
         "admin": [">"],
         "learner": [inbox, f"{kg_inbox(name)}.>"],
         "mesh": [inbox],
-        "history": [on.history, on.history_of("*"), on.stored_completions, inbox],
+        "history": [subjects.history, subjects.history_of("*"), subjects.stored_completions, inbox],
         "kg": ["oven.kg.*", "$SRV.>", inbox],
         "member": [names.reward(name), names.probe(name), inbox],
-        "agent": [*agents_hear, inbox],
-        "operator": [everything, inbox],
-        "monitor": [everything, inbox],
+        "agent": [*agent_readable, inbox],
+        "operator": [subjects.all, inbox],
+        "monitor": [subjects.all, inbox],
     }
-    held: dict[str, Any] = {"publish": {"allow": publish[role]}, "subscribe": {"allow": subscribe[role]}}
+    block: dict[str, Any] = {"publish": {"allow": publish[role]}, "subscribe": {"allow": subscribe[role]}}
     if role in ("history", "kg"):
-        # Whoever hears the learner or the mesh sees the inbox of its acknowledgements, and could name it in a request.
-        held["publish"]["deny"] = [f"{inbox_prefix(other)}.>" for other in ("learner", "mesh", "history")]
+        # Readers of the learner's or the mesh's messages see the inbox of their acknowledgements and could name it.
+        block["publish"]["deny"] = [f"{inbox_prefix(user)}.>" for user in ("learner", "mesh", "history")]
     if role in ("agent", "monitor"):
         # Only the learner may request token scores, which take seconds to compute.
-        held["publish"]["deny"] = [*map(names.kg, OF_THE_LEARNER)]
+        block["publish"]["deny"] = [*map(names.kg, LEARNER_KG_ENDPOINTS)]
     if role in ("operator", "monitor"):
-        # A request's reply inbox is nobody's business, and in the replicas' queue requests would go astray.
-        held["subscribe"]["deny"] = [on.history, on.history_of("*"), on.stored_completions]
+        # The reply inboxes of requests are private, and a subscriber in the replicas' queue would take requests away.
+        block["subscribe"]["deny"] = [subjects.history, subjects.history_of("*"), subjects.stored_completions]
     if role == "agent" and completions:
-        held["publish"]["allow"].append(on.stored_completions)
-        held["subscribe"]["allow"].append(on.completions)
-    return held
+        block["publish"]["allow"].append(subjects.stored_completions)
+        block["subscribe"]["allow"].append(subjects.completions)
+    return block
 
 
-def _own(run: str, writer: Writer, voices: Sequence[str]) -> list[str]:
-    """The subjects that end with one of these names and that the role writes."""
-    return [BY_KIND[kind].address(run, name) for kind in kinds_by(writer) for name in voices]
+def _own(run: str, writer: Writer, user_names: Sequence[str]) -> list[str]:
+    """The subjects that the role writes and that end with one of these names."""
+    return [BY_KIND[kind].address(run, name) for kind in kinds_by(writer) for name in user_names]
 
 
 def _aside(run: str, writer: Writer) -> list[str]:
-    """The subjects beside the log that the role writes."""
+    """The subjects outside the log that the role writes."""
     return [aside.pattern(run) for aside in ASIDE if aside.writer == writer]
 
 
 def _read_completions(run: str) -> list[str]:
-    """What is needed to read the stream of completions, message by message: no consumer, so no deliver subject."""
+    """The subjects for reading the stream of completions message by message: no consumer, so no deliver subject."""
     stream = completions_stream(run)
     return [f"$JS.API.STREAM.INFO.{stream}", f"$JS.API.STREAM.MSG.GET.{stream}"]

@@ -1,8 +1,8 @@
-"""Two tables: the log's subjects (what each carries, who writes it, who may read it), and requests.
+"""Two tables: the log's subjects (their messages, writers and readers), and requests.
 
-Everything else that has to know follows from these two tables: what a subject may carry
-(oven_core.protocol.codec), who signs (oven_core.security.signing), the server's permissions
-(oven_core.protocol.permissions), both streams (oven_core.bus.streams), AsyncAPI and the tables in the docs.
+Everything else follows from these two tables: what a subject may carry (oven_core.protocol.codec), who signs
+(oven_core.security.signing), the server's permissions (oven_core.protocol.permissions), both streams
+(oven_core.bus.streams), AsyncAPI and the tables in the docs.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class Subject:
     kind: str
     carries: tuple[type[LogMessage], ...]
     writer: Writer
-    """The role that writes it. Learner and mesh sign; an operator signs under the name at the subject's end; what
-    agents write is unsigned and goes through the votes stream, because the server holds them to their names."""
+    """The role that writes it. Learner and mesh sign. An operator signs under the name at the end of the subject.
+    Agents do not sign, and write to the votes stream, because the server ties them to their names."""
     last: str = ""
-    """What the last token is: the writer's name, or the message's id or tick. Empty: there is none."""
+    """The meaning of the last token: the writer's name, or the message's id or tick. Empty: there is none."""
     agents: bool = False
     """Whether agents may subscribe. Operators and monitors may subscribe to everything."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a row from which no permission, no signer or no message would follow."""
+        """Raises ValueError for a row without a known writer or without a message."""
         if self.writer not in get_args(Writer):
             raise ValueError(f"the subject {self.kind!r} has no writer; it is one of {', '.join(get_args(Writer))}")
         if not self.carries:
@@ -78,11 +78,11 @@ class Subject:
         return self.writer != "agent"
 
     def pattern(self, run: str) -> str:
-        """Every subject of the kind in one run."""
+        """Return the pattern of all subjects of the kind in one run."""
         return f"oven.{run}.{self.kind}" + (".*" if self.last else "")
 
     def address(self, run: str, last: str) -> str:
-        """One subject of the kind."""
+        """Return one subject of the kind."""
         return f"oven.{run}.{self.kind}" + (f".{last}" if self.last else "")
 
 
@@ -105,52 +105,53 @@ UNSIGNED: Final = tuple(subject.kind for subject in SUBJECTS if not subject.sign
 SIGNERS: Final[dict[str, str]] = {
     subject.kind: subject.writer for subject in SUBJECTS if subject.writer in ("learner", "mesh")
 }
-"""Kind → the role that signs there. An operator's subjects end with the name of the key."""
+"""Kind → the role that signs it. An operator's subjects end with the name of the key."""
 
 _KIND_OF: Final = {model: subject.kind for subject in SUBJECTS for model in subject.carries}
 
 
 def learner_subject(run: str, message: LearnerMessage) -> str:
-    """Where what the learner says stands in the log."""
+    """Return the subject of a learner's message."""
     return BY_KIND[_KIND_OF[type(message)]].pattern(run)
 
 
 def agent_subject(run: str, name: str, message: LogMessage) -> str:
-    """Where what an agent of that name says stands in the log."""
+    """Return the subject of an agent's message."""
     return BY_KIND[_KIND_OF[type(message)]].address(run, name)
 
 
 def kinds_by(*writers: Writer) -> tuple[str, ...]:
-    """The kinds of subject that these roles write."""
+    """Return the kinds of subjects that these roles write."""
     return tuple(subject.kind for writer in writers for subject in SUBJECTS if subject.writer == writer)
 
 
 def patterns_by(run: str, *writers: Writer) -> list[str]:
-    """The same as patterns of subjects."""
+    """Return the patterns of the subjects that these roles write."""
     return [BY_KIND[kind].pattern(run) for kind in kinds_by(*writers)]
 
 
 def log_subjects(run: str) -> list[str]:
-    """What the log takes in directly. A wildcard over everything would overlap the votes (server error 10065)."""
+    """Return the subjects that the log stores directly. A wildcard over all would overlap the votes (server error
+    10065)."""
     return [subject.pattern(run) for subject in SUBJECTS if subject.signed]
 
 
 def votes_subjects(run: str) -> list[str]:
-    """What the votes stream takes in, and the log sources from there."""
+    """Return the subjects that the votes stream stores and the log sources from it."""
     return [subject.pattern(run) for subject in SUBJECTS if not subject.signed]
 
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A kind of subject beside the log, `oven.<run>.<kind>`: nothing that decides reads it, and no replay has it."""
+    """A kind of subject next to the log, `oven.<run>.<kind>`. The mesh does not read it, and no replay has it."""
 
     kind: str
     carries: type[Message]
     writer: Writer
-    """The role that writes it. Operators and monitors may subscribe, and agents whose key says so."""
+    """The role that writes it. Operators and monitors may subscribe, and agents whose key allows it."""
 
     def pattern(self, run: str) -> str:
-        """The subject in one run."""
+        """Return the subject in one run."""
         return f"oven.{run}.{self.kind}"
 
 
@@ -159,11 +160,11 @@ ASIDE: Final = (Aside("completions", SampledGroup, "learner"),)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request that does not go through the log, and its answer."""
+    """A request outside the log, and its answer."""
 
     name: str
     address: str
-    """With `{run}` or `{member}` where its name is part of the subject."""
+    """The subject, with `{run}` or `{member}` in place of the name."""
     asks: type[Message]
     answers: type[Message]
 

@@ -1,9 +1,9 @@
-"""The token prior's format: a few hundred tokens with a score each, in at most a kilobyte.
+"""Format of the token prior: a few hundred tokens with a score each, in at most a kilobyte.
 
 Big-endian: magic `OVTP`, version (1 byte), Rice parameter (1), vocabulary size (4), tokens (4), lowest and highest
 score (4 + 4, IEEE 754), the first 8 bytes of the vocabulary's SHA-256; then a stream of bits: the gaps between the ids
 in ascending order, Rice-coded (Rice & Plaunt 1971), and in the same order the scores, 4 bits each, linear from lowest
-to highest. What is left of the last byte is zero. A token that is not in it has the lowest score or less.
+to highest. The rest of the last byte is zero. A token that is not in it has the lowest score or less.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ _HEADER: Final = struct.Struct(">4sBBIIff8s")
 
 
 def vocabulary_sha(tokens: Sequence[str]) -> str:
-    """SHA-256 over the tokens' texts by id, as canonical JSON, in hexadecimal."""
+    """Return the SHA-256, in hex, of the tokens' texts by id, as canonical JSON."""
     return hashlib.sha256(json.dumps(list(tokens), separators=(",", ":")).encode()).hexdigest()
 
 
 def encode(scores: Mapping[int, float], size: int, sha: str) -> bytes:
-    """`scores`: token id → score, finite; `size` and `sha` are the vocabulary's. The lowest scored are left out where
-    the limit asks for it. Raises ConfigError where an id is not of the vocabulary, or nothing is left to encode."""
+    """Return the encoded prior. `scores`: token id → finite score; `size` and `sha` are the vocabulary's. Tokens with
+    the lowest scores are omitted if the limit requires it. Raises ConfigError if an id is not in the vocabulary, or if
+    there are no scores."""
     bad = [id_ for id_, score in scores.items() if not 0 <= id_ < size or not math.isfinite(score)]
     if bad or not scores:
         raise ConfigError(
@@ -48,15 +49,15 @@ def encode(scores: Mapping[int, float], size: int, sha: str) -> bytes:
 
 
 def tokens_in(blob: bytes) -> int:
-    """Of what `encode` made."""
+    """Return the number of tokens in an encoded prior."""
     return int(_HEADER.unpack_from(blob)[4])
 
 
 def decode(blob: bytes, size: int, sha: str) -> dict[int, float]:
-    """Token id → score. Raises ConfigError where it is not such a blob, or one for another vocabulary than the one of
-    this `size` and `sha`: a prior on other tokens would be noise that looks like knowledge."""
+    """Return token id → score. Raises ConfigError if `blob` is not a token prior, or is one for another vocabulary than
+    that of `size` and `sha`: a prior for other tokens would be noise that looks like knowledge."""
     if len(blob) < _HEADER.size or len(blob) > LIMIT or blob[:4] != MAGIC:
-        raise ConfigError(f"{len(blob)} bytes that begin with {blob[:4]!r} are not token prior")
+        raise ConfigError(f"{len(blob)} bytes that begin with {blob[:4]!r} are not a token prior")
     _, version, rice, own_size, count, low, high, own_sha = _HEADER.unpack_from(blob)
     if version != VERSION:
         raise ConfigError(f"the token prior has version {version}; this reads {VERSION}")
@@ -93,18 +94,18 @@ def _packed(scores: Mapping[int, float], size: int, sha: str) -> bytes:
 class _Reader:
     def __init__(self, data: bytes) -> None:
         self._bits = "".join(f"{byte:08b}" for byte in data)
-        self._at = 0
+        self._position = 0
 
     def unary(self) -> int:
-        end = self._bits.find("0", self._at)
+        end = self._bits.find("0", self._position)
         if end < 0:
             raise ConfigError("the token prior ends within a token; it is damaged")
-        count, self._at = end - self._at, end + 1
+        count, self._position = end - self._position, end + 1
         return count
 
     def bits(self, count: int) -> int:
-        if self._at + count > len(self._bits):
+        if self._position + count > len(self._bits):
             raise ConfigError("the token prior ends within a token; it is damaged")
-        found = self._bits[self._at : self._at + count]
-        self._at += count
-        return int(found, 2) if found else 0
+        digits = self._bits[self._position : self._position + count]
+        self._position += count
+        return int(digits, 2) if digits else 0

@@ -113,7 +113,7 @@ async def _batches(bus: Bus, run: str, after: int, most: int) -> AsyncGenerator[
             batch = CompletionsBatch.model_validate_json(reply)
         except ValidationError:
             raise BusError("the reply to a request for completions is malformed") from None
-        if not batch.kept:
+        if not batch.has_stream:
             raise ConfigError(NOT_STORED.format(run=run))
         if not batch.groups:
             return
@@ -125,7 +125,7 @@ async def _newest_stored(bus: Bus, run: str, most: int) -> list[StoredGroup]:
     groups: list[StoredGroup] = []
     while len(groups) < most:
         batch = await stored_batch(bus, run, groups[-1].seq if groups else 0, most - len(groups))
-        if not batch.kept:
+        if not batch.has_stream:
             raise ConfigError(NOT_STORED.format(run=run))
         if not batch.groups:
             break

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from oven_runs.home.model_spend import Spend, read_spend
+from oven_runs.home.model_spend import JUDGES, Spend, read_spend
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.run_summary import RunSummary
 
@@ -16,7 +16,8 @@ def judge_costs(folder: RunFolder, view: RunSummary) -> dict[str, Any]:
     The members' own records in the run's folder include answers that came too late. If the members run elsewhere and
     there are no records, the figures come from the log, and `calls` is None. Raises ConfigError for damaged records.
     """
-    members = read_spend(folder.path)
+    accounts = read_spend(folder.path, JUDGES)
+    members = {account.removeprefix(f"{JUDGES}/"): spend for account, spend in accounts.items()}
     if not members and not view.judge_tokens:
         return {}
     committee = folder.earlier_settings().get("committee", {})

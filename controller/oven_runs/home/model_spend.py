@@ -1,12 +1,11 @@
-"""What calls to language models have cost: one SQLite file, into which each account books (a judge, a teacher).
+"""A run's spending on language models: one SQLite file, with an account for each caller.
 
-A call's greatest cost is held before the call is made, and what it came to is booked afterwards, each in one
-transaction over all accounts; so the caps hold for processes that know nothing of each other, over restarts of a judge
-or the stack, and over `--resume`. What a process held when it died counts as spent, at its greatest cost: whether it
-was billed is not known.
+A call's greatest cost is reserved before the call, and its real cost is booked afterwards, each in one transaction over
+all accounts. So the caps hold across processes, across restarts of a judge or the stack, and across `--resume`. What a
+process had reserved when it died counts as spent, because nobody knows whether it was billed.
 
-SQLite's write-ahead log works among processes of one machine. A judge elsewhere has a run folder, and so a file and
-caps, of its own.
+SQLite's write-ahead log works among processes of one machine. A judge on another machine has its own run folder, and
+therefore its own file and caps.
 """
 
 from __future__ import annotations
@@ -15,42 +14,44 @@ import contextlib
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 from pathlib import Path
 from typing import Final
 
 from oven_core.errors import ConfigError
-from oven_runs.home.judge_states import FOLDER
 from oven_runs.home.sqlite_file import BUSY_S, open_database
 from oven_runs.settings.committee_settings import BudgetSettings
 
 NAME: Final = "spend.sqlite"
+"""In the run's folder."""
+JUDGES: Final = "judges"
+"""The account whose sub-accounts are the committee's judges: "judges/critic"."""
 ROUNDING_USD: Final = 1e-9
-"""US dollars: two sums of the same costs, taken in another order, differ by less."""
+"""US dollars by which two sums of the same costs, added in another order, may differ at most."""
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS spent (
-    account TEXT PRIMARY KEY, calls INTEGER NOT NULL, unanswered INTEGER NOT NULL, unpriced INTEGER NOT NULL,
-    input_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, usd REAL NOT NULL
-);
-CREATE TABLE IF NOT EXISTS held (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, account TEXT NOT NULL, calls INTEGER NOT NULL, unanswered INTEGER NOT NULL,
-    unpriced INTEGER NOT NULL, input_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, usd REAL NOT NULL
-);
+_FIELDS = "calls, unanswered, unpriced, input_tokens, output_tokens, usd"
+_COLUMNS = (
+    "calls INTEGER NOT NULL, unanswered INTEGER NOT NULL, unpriced INTEGER NOT NULL, input_tokens INTEGER NOT NULL, "
+    "output_tokens INTEGER NOT NULL, usd REAL NOT NULL"
+)
+_TABLES = f"""
+CREATE TABLE IF NOT EXISTS spent (account TEXT PRIMARY KEY, {_COLUMNS});
+CREATE TABLE IF NOT EXISTS held (id INTEGER PRIMARY KEY AUTOINCREMENT, account TEXT NOT NULL, {_COLUMNS});
 """
-_SUMS = "SUM(calls), SUM(unanswered), SUM(unpriced), SUM(input_tokens), SUM(output_tokens), SUM(usd)"
+_SUMS = ", ".join(f"SUM({field})" for field in _FIELDS.split(", "))
 
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """What calls cost."""
+    """What calls cost. The fields have the order of the tables' columns."""
 
     calls: int = 0
-    """That were billed, or may have been."""
+    """Calls that were or may have been billed."""
     unanswered: int = 0
-    """Of those: calls that no usage is known of, counted at their greatest cost."""
+    """Part of them: calls without known usage, counted at their greatest cost."""
     unpriced: int = 0
-    """Of those: calls of models without a known price, whose US dollars are missing."""
+    """Part of them: calls of models whose price is unknown, so that their US dollars are missing."""
     input_tokens: int = 0
     output_tokens: int = 0
     usd: float = 0.0
@@ -59,20 +60,8 @@ class Spend:
     def tokens(self) -> int:
         return self.input_tokens + self.output_tokens
 
-    @property
-    def row(self) -> tuple[float, ...]:
-        """The fields in their order, which is the tables'."""
-        return (self.calls, self.unanswered, self.unpriced, self.input_tokens, self.output_tokens, self.usd)
-
-    def __add__(self, other: Spend) -> Spend:
-        return Spend(
-            self.calls + other.calls,
-            self.unanswered + other.unanswered,
-            self.unpriced + other.unpriced,
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.usd + other.usd,
-        )
+    def __add__(self, more: Spend) -> Spend:
+        return Spend(*map(add, astuple(self), astuple(more)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,109 +69,110 @@ class Refused:
     """Why a call may not be made."""
 
     cap: str
-    """Which setting says so, and how far it is used up; for people."""
+    """The setting and how much of it is used, for people."""
     final: bool
-    """No later one may, either. Otherwise calls under way hold what is left, and may give some of it back."""
+    """No later call may be made either. Otherwise calls under way hold what is left, and may free some of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """A cap on what is spent."""
+    """A cap on spending."""
 
-    budget: BudgetSettings
+    limits: BudgetSettings
     setting: str
-    """Its name for people, as in a file of settings."""
-    whole: bool = True
-    """It holds for all accounts of the file together; otherwise for the one that it is given for."""
+    """Its name for people, as in a settings file."""
+    scope: str = ""
+    """It applies to this account and the ones below it together; empty: to all accounts."""
+
+    def applies_to(self, account: str) -> bool:
+        return _within(account, self.scope)
 
 
 class ModelSpend:
-    """One account's view of the file. Threads may share it."""
+    """One process's view of the file. Threads may share it."""
 
-    def __init__(
-        self, path: Path | None, account: str, caps: Sequence[Cap] = (), *, booked_by_others: bool = True
-    ) -> None:
-        """Opens the file, or makes it. What an earlier process of this account still held is booked; of any account,
-        where no other process books there. `path` None: it is in memory, and gone with the process.
+    def __init__(self, path: Path | None, caps: Sequence[Cap] = (), owner: str = "") -> None:
+        """Opens or creates the file; `path` None: in memory. Only this process may spend from `owner` and the accounts
+        below it (empty: all), so what an earlier process had reserved there is booked.
 
-        Raises ConfigError where it cannot be used: damaged, or not to be written.
+        Raises ConfigError for a file that is damaged or cannot be written.
         """
         self.path = path
-        self._account = account
-        self._caps = tuple(caps)
-        self.capped = any(cap.budget.capped for cap in caps)
-        """Whether anything is capped."""
+        self._caps = tuple(cap for cap in caps if cap.limits.capped)
         self._lock = threading.Lock()
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open_database(path, _TABLES)
             with self._transaction():
-                for name, cost in _by_account(self._file, "held").items():
-                    if name == account or not booked_by_others:
-                        self._book(cost, name)
-                        self._file.execute("DELETE FROM held WHERE account = ?", (name,))
+                for account, cost in _by_account(self._file, "held").items():
+                    if _within(account, owner):
+                        self._book(cost, account)
+                        self._file.execute("DELETE FROM held WHERE account = ?", (account,))
         except (sqlite3.Error, OSError) as error:
-            lowered = caps[0].setting if caps else "the budget"
+            setting = caps[0].setting if caps else "the budget"
             raise ConfigError(
                 f"what was spent on models cannot be read: {path} ({error}); restore the file, or remove it to count "
-                f"from zero, and then lower {lowered} by what was spent"
+                f"from zero, and then lower {setting} by what was spent"
             ) from error
 
-    def hold(self, greatest: Spend, account: str = "") -> int | Refused:
-        """Room for one call, as a number to give back to `book`. `account`: another one than the view's. Raises
-        sqlite3.Error where nothing can be written."""
-        account = account or self._account
-        with self._transaction():
-            if refused := self._refused(greatest, account):
-                return refused
-            row = (account, *greatest.row)
-            found = self._file.execute("INSERT INTO held VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid
-        assert found is not None
-        return found
+    @property
+    def capped(self) -> bool:
+        """Whether any cap is set."""
+        return bool(self._caps)
 
-    def _refused(self, greatest: Spend, account: str) -> Refused | None:
-        if not self.capped:
-            return None
-        booked, held = _by_account(self._file, "spent"), _by_account(self._file, "held")
-        for cap in self._caps:
-            names = {*booked, *held} if cap.whole else {account}
-            spent = sum((booked[name] for name in names if name in booked), Spend())
-            under_way = sum((held[name] for name in names if name in held), Spend())
-            for final, used in ((True, spent), (False, spent + under_way)):
-                if over := _over(cap.budget, cap.setting, used, greatest):
-                    return Refused(over, final)
-        return None
+    def hold(self, account: str, greatest: Spend) -> int | Refused:
+        """Reserve one call's greatest cost. Returns the number to book it with. Raises sqlite3.Error if the file cannot
+        be written."""
+        with self._transaction():
+            if refused := self._refused(account, greatest):
+                return refused
+            row = (account, *astuple(greatest))
+            number = self._file.execute("INSERT INTO held VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid
+        assert number is not None
+        return number
 
     def book(self, held: int, cost: Spend) -> None:
-        """The call has ended, and came to `cost`; nothing, if it was not billed. Raises sqlite3.Error."""
+        """Replace a reservation by the call's real cost, which is zero if it was not billed. Raises sqlite3.Error."""
         with self._transaction():
-            found = self._file.execute("DELETE FROM held WHERE id = ? RETURNING account", (held,)).fetchone()
-            self._book(cost, found[0] if found else self._account)
+            row = self._file.execute("DELETE FROM held WHERE id = ? RETURNING account", (held,)).fetchone()
+            if row is not None:
+                self._book(cost, row[0])
 
-    def spent(self) -> dict[str, Spend]:
-        """Account → what was spent, in all processes; without what is held for calls under way. Raises
+    def spent(self, scope: str = "") -> dict[str, Spend]:
+        """What each account within `scope` has spent in all processes, without calls under way. Raises
         sqlite3.Error."""
         with self._lock:
-            return dict(sorted(_by_account(self._file, "spent").items()))
+            return _spent(self._file, scope)
 
     def close(self) -> None:
         self._file.close()
 
+    def _refused(self, account: str, greatest: Spend) -> Refused | None:
+        caps = [cap for cap in self._caps if cap.applies_to(account)]
+        if not caps:
+            return None
+        booked, held = _by_account(self._file, "spent"), _by_account(self._file, "held")
+        for cap in caps:
+            spent = sum((spend for name, spend in booked.items() if cap.applies_to(name)), Spend())
+            under_way = sum((spend for name, spend in held.items() if cap.applies_to(name)), Spend())
+            for final, used in ((True, spent), (False, spent + under_way)):
+                if exceeded := _exceeded(cap, used, greatest):
+                    return Refused(exceeded, final)
+        return None
+
     def _book(self, cost: Spend, account: str) -> None:
         if cost == Spend():
             return
+        added = ", ".join(f"{field} = {field} + excluded.{field}" for field in _FIELDS.split(", "))
         self._file.execute(
-            "INSERT INTO spent VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (account) DO UPDATE SET "
-            "calls = calls + excluded.calls, unanswered = unanswered + excluded.unanswered, "
-            "unpriced = unpriced + excluded.unpriced, input_tokens = input_tokens + excluded.input_tokens, "
-            "output_tokens = output_tokens + excluded.output_tokens, usd = usd + excluded.usd",
-            (account, *cost.row),
+            f"INSERT INTO spent VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (account) DO UPDATE SET {added}",
+            (account, *astuple(cost)),
         )
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """The write lock from the beginning: two processes may not both see the same room."""
+        """Takes the write lock at once, so that two processes cannot both reserve the same remainder."""
         with self._lock:
             self._file.execute("BEGIN IMMEDIATE")
             try:
@@ -193,40 +183,42 @@ class ModelSpend:
             self._file.execute("COMMIT")
 
 
-def judges_file(run: Path) -> Path:
-    """Where the judges of the run with this folder book."""
-    return run / FOLDER / NAME
-
-
-def read_spend(run: Path) -> dict[str, Spend]:
-    """Judge → what it has spent in the run whose folder this is, what is held for calls under way not counted; empty
-    where nothing was. Raises ConfigError where the file cannot be read."""
-    path = judges_file(run)
+def read_spend(run: Path, scope: str = "") -> dict[str, Spend]:
+    """What each account within `scope` has spent in the run with this folder, without calls under way; empty if there
+    is no file. Raises ConfigError if the file cannot be read."""
+    path = run / NAME
     if not path.exists():
         return {}
     try:
-        reading = f"{path.absolute().as_uri()}?mode=ro"
-        with contextlib.closing(sqlite3.connect(reading, uri=True, timeout=BUSY_S)) as file:
-            return dict(sorted(_by_account(file, "spent").items()))
+        address = f"{path.absolute().as_uri()}?mode=ro"
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=BUSY_S)) as file:
+            return _spent(file, scope)
     except sqlite3.Error as error:
         raise ConfigError(f"{path} cannot be read ({error})") from error
 
 
+def _within(account: str, scope: str) -> bool:
+    return not scope or account == scope or account.startswith(f"{scope}/")
+
+
+def _spent(file: sqlite3.Connection, scope: str) -> dict[str, Spend]:
+    return {name: spend for name, spend in sorted(_by_account(file, "spent").items()) if _within(name, scope)}
+
+
 def _by_account(file: sqlite3.Connection, table: str) -> dict[str, Spend]:
-    return {
-        account: Spend(*sums)
-        for account, *sums in file.execute(f"SELECT account, {_SUMS} FROM {table} GROUP BY account")
-    }
+    rows = file.execute(f"SELECT account, {_SUMS} FROM {table} GROUP BY account")
+    return {account: Spend(*sums) for account, *sums in rows}
 
 
-def _over(budget: BudgetSettings, setting: str, used: Spend, more: Spend) -> str:
-    """Which cap `more` would go over, in words; empty for none."""
-    if budget.usd is not None and used.usd + more.usd > budget.usd + ROUNDING_USD:
-        return f"{setting}.usd is {budget.usd:g}, {used.usd:.4g} is used and a call may cost {more.usd:.2g}"
-    for name, cap, spent, wanted in (
-        ("tokens", budget.tokens, used.tokens, more.tokens),
-        ("calls", budget.calls, used.calls, more.calls),
+def _exceeded(cap: Cap, used: Spend, more: Spend) -> str:
+    """Which limit `more` would exceed, for people; empty for none."""
+    limits, setting = cap.limits, cap.setting
+    if limits.usd is not None and used.usd + more.usd > limits.usd + ROUNDING_USD:
+        return f"{setting}.usd is {limits.usd:g}, {used.usd:.4g} is used and a call may cost {more.usd:.2g}"
+    for name, limit, spent, needed in (
+        ("tokens", limits.tokens, used.tokens, more.tokens),
+        ("calls", limits.calls, used.calls, more.calls),
     ):
-        if cap is not None and spent + wanted > cap:
-            return f"{setting}.{name} is {cap}, {spent} are used and a call may take {wanted}"
+        if limit is not None and spent + needed > limit:
+            return f"{setting}.{name} is {limit}, {spent} are used and a call may take {needed}"
     return ""

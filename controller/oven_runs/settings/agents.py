@@ -1,4 +1,4 @@
-"""Which agents a run has, by its settings, and what the rules and options say of each."""
+"""The agents of a run by its settings, with their rules and options."""
 
 from __future__ import annotations
 
@@ -16,11 +16,21 @@ from oven_runs.settings.agent_options import Number, numbers
 from oven_runs.settings.judge_providers import catalogue, endpoint_of
 from oven_runs.settings.model import AgentSettings, Settings
 
+SUPERVISOR = "supervisor"
+"""The installed agent that computes for seconds at a time. It has its own process, and only runs if a model is set."""
+TUNER = "tuner"
+"""The installed agent that is neither trusted nor counted by default, because no test has shown that a language model's
+votes help."""
+AUTHOR = "author"
+
 
 @dataclass(frozen=True)
 class AgentSpec:
+    """An agent of a run."""
+
     name: str
-    target: str  # an entry point's name, or a file's path
+    target: str
+    """An entry point's name, or a file's path."""
     options: tuple[tuple[str, Number], ...] = ()
 
     @property
@@ -29,16 +39,12 @@ class AgentSpec:
 
     @property
     def alone(self) -> bool:
-        """Whether it must share its process with no other agent."""
+        """Whether it must not share its process with other agents."""
         return self.target == SUPERVISOR
 
 
-SUPERVISOR = "supervisor"
-"""The installed agent that computes for seconds at a time: its own process, and only where a model is set."""
-
-
-def wanted(settings: Settings) -> tuple[str | AgentSettings, ...]:
-    """Those that are named, or all that are installed; the supervisor only where it has a model."""
+def selected_agents(settings: Settings) -> tuple[str | AgentSettings, ...]:
+    """Return the agents in the settings, or all installed ones; the supervisor only if it has a model."""
     if settings.agents is not None:
         return settings.agents
     return tuple(
@@ -46,20 +52,15 @@ def wanted(settings: Settings) -> tuple[str | AgentSettings, ...]:
     )
 
 
-TUNER = "tuner"
-"""The installed agent that is neither trusted nor counted unless the settings say so: a language model's votes are
-nothing that a test has shown to help."""
-
-
-AUTHOR = "author"
-
-
 def with_agent_rules(settings: Settings) -> Settings:
-    """What was said of single agents as the mesh reads it: the rules say who is a shadow and who is trusted, and
-    nothing else does. Raises ConfigError for a grant to an agent that the run does not have."""
-    specs, known = [(agent_spec(one), one) for one in wanted(settings)], plugins.points("agents")
-    said = {spec.name: one for spec, one in specs if isinstance(one, AgentSettings)}
-    shadows = {name for name in {*settings.rules.shadow, *said} if name not in said or said[name].shadow}
+    """Move the settings of single agents to where the mesh reads them: rules.shadow, rules.trusted and agent_options.
+
+    Raises ConfigError for a grant to an agent that the run does not have.
+    """
+    installed_names = plugins.points("agents")
+    specs = [(agent_spec(entry), entry) for entry in selected_agents(settings)]
+    entries = {spec.name: entry for spec, entry in specs if isinstance(entry, AgentSettings)}
+    shadows = {name for name in {*settings.rules.shadow, *entries} if name not in entries or entries[name].shadow}
     present = {spec.name for spec, _ in specs}
     if settings.tuner.llm is not None and settings.tuner.shadow and TUNER in present:
         shadows.add(TUNER)
@@ -67,71 +68,81 @@ def with_agent_rules(settings: Settings) -> Settings:
         shadows.add(SUPERVISOR)
     _check_models(settings, present)
     installed = {spec.name: (ALL,) for spec, _ in specs if spec.installed and spec.name not in (TUNER, SUPERVISOR)}
-    named = {name: one.speciality for name, one in said.items() if one.speciality is not None}
-    granted = {name: on for name, on in settings.rules.trusted.items() if name in present or name not in known}
-    stray = next((name for name in granted if name not in present), None)
-    if stray is not None:
+    specialities = {name: entry.speciality for name, entry in entries.items() if entry.speciality is not None}
+    granted = {
+        name: actuators
+        for name, actuators in settings.rules.trusted.items()
+        if name in present or name not in installed_names
+    }
+    unknown = next((name for name in granted if name not in present), None)
+    if unknown is not None:
         raise ConfigError(
-            f"rules.trusted names {stray!r}, which is not an agent of this run; add it to `agents`, or trust one that "
-            f"joins later with `oven-controller trust {stray}`"
+            f"rules.trusted names {unknown!r}, which is not an agent of this run; add it to `agents`, or trust an "
+            f"agent that joins later with `oven-controller trust {unknown}`"
         )
     agents = settings.agents
     if agents is not None:
-        agents = tuple(one.name if isinstance(one, AgentSettings) else one for one in agents)
-    trusted = {**installed, **granted, **named}
+        agents = tuple(entry.name if isinstance(entry, AgentSettings) else entry for entry in agents)
+    trusted = {**installed, **granted, **specialities}
     rules = settings.rules.model_copy(update={"shadow": tuple(sorted(shadows)), "trusted": trusted})
-    options = _options(settings.agent_options, said, present, known)
+    options = _options(settings.agent_options, entries, present, installed_names)
     return settings.model_copy(update={"agents": agents, "rules": rules, "agent_options": options})
 
 
 def _check_models(settings: Settings, present: Collection[str]) -> None:
-    """Raises ConfigError for a model of an agent that the run does not have, a provider that the catalogue lacks, where
-    there is no address, and for a supervisor without a model."""
+    """Check the models of agents that ask one.
+
+    Raises ConfigError for settings of an agent that the run does not have, a provider that the catalogue lacks, a
+    missing address, and a supervisor without a model.
+    """
     known = catalogue(settings.committee.providers)
     supervisor = settings.supervisor
     if SUPERVISOR in present and supervisor.model is None:
         raise ConfigError(
             "the agent supervisor has no model: set supervisor.model, e.g. supervisor: {model: {provider: claude, "
-            "model: NAME}}, or take it out of `agents`"
+            "model: NAME}}, or remove it from `agents`"
         )
-    for name, on, models in (
+    for name, enabled, models in (
         (TUNER, settings.tuner.llm is not None, {"llm": settings.tuner.llm}),
-        (AUTHOR, settings.author.on, {"llm": settings.author.llm}),
+        (AUTHOR, settings.author.llm is not None, {"llm": settings.author.llm}),
         (SUPERVISOR, supervisor.model is not None, {"model": supervisor.model, "worker": supervisor.worker}),
     ):
-        if on and name not in present:
-            raise ConfigError(f"{name} has settings, and is not an agent of this run: add {name} to `agents`")
+        if enabled and name not in present:
+            raise ConfigError(f"{name} has settings but is not an agent of this run: add {name} to `agents`")
         for key, llm in models.items():
             if llm is not None:
                 endpoint_of(name, llm, known, f"{name}.{key}")
 
 
 def _options(
-    given: Mapping[str, Mapping[str, Any]],
-    said: Mapping[str, AgentSettings],
+    agent_options: Mapping[str, Mapping[str, Any]],
+    entries: Mapping[str, AgentSettings],
     present: Collection[str],
-    known: Collection[str],
+    installed: Collection[str],
 ) -> dict[str, dict[str, Any]]:
-    """By agent, an entry's own before those of `agent_options`; without those of installed agents that the run does not
-    have. Raises UnknownNameError for an agent that is not there, ConfigError for what is not a number."""
-    found: dict[str, dict[str, Any]] = {}
-    for name in dict.fromkeys([*given, *said]):
-        if name not in present and name not in known:
+    """Options by agent. Those in an agent's entry override `agent_options`. Agents that the run lacks are left out.
+
+    Raises UnknownNameError for an agent that does not exist, ConfigError for a value that is not a number.
+    """
+    options: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys([*agent_options, *entries]):
+        if name not in present and name not in installed:
             raise UnknownNameError("agent of this run", name, present)
-        own = numbers(name, said[name].options) if name in said else {}
-        options = {**numbers(name, given.get(name, {})), **own}
-        if options and name in present:
-            found[name] = dict(sorted(options.items()))
-    return found
+        own = numbers(name, entries[name].options) if name in entries else {}
+        merged = {**numbers(name, agent_options.get(name, {})), **own}
+        if merged and name in present:
+            options[name] = dict(sorted(merged.items()))
+    return options
 
 
 def per_process(settings: Settings) -> int | None:
-    """For `stack.plan.pools`. Keys that were made elsewhere are an agent's each."""
+    """Return how many agents share a process; None for the default. With an own server each agent has its own key, so
+    it needs its own process."""
     return 1 if settings.nats and settings.agents_per_process is None else settings.agents_per_process
 
 
 def agent_spec(agent: str | AgentSettings) -> AgentSpec:
-    """Which agent is meant. Raises UnknownNameError or ConfigError."""
+    """Find an agent by name or file. Raises UnknownNameError or ConfigError."""
     text = agent.name if isinstance(agent, AgentSettings) else agent
     if not text.endswith(".py"):
         known = plugins.points("agents")
@@ -140,26 +151,29 @@ def agent_spec(agent: str | AgentSettings) -> AgentSpec:
         return AgentSpec(text, text)
     path = Path(text)
     if not path.is_file():
-        raise ConfigError(f"there is no agent file {text}; `oven-controller agent new NAME` writes one to start from")
+        raise ConfigError(f"there is no agent file {text}; `oven-controller agent new NAME` writes a template")
     return AgentSpec(names.checked("agent", path.stem), str(path.resolve()))
 
 
 def agent_specs(settings: Settings) -> list[AgentSpec]:
-    """Raises ConfigError for a name that is taken: a name is a key on the bus, so agents, committee members and the
-    stack's own roles share them."""
-    specs = [agent_spec(agent) for agent in wanted(settings)]
-    given = {name: tuple(numbers(name, options).items()) for name, options in settings.agent_options.items()}
-    specs = [replace(spec, options=given.get(spec.name, ())) for spec in specs]
-    taken = {role: "a role of the stack" for role in get_args(Role)}
+    """Return the run's agents with their options.
+
+    Raises ConfigError for a name conflict: a name is a key on the bus, so agents, committee members and the stack's
+    roles share one namespace.
+    """
+    specs = [agent_spec(agent) for agent in selected_agents(settings)]
+    options = {name: tuple(numbers(name, values).items()) for name, values in settings.agent_options.items()}
+    specs = [replace(spec, options=options.get(spec.name, ())) for spec in specs]
+    owners = {role: "a role of the stack" for role in get_args(Role)}
     for spec in specs:
-        if taken.get(spec.name) == "an agent":
+        if owners.get(spec.name) == "an agent":
             raise ConfigError(f"two agents are called {spec.name!r}; rename one of the files")
-        if spec.name in taken:
-            raise ConfigError(f"agent {spec.name!r} has the name of {taken[spec.name]}; rename its file")
-        taken[spec.name] = "an agent"
+        if spec.name in owners:
+            raise ConfigError(f"agent {spec.name!r} has the name of {owners[spec.name]}; rename its file")
+        owners[spec.name] = "an agent"
     for name in settings.committee.members:
-        if names.checked("committee member", name) in taken:
+        if names.checked("committee member", name) in owners:
             raise ConfigError(
-                f"committee member {name!r} has the name of {taken[name]}; rename it in committee.members"
+                f"committee member {name!r} has the name of {owners[name]}; rename it in committee.members"
             )
     return specs

@@ -1,4 +1,4 @@
-"""Every environment variable that this project reads: its name, what it means, and who reads it.
+"""Every environment variable that this project reads: its name, meaning and readers.
 
 docs/settings.md shows this table, and a test compares it with the variables that the sources name.
 """
@@ -15,8 +15,10 @@ _AND_PERSONS = f"{_EVERY}; the command line for a run elsewhere"
 
 @dataclass(frozen=True, slots=True)
 class Variable:
+    """An environment variable."""
+
     name: str
-    """A name that ends in `_` is the beginning of several."""
+    """A name that ends in `_` is a prefix."""
     meaning: str
     readers: str
     set_by: SetBy
@@ -31,14 +33,14 @@ VARIABLES = (
     ),
     Variable(
         "OVEN_SET_",
-        "`OVEN_SET_RULES__WINDOW_TICKS=5` is `--set rules.window_ticks=5`; two underscores are the dot",
+        "`OVEN_SET_RULES__WINDOW_TICKS=5` is `--set rules.window_ticks=5`; two underscores stand for a dot",
         "`up`, `run --`, `config show`",
         "you",
     ),
     Variable(
         "OVEN_MODE",
-        "`required`: a training script without a stack ends with an error; `optional`: it trains without one; "
-        "`disabled`: it looks for none [default: what the script says, else `required`]",
+        "`required`: without a stack a training script ends with an error; `optional`: it trains without one; "
+        "`disabled`: it does not look for one [default: the script's mode, else `required`]",
         "learner",
         "you",
     ),
@@ -53,7 +55,7 @@ VARIABLES = (
     Variable("OVEN_ASCII", "1: the monitor's `--ascii`; 0: its `--no-ascii`", "monitor", "you"),
     Variable(
         "OVEN_OTLP",
-        "address to which traces are sent, OTLP over HTTP; unset: none are made; the setting `otlp` sets it in a stack",
+        "address for traces, OTLP over HTTP; unset: no traces; the setting `otlp` sets it in a stack",
         _EVERY,
         "you",
     ),
@@ -68,25 +70,23 @@ VARIABLES = (
     ),
     Variable(
         "OVEN_LEARNER_KEY",
-        "public key of the learner, by which all other keys are known; unset: the first one in the log is believed",
+        "public key of the learner, which vouches for all others; unset: the first one in the log is trusted",
         "agents, mesh; the command line for a run elsewhere",
         "stack",
     ),
-    Variable(
-        "OVEN_KEYS", "`keys.json`, the public keys of those who sign; unset: the run is not signed", "learner", "stack"
-    ),
+    Variable("OVEN_KEYS", "`keys.json`, the signers' public keys; unset: the run is not signed", "learner", "stack"),
     Variable("OVEN_HISTORY_CREDS", "file with the nkey seed of the history service", "mesh", "stack"),
     Variable("OVEN_REPLICA", "name of this mesh replica [default: `mesh`]", "mesh", "stack"),
     Variable("OVEN_AGENTS_MEMORY_MB", "memory limit of a process of agents, in MB; unset: none", "agents", "stack"),
     Variable(
         "OVEN_RELAUNCH",
-        "set where the learner is started again when it asks for that; unset: it offers no rollback by a restart",
+        "set if the learner is restarted when it asks for that; unset: it offers no rollback by a restart",
         "learner",
         "stack",
     ),
     Variable(
         "OVEN_RESUME_FROM",
-        "where a learner that is started again begins: a checkpoint's folder, `latest` or `start`",
+        "where a restarted learner begins: a checkpoint's folder, `latest` or `start`",
         "learner",
         "stack",
     ),
@@ -98,7 +98,7 @@ VARIABLES = (
     ),
     Variable(
         "OVEN_TRAIN",
-        "folder that is mounted read-only on `/train` [default: `examples`]",
+        "folder that is mounted read-only at `/train` [default: `examples`]",
         "docker/compose.yaml",
         "compose",
     ),

@@ -1,4 +1,4 @@
-"""Layers of settings: read, merged and remembered, so that a value or an error can name its place."""
+"""Layers of settings from files, variables and options, merged so that a value or an error can name its source."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from oven_runs.settings.strict_yaml import load_yaml, place_of, problem_of
 _Model = TypeVar("_Model", bound=BaseModel)
 
 ENVIRONMENT = "OVEN_SET_"
-"""`OVEN_SET_RULES__WINDOW_TICKS=5` says what `--set rules.window_ticks=5` says; two underscores stand for the dot."""
+"""`OVEN_SET_RULES__WINDOW_TICKS=5` means `--set rules.window_ticks=5`. Two underscores stand for a dot."""
 
-SECRETIVE = ("key_env", "base_url", "to")
-"""Settings whose wrong values are not repeated, nor those of anything in them: a key is sometimes written where its
-variable's name belongs, or into an address; and who has the address of a webhook can post to it."""
-_QUOTED = 80
+SECRET_SETTINGS = ("key_env", "base_url", "to")
+"""Errors do not repeat the values of these settings, nor of anything inside them. People sometimes write a key in place
+of its variable's name, or into an address, and anyone who has a webhook's address can post to it."""
+_QUOTED_CHARACTERS = 80
 """Characters of an argument that an error repeats."""
 
 Kind = Literal["default", "run", "file", "environment", "set", "flag"]
@@ -35,14 +35,14 @@ KeyPath = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Layer:
-    """Settings from one place."""
+    """Settings from one source."""
 
     source: str
-    """What a person calls it: a file, a variable, an option."""
+    """The name of the file, variable or option."""
     values: dict[str, Any]
     kind: Kind
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
-    """Of a file: in which line each key stands."""
+    """The line of each key, if it is a file."""
 
 
 DEFAULT = Layer("default", {}, "default")
@@ -50,7 +50,7 @@ DEFAULT = Layer("default", {}, "default")
 
 @dataclass(frozen=True)
 class Origin:
-    """A setting's value, and where it comes from."""
+    """A setting's value and its source."""
 
     setting: str
     value: Any
@@ -63,41 +63,41 @@ class Origin:
 
 
 def origins(values: Mapping[str, Any], layers: Sequence[Layer]) -> Iterator[Origin]:
-    """Every setting of `values`, which is what `layers` came to, in its order."""
-    for path, value in _flat((), values):
+    """Yield every setting of `values`, which are the merged layers, with its source."""
+    for path, value in _flatten((), values):
         layer = layer_of(path, layers)
         line = next((layer.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in layer.lines), None)
         yield Origin(".".join(path), value, layer.kind, layer.source, line)
 
 
 def layer_of(path: Sequence[str], layers: Iterable[Layer]) -> Layer:
-    """The layer that the value at `path` came from: the last one that has it."""
-    found = DEFAULT
+    """Return the layer that set the value at `path`: the last one that has it."""
+    source = DEFAULT
     for layer in layers:
         value: Any = layer.values
         for depth, part in enumerate(path):
             if not isinstance(value, Mapping) or part not in value:
-                # The rest of the path is inside a value (an item of a list, say) of this layer.
+                # The rest of the path is inside a value of this layer, such as an item of a list.
                 if depth and not isinstance(value, Mapping):
-                    found = layer
+                    source = layer
                 break
             value = value[part]
         else:
-            found = layer
-    return found
+            source = layer
+    return source
 
 
-def _flat(path: KeyPath, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
-    """The values that are not mappings, with their paths; an empty mapping is a value."""
+def _flatten(path: KeyPath, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield the paths and values of everything that is not a mapping. An empty mapping counts as a value."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat((*path, key), value)
+            yield from _flatten((*path, key), value)
         else:
             yield (*path, key), value
 
 
 def read_yaml(path: Path, called: str = "--config") -> dict[str, Any]:
-    """The settings in a file; `called`: what it is, for the message. Raises ConfigError."""
+    """Read a settings file. `called` describes it in error messages. Raises ConfigError."""
     try:
         value = load_yaml(read_text(path, called))
     except yaml.YAMLError as error:
@@ -105,12 +105,13 @@ def read_yaml(path: Path, called: str = "--config") -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        what = "a list" if isinstance(value, list) else f"the value {str(value)[:40]!r} alone"
-        raise ConfigError(f"{path} holds {what}; it must be `key: value` lines, e.g. `seed: 1`")
+        content = "a list" if isinstance(value, list) else f"only the value {str(value)[:40]!r}"
+        raise ConfigError(f"{path} contains {content}; it must be `key: value` lines, e.g. `seed: 1`")
     return {str(key): entry for key, entry in value.items()}
 
 
 def read_text(path: Path, called: str = "--config") -> str:
+    """Read a text file. `called` describes it in error messages. Raises ConfigError."""
     try:
         return read_file(path, called).decode()
     except UnicodeDecodeError as error:
@@ -118,13 +119,15 @@ def read_text(path: Path, called: str = "--config") -> str:
 
 
 def from_set(text: str) -> Layer:
-    key, sign, raw = text.partition("=")
-    if not sign or not key.strip():
+    """Return the layer of `--set KEY=VALUE`. Raises ConfigError."""
+    key, separator, raw = text.partition("=")
+    if not separator or not key.strip():
         raise ConfigError(f"--set {text!r} has no key and value; write e.g. --set rules.window_ticks=5")
     return Layer(f"--set {key.strip()}", _nested(key.strip(), raw, f"--set {text}"), "set")
 
 
 def from_environment(environ: Mapping[str, str]) -> Iterator[Layer]:
+    """Yield a layer for each variable OVEN_SET_…. Raises ConfigError."""
     for variable in sorted(environ):
         if variable.startswith(ENVIRONMENT):
             key = variable.removeprefix(ENVIRONMENT).lower().replace("__", ".")
@@ -135,13 +138,13 @@ def _nested(key: str, raw: str, source: str) -> dict[str, Any]:
     try:
         value = load_yaml(raw)
     except yaml.YAMLError as error:
-        if set(key.split(".")) & set(SECRETIVE):
+        if set(key.split(".")) & set(SECRET_SETTINGS):
             source = source.partition("=")[0]
-        source = source if len(source) <= _QUOTED else source[: _QUOTED - 1] + "…"
+        source = source if len(source) <= _QUOTED_CHARACTERS else source[: _QUOTED_CHARACTERS - 1] + "…"
         raise ConfigError(f"{source}: the value is not YAML: {problem_of(error)}") from error
     parts = key.split(".")
     if parts[:2] == ["rules", "autonomy_of"] and len(parts) > 2:
-        parts = [*parts[:2], ".".join(parts[2:])]  # an actuator's name has dots of its own
+        parts = [*parts[:2], ".".join(parts[2:])]  # an actuator's name contains dots
     for part in reversed(parts):
         value = {part: value}
     assert isinstance(value, dict)
@@ -149,10 +152,11 @@ def _nested(key: str, raw: str, source: str) -> dict[str, Any]:
 
 
 def merge(into: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Merge `values` into a mapping. Mappings are merged key by key, other values are replaced."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            held = into.get(key)
-            into[key] = dict(held) if isinstance(held, Mapping) else {}
+            existing = into.get(key)
+            into[key] = dict(existing) if isinstance(existing, Mapping) else {}
             merge(into[key], value)
         else:
             into[key] = value
@@ -165,58 +169,61 @@ def validated(
     layers: Sequence[Layer],
     options: type[BaseModel] | None,
 ) -> _Model:
+    """Validate the merged `values` of `layers`. `prefix` is their dotted path; `options` are the recipe's settings.
+
+    Raises ConfigError with one line per error: setting, value, source, what was expected, and similar names.
+    """
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        found = error.errors(include_url=False)
+        problems = error.errors(include_url=False)
     known = [prefix + key for key in dotted_names(model)]
     if options is not None:
         known += [f"recipe_options.{key}" for key in dotted_names(options)]
     lines = []
-    for problem in found:
+    for problem in problems:
         parts = tuple(str(part) for part in problem["loc"])
         where = prefix + ".".join(parts)
         source = layer_of(where.split("."), layers).source
         if problem["type"] == "extra_forbidden":
-            leaves, of_entry = _leaves(where, problem["input"]), _entry_settings(model, parts, prefix)
-            for leaf in leaves:
-                near = f"there is no setting {leaf!r} ({source}); {nearest(leaf, of_entry or known)}"
-                lines.append(removal("setting", leaf) or near)
+            siblings = _entry_settings(model, parts, prefix)
+            for leaf in _leaves(where, problem["input"]):
+                unknown = f"there is no setting {leaf!r} ({source}); {nearest(leaf, siblings or known)}"
+                lines.append(removal("setting", leaf) or unknown)
         else:
             message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
             value = problem["input"]
             if isinstance(value, str) and where == "nats":
-                value = shown(value)  # a password in an address is not repeated
-            said = where if set(parts) & set(SECRETIVE) else f"{where} = {value!r}"
-            lines.append(f"{said} ({source}): {message}")
+                value = shown(value)  # without a password
+            setting = where if set(parts) & set(SECRET_SETTINGS) else f"{where} = {value!r}"
+            lines.append(f"{setting} ({source}): {message}")
     raise ConfigError("\n".join(lines))
 
 
 def _entry_settings(model: type[BaseModel], parts: Sequence[str], prefix: str) -> list[str]:
-    """The settings beside the one at `parts`, where that is in an entry with a name of the user's own (a committee's
-    member, say); else none."""
+    """The settings next to the one at `parts`, if it is in an entry that the user named, such as a committee member."""
     inner: Any = model
-    named = False
+    in_named_entry = False
     for part in parts[:-1]:
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             field = inner.model_fields.get(part)
             inner = field.annotation if field is not None else None
         elif get_origin(inner) is dict:
-            inner, named = get_args(inner)[1], True
-    if not named or not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            inner, in_named_entry = get_args(inner)[1], True
+    if not in_named_entry or not (isinstance(inner, type) and issubclass(inner, BaseModel)):
         return []
     return [prefix + ".".join([*parts[:-1], name]) for name in inner.model_fields]
 
 
 def _leaves(where: str, value: Any) -> list[str]:
-    """The dotted names that were written: an unknown folder is best understood by what is in it."""
+    """The dotted names of the innermost settings, which show best what an unknown group of settings was meant to be."""
     if not isinstance(value, Mapping) or not value:
         return [where]
     return [leaf for key, inner in value.items() for leaf in _leaves(f"{where}.{key}", inner)]
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """A sentence with the settings that may have been meant: by the last part wherever it stands, else by the whole."""
+    """Return a phrase with similar settings: by the last part of the name in any group, else by the whole name."""
     leaves: dict[str, list[str]] = {}
     for full in known:
         leaves.setdefault(full.rsplit(".", 1)[-1], []).append(full)
@@ -224,7 +231,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
     near = [full for leaf in close for full in leaves[leaf]] or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     if near:
         return "did you mean " + " or ".join(repr(full) for full in near[:3]) + "?"
-    folder = name.rpartition(".")[0]
-    beside = [full for full in known if folder and full.startswith(folder + ".")]
-    beside = beside or list(dict.fromkeys(full.split(".")[0] for full in known))
-    return "known: " + ", ".join(beside[:20]) + (", …" if len(beside) > 20 else "")
+    group = name.rpartition(".")[0]
+    siblings = [full for full in known if group and full.startswith(group + ".")]
+    siblings = siblings or list(dict.fromkeys(full.split(".")[0] for full in known))
+    return "known: " + ", ".join(siblings[:20]) + (", …" if len(siblings) > 20 else "")

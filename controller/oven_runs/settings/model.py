@@ -1,4 +1,4 @@
-"""The settings of a run: one pydantic model, which `oven.yaml`, `--set` and flags fill."""
+"""The settings of a run: one pydantic model, which is filled from `oven.yaml`, `--set` and flags."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _split(value: Any) -> Any:
 
 
 class RuleSettings(Rules):
-    """The same as a person writes them: a name that is not a rule is a mistake."""
+    """Rules as people write them, where an unknown name is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,24 +40,24 @@ class RuleSettings(Rules):
 
 
 class AgentSettings(BaseModel):
-    """An agent with more to say of it than its name."""
+    """An agent's entry in `agents` with more than its name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1, description="an entry point of the group oven.agents, or a file")
-    shadow: bool = Field(default=False, description="its name goes into rules.shadow")
+    shadow: bool = Field(default=False, description="add its name to rules.shadow")
     speciality: tuple[str, ...] | None = Field(
         default=None,
-        description="actuators on which it is trusted, into rules.trusted; none: an installed agent is on all, a file "
-        "is a newcomer",
+        description="actuators on which it is trusted (rules.trusted); none: an installed agent is trusted on all, a "
+        "file is a newcomer",
     )
     options: dict[str, Any] = Field(
-        default_factory=dict, description="its options, into agent_options; `agent list NAME` shows which it has"
+        default_factory=dict, description="its options (agent_options); `agent list NAME` lists them"
     )
 
 
 class Settings(BaseModel):
-    """The whole configuration of a run; `config.json` in its folder is this, resolved."""
+    """The whole configuration of a run. Its resolved form is `config.json` in the run's folder."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -71,7 +71,7 @@ class Settings(BaseModel):
     agents: Annotated[tuple[str | AgentSettings, ...] | None, BeforeValidator(_split)] = Field(
         default=None,
         description="names of the group oven.agents, files, or {name: …, shadow: true, speciality: […], options: {…}}; "
-        "none: all that are installed",
+        "none: all installed agents",
     )
     agent_options: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="options of agents by the agent's name, e.g. {learning_rate: {cut: 4}}"
@@ -80,14 +80,14 @@ class Settings(BaseModel):
         default=None,
         ge=1,
         description="agents that share a process and a connection; none: the installed ones share one, and each file "
-        "has its own (at a server that is there already all have)",
+        "has its own (with `nats`, every agent has its own)",
     )
     agents_memory_mb: int | None = Field(
         default=None,
         ge=128,
         le=1_000_000,
-        description="MB of memory that a process of agents may take, and each that it starts; none: as much as there "
-        "is. Linux only",
+        description="memory limit in MB of each process of agents and each process that it starts; none: no limit. "
+        "Linux only",
     )
     rules: RuleSettings = RuleSettings()
     committee: CommitteeSettings = CommitteeSettings()
@@ -98,33 +98,35 @@ class Settings(BaseModel):
     notify: NotifySettings = NotifySettings()
     kg: bool | str = Field(
         default=True,
-        description="the prior service's graph: true, the built-in one; a folder that `kg import` wrote, that one as "
-        "well, which answers query, curriculum and token_prior; false, no service",
+        description="the prior service's graph. true: the built-in one; a folder from `kg import`: also that one, for "
+        "query, curriculum and token_prior; false: no service",
     )
     otlp: str = Field(default="", pattern="^$|^https?://", description="send traces there, OTLP over HTTP; empty: off")
-    lockstep: bool = Field(default=False, description="the learner waits at every tick, so that a run can be repeated")
+    lockstep: bool = Field(default=False, description="the learner waits at every tick, so that the run is repeatable")
     charge_rollbacks: bool = Field(
         default=False,
-        description="steps that a rollback threw away count as steps, so that runs can be compared at equal cost",
+        description="count steps that a rollback discarded as steps, so that runs can be compared at equal cost",
     )
     recipe_options: dict[str, Any] = Field(default_factory=dict, description="the recipe's own settings")
     nats: str = Field(
         default="",
         pattern="^$|^(nats|tls|ws|wss)://",
-        description="a server to use, or a cluster's with commas; empty: the embedded one",
+        description="address of your own server, or of a cluster's servers with commas; empty: the embedded server",
     )
     creds: str = Field(default="", description="with nats: an .nk file, or a folder with one per role")
-    tls_ca: str = Field(default="", description="with nats: PEM file of the authority to trust; empty: the system's")
-    port: int | None = Field(default=None, ge=1, le=65535, description="of the embedded server; none: a free one")
+    tls_ca: str = Field(
+        default="", description="with nats: PEM file of the certificate authority; empty: the system's authorities"
+    )
+    port: int | None = Field(default=None, ge=1, le=65535, description="of the embedded server; none: a free port")
     meshes: int = Field(default=1, ge=1, le=5, description="number of mesh replicas; one is enough to keep deciding")
     stream_replicas: Literal[1, 3, 5] = Field(
-        default=1, description="with nats, a cluster: how many of its servers keep the log"
+        default=1, description="with a cluster as nats: how many of its servers keep the log"
     )
     headless: bool = Field(default=False, description="print progress lines instead of opening the monitor")
 
     @property
     def completions_every(self) -> int:
-        """Steps between two samples of completions; 0: none are taken."""
+        """Steps between two samples of completions; 0 for none."""
         return self.completions.steps_between(attached=self.recipe == ATTACHED)
 
     @field_validator("kg")
@@ -133,7 +135,7 @@ class Settings(BaseModel):
         if isinstance(value, bool):
             return value
         if not value:
-            raise ValueError("give a folder that `oven-controller kg import` wrote, true or false")
+            raise ValueError("it should be a folder that `oven-controller kg import` wrote, true or false")
         return str(Path(value).absolute())  # the service may run in another folder
 
     @field_validator("nats")
@@ -142,26 +144,26 @@ class Settings(BaseModel):
         for url in value.split(",") if value else ():
             if "@" in url:
                 raise ValueError(
-                    f"the address {shown(url)} was given with a user or a password, and the bus knows everybody by a "
-                    "key: leave out all before the @, and name the keys by --creds"
+                    f"the address {shown(url)} has a user or a password, but the bus identifies clients by keys: "
+                    "remove the part before the @, and pass the keys with --creds"
                 )
             try:
                 parts = urlsplit(url)
-                whole = bool(parts.hostname) and parts.port != 0 and not re.search(r"\s", url)
+                valid = bool(parts.hostname) and parts.port != 0 and not re.search(r"\s", url)
             except ValueError:
-                whole = False
-            if not whole:
+                valid = False
+            if not valid:
                 raise ValueError(f"{url!r} is not an address of a server; write e.g. nats://127.0.0.1:4222")
         return value
 
 
 def dotted_names(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Every setting's name as --set takes it."""
-    found = []
+    """Return every setting's name as it is written in --set."""
+    dotted = []
     for name, field in model.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            found += dotted_names(inner, f"{prefix}{name}.")
+            dotted += dotted_names(inner, f"{prefix}{name}.")
         else:
-            found.append(prefix + name)
-    return found
+            dotted.append(prefix + name)
+    return dotted

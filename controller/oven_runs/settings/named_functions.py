@@ -1,4 +1,4 @@
-"""Functions that a setting names, an entry point or FILE.py:FUNCTION, checked without importing them."""
+"""Check a function that a setting names (an entry point or FILE.py:FUNCTION) without importing it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.files import read_file
 
 
-def checked_function(owner: str, called: str, kind: str, group: str, given: str) -> str:
-    """As it is passed on, with an absolute path. The file is parsed, not imported: that is the learner's. `owner`: what
-    names it, and `called` it itself, for messages. Raises ConfigError for one that is not there."""
-    place = plugins.split_function(given)
-    if place is None:
-        known = plugins.points(group)
-        if given not in known:
-            nearest = UnknownNameError(kind, given, known)
-            raise ConfigError(f"{owner}: {nearest} (a function of yours: FILE.py:FUNCTION)")
-        return given
-    file, function = place
+def checked_function(owner: str, called: str, kind: str, group: str, name: str) -> str:
+    """Return the function's name, with an absolute path if it is in a file.
+
+    The file is parsed and not imported, which is up to the learner. `owner` and `called` describe the setting and the
+    function in error messages. Raises ConfigError if the function does not exist.
+    """
+    file_and_function = plugins.split_function(name)
+    if file_and_function is None:
+        installed = plugins.points(group)
+        if name not in installed:
+            unknown = UnknownNameError(kind, name, installed)
+            raise ConfigError(f"{owner}: {unknown} (or your own function as FILE.py:FUNCTION)")
+        return name
+    file, function = file_and_function
     text = read_file(Path(file), f"{called}:")
     try:
         tree = ast.parse(text, file)
@@ -34,7 +37,7 @@ def checked_function(owner: str, called: str, kind: str, group: str, given: str)
 
 
 def _defined(node: ast.stmt) -> list[str]:
-    """The names that a statement of a module gives to something that could be called."""
+    """The names that a module's statement binds and that could be functions."""
     match node:
         case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
             return [name]

@@ -1,7 +1,7 @@
-"""Settings of notifications: to whom messages go, about what, and from which severity on.
+"""Settings of notifications: the recipients of messages, their kinds, and their minimum severity.
 
-An address is a secret: anyone who has a webhook's can post to it. So a dump of these settings (config.json, `config
-show`, a dry run) has its scheme and host and no more, and an error names the setting and not the value.
+An address is secret, because anyone who has a webhook's address can post to it. So a dump of these settings
+(config.json, `config show`, a dry run) only has its scheme and host, and an error names the setting without the value.
 """
 
 from __future__ import annotations
@@ -16,31 +16,33 @@ from oven_core.errors import UnknownNameError
 from oven_runs.settings.variable_name import Variable
 
 Kind: TypeAlias = Literal["advice", "applied", "rollback", "held", "died", "ended", "budget", "judge", "alert"]
-"""What a message is about."""
+"""The kind of event that a message reports."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 Severity: TypeAlias = Literal["info", "warning", "error"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
-"""The least first."""
+"""From the lowest to the highest."""
 WEB_SCHEMES: Final = ("https", "http")
 """Schemes of webhooks, which get the message as JSON, unless apprise knows the server as a chat's."""
 VARIABLE_PREFIX: Final = "env:"
-"""Before the name of the environment variable that has the address."""
+"""Prefix of the name of an environment variable that has the address."""
 SAVED_PREFIX: Final = "saved:"
-"""Before the number of an address that is in the run's folder, in a file that its owner alone can read."""
+"""Prefix of the number of an address in the run's folder, in a file that only its owner can read."""
 _REFERENCE: Final = re.compile(rf"{VARIABLE_PREFIX}[A-Za-z_][A-Za-z0-9_]*|{SAVED_PREFIX}[1-9][0-9]*( .*)?")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _OWN_HEADERS: Final = ("host", "content-length", "content-type")
-"""Which a message sets itself."""
+"""Headers that every message sets itself."""
 
 
 def is_reference(url: str) -> bool:
-    """Whether it says where the address is, and holds no secret itself."""
+    """Whether `url` says where the address is, so that it has no secret itself."""
     return _REFERENCE.fullmatch(url) is not None
 
 
 def shown(url: str) -> str:
-    """The address as it may be shown: a webhook's server; of any other service the scheme, for a token may stand where
-    a host would; a reference as it is."""
+    """Return the part of an address that may be shown: a webhook's server, or a whole reference.
+
+    Of other services it is only the scheme, because a token may be in place of the host.
+    """
     if is_reference(url):
         return url
     scheme, _, rest = url.partition("://")
@@ -51,12 +53,12 @@ def shown(url: str) -> str:
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
         return f"{scheme}://…"
-    beyond = rest.rpartition("@")[2].partition("/")[2] or parts.query
-    return f"{scheme}://{parts.hostname}{port}" + ("/…" if beyond else "")
+    has_more = rest.rpartition("@")[2].partition("/")[2] or parts.query
+    return f"{scheme}://{parts.hostname}{port}" + ("/…" if has_more else "")
 
 
 class RecipientSettings(BaseModel):
-    """Where messages go. A settings file may give the address alone."""
+    """A recipient of messages. In a settings file it can also be the address alone."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -77,18 +79,18 @@ class RecipientSettings(BaseModel):
             return value
         if value.startswith(VARIABLE_PREFIX):
             raise ValueError(f"write {VARIABLE_PREFIX}NAME, with the name of an environment variable")
-        scheme, mark, rest = value.partition("://")
-        if not mark or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) or re.search(r"[\s\x00-\x1f\x7f]", value):
+        scheme, sep, rest = value.partition("://")
+        if not sep or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) or re.search(r"[\s\x00-\x1f\x7f]", value):
             raise ValueError("it should be an address, e.g. https://…, slack://…, mailtos://…, or env:NAME")
         if scheme.lower() in WEB_SCHEMES:
             try:
-                named = bool(urlsplit(value).hostname) and urlsplit(value).port != 0
+                has_server = bool(urlsplit(value).hostname) and urlsplit(value).port != 0
             except ValueError:
-                named = False
-            if not named:
+                has_server = False
+            if not has_server:
                 raise ValueError(f"it should name a server, e.g. {scheme}://hooks.example/oven")
         elif not rest:
-            raise ValueError(f"{scheme}:// alone is not an address; what follows it is in apprise's list of services")
+            raise ValueError(f"{scheme}:// alone is not an address; apprise's list of services shows the rest of it")
         return value
 
     @field_validator("headers")
@@ -98,7 +100,7 @@ class RecipientSettings(BaseModel):
             if not _HEADER.fullmatch(name):
                 raise ValueError("a header's name has letters, digits and hyphens, e.g. Authorization")
             if name.lower() in _OWN_HEADERS:
-                raise ValueError(f"the header {name} is set by each message itself; leave it out")
+                raise ValueError(f"every message sets the header {name} itself; remove it")
             if not variable:
                 raise ValueError(f"the header {name} needs the name of an environment variable")
         return value
@@ -117,7 +119,7 @@ class RecipientSettings(BaseModel):
 
 
 class NotifySettings(BaseModel):
-    """Whom a run calls, about what."""
+    """Which messages a run sends to which recipients."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -126,26 +128,26 @@ class NotifySettings(BaseModel):
     )
     on: tuple[Kind, ...] = Field(
         default=KINDS,
-        description="advice: it waits for a person (again before it lapses); applied: a change took effect, or failed "
-        "to; rollback; held; died: the learner failed, or said nothing more; ended; budget: one is spent; judge: one "
-        "is away; alert: an agent sees a symptom, or sees it no more",
+        description="advice: it waits for a person (again before it lapses); applied: a change took effect or failed; "
+        "rollback; held; died: the learner failed or fell silent; ended; budget: one is spent; judge: one is away; "
+        "alert: an agent sees a symptom, or it is gone",
     )
-    severity: Severity = Field(default="info", description="the least severe that is sent")
-    plain: bool = Field(default=False, description="also to other machines without TLS, where others can read along")
+    severity: Severity = Field(default="info", description="the lowest severity that is sent")
+    plain: bool = Field(default=False, description="allow other machines without TLS, where others can read along")
 
     @field_validator("to", mode="before")
     @classmethod
     def _addresses(cls, value: Any) -> Any:
-        given = [value] if isinstance(value, str | dict) else value
-        if not isinstance(given, list | tuple):
-            return given
-        return [{"url": one} if isinstance(one, str) else one for one in given]
+        entries = [value] if isinstance(value, str | dict) else value
+        if not isinstance(entries, list | tuple):
+            return entries
+        return [{"url": entry} if isinstance(entry, str) else entry for entry in entries]
 
     @field_validator("on", mode="before")
     @classmethod
     def _kinds(cls, value: Any) -> Any:
-        given = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-        for kind in given if isinstance(given, list | tuple) else ():
+        kinds = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+        for kind in kinds if isinstance(kinds, list | tuple) else ():
             if isinstance(kind, str) and kind not in KINDS:
                 raise ValueError(str(UnknownNameError("kind of message", kind, KINDS)))
-        return given
+        return kinds

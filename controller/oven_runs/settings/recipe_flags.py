@@ -1,4 +1,4 @@
-"""A recipe's settings as flags of `up`: their names, and the layer that each one given makes."""
+"""A recipe's settings as flags of `up`: the flags' names, and a layer of settings for each flag that is used."""
 
 from __future__ import annotations
 
@@ -16,52 +16,54 @@ from oven_runs.settings.layers import Layer
 from oven_runs.settings.strict_yaml import load_yaml, problem_of
 
 
-def dashed(words: Sequence[str]) -> list[str]:
-    """The words of a command line with each flag's underscores as dashes: `--kl_penalty=.05` → `--kl-penalty=.05`."""
-    found = []
-    for word in words:
-        flag, sign, value = word.partition("=")
-        found.append((flag.replace("_", "-") if flag.startswith("--") else flag) + sign + value)
-    return found
+def dashed(arguments: Sequence[str]) -> list[str]:
+    """Replace underscores in the flags of a command line by dashes: `--kl_penalty=.05` → `--kl-penalty=.05`."""
+    dashed_arguments = []
+    for argument in arguments:
+        flag, separator, value = argument.partition("=")
+        dashed_arguments.append((flag.replace("_", "-") if flag.startswith("--") else flag) + separator + value)
+    return dashed_arguments
 
 
 def flag(name: str) -> str:
-    """`kl_penalty` → `--kl-penalty`."""
+    """Return a setting's flag: `kl_penalty` → `--kl-penalty`."""
     return "--" + name.replace("_", "-")
 
 
 def is_switch(field: FieldInfo) -> bool:
-    """Whether a setting is yes or no, so that its flag takes no value: `--initial-eval`, `--no-initial-eval`."""
-    return _kinds(field.annotation) <= {bool}
+    """Whether a setting is boolean, so that its flag takes no value: `--initial-eval`, `--no-initial-eval`."""
+    return _types(field.annotation) <= {bool}
 
 
-def flag_layers(model: type[BaseModel], given: Mapping[str, str | bool]) -> list[Layer]:
-    """A layer per setting of `model` given as a flag, so that an error names the flag. Raises ConfigError for a value
-    that is not YAML; commas make a list."""
+def flag_layers(model: type[BaseModel], values: Mapping[str, str | bool]) -> list[Layer]:
+    """Return one layer for each setting of `model` in `values`, so that an error names its flag.
+
+    Commas make a list. Raises ConfigError for a value that is not YAML.
+    """
     return [
         Layer(flag(name), {"recipe_options": {name: _value(name, value, model.model_fields[name])}}, "flag")
-        for name, value in given.items()
+        for name, value in values.items()
     ]
 
 
-def _value(name: str, given: str | bool, field: FieldInfo) -> Any:
-    kinds = _kinds(field.annotation)
-    if isinstance(given, bool) or (kinds & {str, Path} and given not in ("null", "none")):
-        return given
-    listed = kinds & {tuple, list} and not given.startswith("[")
+def _value(name: str, value: str | bool, field: FieldInfo) -> Any:
+    accepted = _types(field.annotation)
+    if isinstance(value, bool) or (accepted & {str, Path} and value not in ("null", "none")):
+        return value
+    is_list = accepted & {tuple, list} and not value.startswith("[")
     try:
-        return load_yaml(f"[{given}]" if listed else "null" if given == "none" else given)
+        return load_yaml(f"[{value}]" if is_list else "null" if value == "none" else value)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{flag(name)} {given}: the value is not YAML: {problem_of(error)}") from error
+        raise ConfigError(f"{flag(name)} {value}: the value is not YAML: {problem_of(error)}") from error
 
 
-def _kinds(annotation: Any) -> set[Any]:
-    """The plain types that a value may have, None left out."""
+def _types(annotation: Any) -> set[Any]:
+    """The plain types that a value may have, without None."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
-        return set().union(*(_kinds(one) for one in get_args(annotation))) - {type(None)}
+        return set().union(*(_types(member) for member in get_args(annotation))) - {type(None)}
     if origin is Annotated:
-        return _kinds(get_args(annotation)[0])
+        return _types(get_args(annotation)[0])
     if origin is Literal:
         return {type(value) for value in get_args(annotation)}
     return {origin or annotation}

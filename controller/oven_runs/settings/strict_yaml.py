@@ -1,4 +1,4 @@
-"""YAML as a person writes it; what is ambiguous is refused."""
+"""A strict YAML loader for files that people write: it rejects what is ambiguous, such as duplicate keys."""
 
 from __future__ import annotations
 
@@ -8,85 +8,83 @@ from typing import Any
 import yaml
 
 DEPTH = 32
-"""Levels; settings have five. Python's own limit comes later, and as a traceback."""
-
-
+"""Levels of nesting. Settings have five, and Python's own limit is higher and ends in a traceback."""
 BOOL = "tag:yaml.org,2002:bool"
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML lets a key stand twice and keeps the last, so that the first would be gone unseen.
+    """Rejects duplicate keys, of which PyYAML would silently keep the last.
 
-    Only `true` and `false` are truth values, as in YAML 1.2: in 1.1 an agent called `off` would be one. Where a setting
-    is yes or no, pydantic takes those words, too.
+    Only `true` and `false` are booleans, as in YAML 1.2. In YAML 1.1, the name of an agent called `off` would be one.
+    Boolean settings still accept such words, because pydantic does.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (PyYAML's own name)
-        first: [(tag, pattern) for tag, pattern in known if tag != BOOL]
-        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != BOOL]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: dict[str, int] = {}
+        lines: dict[str, int] = {}
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    wrong = f"the key {key.value!r} stands twice, first in line {seen[key.value]}"
-                    raise yaml.MarkedYAMLError(problem=wrong, problem_mark=key.start_mark)
-                seen[key.value] = key.start_mark.line + 1
+                if key.value in lines:
+                    problem = f"the key {key.value!r} is a duplicate, first used in line {lines[key.value]}"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+                lines[key.value] = key.start_mark.line + 1
         return dict(super().construct_mapping(node, deep))
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
-        except ValueError as error:  # a date that does not exist, a number of thousands of digits
-            wrong = f"{str(node.value)[:20]!r} cannot be read: {str(error).split(';')[0]}"
-            raise yaml.MarkedYAMLError(problem=wrong, problem_mark=node.start_mark) from error
+        except ValueError as error:  # e.g. a date that does not exist, or a number with thousands of digits
+            problem = f"{str(node.value)[:20]!r} cannot be read: {str(error).split(';')[0]}"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from error
 
 
 _Loader.add_implicit_resolver(BOOL, re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
 def load_yaml(text: str) -> Any:
-    """The value. Raises yaml.YAMLError, also for a key that stands twice, for more than DEPTH levels, and for an alias
-    inside of what it stands for."""
-    opened: list[str | None] = []
+    """Parse a document. Raises yaml.YAMLError, also for duplicate keys, more than DEPTH levels, and recursive
+    aliases."""
+    open_anchors: list[str | None] = []
     for event in yaml.parse(text, Loader=_Loader):
-        wrong = ""
+        problem = ""
         if isinstance(event, yaml.CollectionStartEvent):
-            opened.append(event.anchor)
-            if len(opened) > DEPTH:
-                wrong = f"it is nested more than {DEPTH} deep"
+            open_anchors.append(event.anchor)
+            if len(open_anchors) > DEPTH:
+                problem = f"it is nested more than {DEPTH} deep"
         elif isinstance(event, yaml.CollectionEndEvent):
-            opened.pop()
-        elif isinstance(event, yaml.AliasEvent) and event.anchor in opened:
-            wrong = f"the alias {event.anchor!r} is inside of what it stands for"
-        if wrong:
-            raise yaml.MarkedYAMLError(problem=wrong, problem_mark=event.start_mark)  # type: ignore[arg-type]
+            open_anchors.pop()
+        elif isinstance(event, yaml.AliasEvent) and event.anchor in open_anchors:
+            problem = f"the alias {event.anchor!r} is inside the value that it refers to"
+        if problem:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)  # type: ignore[arg-type]
     return yaml.load(text, Loader=_Loader)
 
 
 def key_lines(text: str) -> dict[tuple[str, ...], int]:
-    """The line, from 1, of each key of a document's mappings, by its path. `text` is one that `load_yaml` takes."""
-    found: dict[tuple[str, ...], int] = {}
+    """Return the line, from 1, of each key by its path. `text` must be one that `load_yaml` accepts."""
+    lines: dict[tuple[str, ...], int] = {}
 
-    def look(node: Any, path: tuple[str, ...]) -> None:
+    def visit(node: Any, path: tuple[str, ...]) -> None:
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 if isinstance(key, yaml.ScalarNode):
-                    found[*path, key.value] = key.start_mark.line + 1
-                    look(value, (*path, key.value))
+                    lines[*path, key.value] = key.start_mark.line + 1
+                    visit(value, (*path, key.value))
 
-    look(yaml.compose(text, Loader=_Loader), ())
-    return found
+    visit(yaml.compose(text, Loader=_Loader), ())
+    return lines
 
 
 def problem_of(error: yaml.YAMLError) -> str:
-    """What is wrong."""
+    """Return the description of the error."""
     return str(getattr(error, "problem", None) or error)
 
 
 def place_of(error: yaml.YAMLError) -> str:
-    """Where in a file: `, line 3, column 1`; empty if it is not known."""
+    """Return the position in the file as `, line 3, column 1`; empty if unknown."""
     mark = getattr(error, "problem_mark", None)
     return f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""

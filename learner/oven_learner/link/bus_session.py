@@ -1,4 +1,4 @@
-"""One connection to the bus after another, for the writer and the reader of a run's log."""
+"""A sequence of connections to the bus, for the writer and the reader of a run's log."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from oven_learner.link.log_writer import RETRY_MOST_S, RETRY_S, LogWriter
 from oven_learner.link.outage_log import OutageLog
 
 OPEN_S = 30.0
-"""Without one event read of what earlier incarnations left, the log counts as unreadable."""
+"""The log counts as unreadable after this time without any event of earlier incarnations."""
 TURN_S = 0.5
 SILENT_TURNS = 3
-"""The server is asked for a sign of life each turn; one that gives none for so many is given up, so within 2 s of its
-last word. Turns and not seconds: a learner that was stopped itself counts one, and accuses no one."""
+"""The server is pinged each turn. After so many turns without an answer the connection is given up, within 2 s. Turns
+are counted instead of seconds: a learner that was suspended itself counts one turn, and does not blame the server."""
 HANGING_TURNS = 20
-"""So long one call may take while signs of life come: a log that elects a leader needs seconds."""
+"""How long one call may take while pings are answered: a log that elects a leader needs seconds."""
 
 
 class BusSession:
-    """Connects the writer and the reader, until everything is sent.
+    """Connects the writer and the reader until everything is sent.
 
-    It never lets nats-py reconnect: a connection that is lost, silent or stuck is cut off and another is made. What was
-    under way then may be in the log or not: that is the writer's to find out.
+    nats-py never reconnects here: a connection that is lost, silent or stuck is closed and a new one is opened. A
+    message that was being sent then may be in the log or not; the writer finds out.
     """
 
     def __init__(
@@ -39,53 +39,53 @@ class BusSession:
         writer: LogWriter,
         reader: LogReader,
         outages: OutageLog,
-        besides: Sequence[Callable[[Bus], Awaitable[object]]] = (),
+        further_tasks: Sequence[Callable[[Bus], Awaitable[object]]] = (),
     ) -> None:
-        """`besides`: what else uses a connection while there is one; it runs until it is cancelled."""
+        """`further_tasks` also use each connection. They run until they are cancelled."""
         self._url, self._run, self._credentials = url, run, credentials
-        self._writer, self._reader, self._outages, self._besides = writer, reader, outages, besides
+        self._writer, self._reader, self._outages = writer, reader, outages
+        self._further_tasks = further_tasks
 
     async def open(self, begin: Callable[[Bus], Awaitable[object]]) -> Bus:
-        """The first connection, once `begin` has read there what it needs of the log. Raises OvenError; BusError when
-        the log is silent."""
-        opened: list[Bus] = []
+        """Return the first connection, after `begin` has read what it needs from the log. Raises OvenError, and
+        BusError if the log is silent."""
+        connections: list[Bus] = []
 
-        async def begun() -> None:
-            opened.append(await self._connect(PATIENT_S))
-            await begin(opened[0])
+        async def connect_and_begin() -> None:
+            connections.append(await self._connect(PATIENT_S))
+            await begin(connections[0])
 
-        beginning, seen = asyncio.create_task(begun()), -1
+        beginning, last_progress = asyncio.create_task(connect_and_begin()), -1
         try:
             while not (await asyncio.wait({beginning}, timeout=OPEN_S))[0]:
-                if self._reader.progress == seen:
+                if self._reader.progress == last_progress:
                     raise BusError(
                         f"the log of run {self._run!r} on {self._url} cannot be read: silent for {OPEN_S:g} s"
                     )
-                seen = self._reader.progress
+                last_progress = self._reader.progress
             beginning.result()
         except BaseException:
-            for bus in opened:
+            for bus in connections:
                 await bus.abort()
             await end(beginning, within_s=1)
             raise
-        return opened[0]
+        return connections[0]
 
     async def run(self, bus: Bus) -> None:
-        """Write and read, on `bus` and on those that take its place, until everything is sent. Cancel it to give up."""
+        """Write and read, on `bus` and on its successors, until everything is sent. Cancel it to give up."""
         while True:
             why = await self._use(bus)
             if self._writer.finished:
                 return
-            bus = await self._reconnected(why)
+            bus = await self._reconnect(why)
 
     async def _connect(self, timeout_s: float = CONNECT_S) -> Bus:
         return await Bus.open(self._url, self._credentials, name="learner", timeout_s=timeout_s, reconnect=False)
 
     async def _use(self, bus: Bus) -> BaseException:
-        """Write and read, until everything is sent or this connection is no good any more; returns why it is not.
-        Nothing is left of it then."""
-        works = (self._watch, self._writer.run, self._reader.run, *self._besides)
-        tasks = [asyncio.ensure_future(work(bus)) for work in works]
+        """Write and read until everything is sent or the connection fails. Return why it failed, after closing it."""
+        coroutines = (self._watch, self._writer.run, self._reader.run, *self._further_tasks)
+        tasks = [asyncio.ensure_future(coroutine(bus)) for coroutine in coroutines]
         why: BaseException = BusError(f"the connection to {self._url} is lost")
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -94,14 +94,14 @@ class BusSession:
             if self._writer.finished:
                 await bus.close()
         finally:
-            await bus.abort()  # first: what waits for the server cannot be cancelled before
+            await bus.abort()  # first, because tasks that wait for the server cannot be cancelled before
             await end(*tasks, within_s=1)
         return why
 
-    async def _reconnected(self, why: BaseException) -> Bus:
-        """A new connection, however long that takes."""
+    async def _reconnect(self, why: BaseException) -> Bus:
+        """Return a new connection, however long that takes."""
         self._outages.record(why, self._writer.unsent)
-        await asyncio.sleep(RETRY_S)  # one that works and fails at once must not be made a thousand times
+        await asyncio.sleep(RETRY_S)  # limits the rate of connections that work and fail at once
         pause = RETRY_S
         while True:
             try:
@@ -112,11 +112,11 @@ class BusSession:
                 pause = min(2 * pause, RETRY_MOST_S)
 
     async def _watch(self, bus: Bus) -> None:
-        """Come back when the connection is lost, and raise BusError when it is of no use."""
+        """Return when the connection is lost, and raise BusError when the server is silent or a call hangs."""
         silent = hanging = calls = 0
         ping = asyncio.create_task(bus.flush(60))
         try:
-            while not await _within(TURN_S, bus.closed):
+            while not await _set_within(TURN_S, bus.closed):
                 silent = 0 if ping.done() else silent + 1
                 hanging = hanging + 1 if self._writer.calls % 2 and self._writer.calls == calls else 0
                 calls = self._writer.calls
@@ -131,8 +131,8 @@ class BusSession:
             await end(ping, within_s=1)
 
 
-async def _within(limit_s: float, event: asyncio.Event) -> bool:
-    """Whether it is set before the limit."""
+async def _set_within(limit_s: float, event: asyncio.Event) -> bool:
+    """Whether the event is set before the limit."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
             return await event.wait()

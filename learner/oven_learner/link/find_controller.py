@@ -1,5 +1,5 @@
-"""Where the controller is, and whether a script needs one: from arguments, else from the environment that
-`oven-controller up` and `run` hand over."""
+"""Finds the controller, and whether the script needs one, from arguments or the environment variables that
+`oven-controller up` and `run` set."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ VARIABLE = "OVEN_MODE"
 
 class Mode(Enum):
     REQUIRED = "required"
-    """Without a controller it is an error."""
+    """It is an error if there is no controller."""
     OPTIONAL = "optional"
-    """Without one training continues as if no one had asked. One that is named and does not answer is an error."""
+    """Without a controller training continues. It is an error if a named one does not answer."""
     DISABLED = "disabled"
-    """None is looked for."""
+    """Do not look for a controller."""
 
     @classmethod
-    def of(cls, optional: bool) -> Mode:
-        """The environment's word goes before the script's. Raises ConfigError for a word that is none."""
-        word = os.environ.get(VARIABLE, "")
-        if not word:
+    def from_environment(cls, optional: bool) -> Mode:
+        """Return the mode. The environment wins over the script. Raises ConfigError for an unknown value."""
+        value = os.environ.get(VARIABLE, "")
+        if not value:
             return cls.OPTIONAL if optional else cls.REQUIRED
         try:
-            return cls(word.strip().lower())
+            return cls(value.strip().lower())
         except ValueError:
             raise ConfigError(
-                f"{VARIABLE}={word!r} is none of {', '.join(mode.value for mode in cls)}; unset it, or set one of them"
+                f"{VARIABLE}={value!r} is none of {', '.join(mode.value for mode in cls)}; unset it, or set one of them"
             ) from None
 
     def log_absence(self) -> None:
-        """One line, where nothing is plugged in."""
+        """Log why there is no controller."""
         if self is Mode.DISABLED:
             log.warning("training continues without a controller: %s=disabled", VARIABLE)
         else:
@@ -61,6 +61,8 @@ class Mode(Enum):
 
 @dataclass(frozen=True)
 class Connection:
+    """How to reach the controller, and the run's settings that the learner needs."""
+
     url: str
     run: str
     credentials: Credentials | None
@@ -71,12 +73,11 @@ class Connection:
     completions: CompletionsSettings = field(default_factory=lambda: CompletionsSettings(every=0))
     """With `every` as a number."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Who signs → public key; empty: the run is not signed."""
+    """Signer → public key; empty if the run is not signed."""
 
     @classmethod
     def find(cls, url: str | None = None, run: str | None = None, creds: str | Path | None = None) -> Connection:
-        """Raises ConfigError, with the three ways to have a stack, when there is none; and when the run is signed, and
-        by another learner than the one whose key this is."""
+        """Raises ConfigError if there is no controller, or if the run is signed with another learner's key."""
         url = url or os.environ.get("OVEN_URL")
         run = run or os.environ.get("OVEN_RUN")
         creds = creds or os.environ.get("OVEN_CREDS")
@@ -91,31 +92,31 @@ class Connection:
         charge_rollbacks, completions = False, CompletionsSettings(every=0)
         folder = os.environ.get("OVEN_RUN_DIR")
         if folder and (config := Path(folder) / "config.json").is_file():
-            resolved = json.loads(config.read_text())
-            rules = Rules.model_validate(resolved.get("rules", {"autonomy": "observe"}))
-            lockstep = bool(resolved.get("lockstep", False))
-            charge_rollbacks = bool(resolved.get("charge_rollbacks", False))
-            committee = CommitteeSettings.model_validate(resolved.get("committee", {}))
-            given = CompletionsSettings.model_validate(resolved.get("completions", {}))
-            every = given.steps_between(attached=resolved.get("recipe", ATTACHED) == ATTACHED)
-            completions = given.model_copy(update={"every": every})
+            settings = json.loads(config.read_text())
+            rules = Rules.model_validate(settings.get("rules", {"autonomy": "observe"}))
+            lockstep = bool(settings.get("lockstep", False))
+            charge_rollbacks = bool(settings.get("charge_rollbacks", False))
+            committee = CommitteeSettings.model_validate(settings.get("committee", {}))
+            completions = CompletionsSettings.model_validate(settings.get("completions", {}))
+            every = completions.steps_between(attached=settings.get("recipe", ATTACHED) == ATTACHED)
+            completions = completions.model_copy(update={"every": every})
         credentials = Credentials.load(Path(creds)) if creds else None
         keys = _keys(credentials)
         return cls(url, run, credentials, rules, lockstep, charge_rollbacks, committee, completions, keys)
 
     def link(self) -> Link:
-        """Raises ConfigError when traces are wanted and cannot be made."""
+        """Return a new link to the run's log. Raises ConfigError if tracing is configured and cannot start."""
         tracing.start("learner", self.run)
         poll_s = 0.001 if self.lockstep else POLL_S
         folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull).absolute()
-        mine = folder if folder.is_dir() and folder.name == self.run else None
+        run_folder = folder if folder.is_dir() and folder.name == self.run else None
         return ProcessLink(
             self.url,
             self.run,
             self.credentials,
             poll_s=poll_s,
             pin=self.keys.get(LEARNER),
-            folder=mine,
+            folder=run_folder,
             machine=not self.lockstep,
         )
 
@@ -129,14 +130,17 @@ def seek(
     leader: bool,
     same: Callable[[bool], bool],
 ) -> tuple[bool, Connection | None]:
-    """Whether there is a controller, on every rank; and on rank 0, which speaks to it, where. Raises ConfigError as
-    `find` does, unless it is optional and none is named. `same` gives rank 0's word on every rank."""
+    """Return whether there is a controller (on every rank), and how to reach it (on rank 0 only).
+
+    `same` returns rank 0's argument on every rank. Raises ConfigError like `Connection.find`, unless the controller is
+    optional and none is named.
+    """
     if mode is Mode.DISABLED:
         return False, None
-    named = (url or os.environ.get("OVEN_URL")) and (run or os.environ.get("OVEN_RUN"))
-    wanted = mode is Mode.REQUIRED or bool(named)
-    connection = Connection.find(url, run, creds) if leader and wanted else None
-    return mode is Mode.REQUIRED or same(wanted), connection
+    is_named = (url or os.environ.get("OVEN_URL")) and (run or os.environ.get("OVEN_RUN"))
+    connects = mode is Mode.REQUIRED or bool(is_named)
+    connection = Connection.find(url, run, creds) if leader and connects else None
+    return mode is Mode.REQUIRED or same(connects), connection
 
 
 def _keys(credentials: Credentials | None) -> dict[str, str]:

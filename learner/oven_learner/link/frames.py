@@ -1,4 +1,4 @@
-"""What the learner's process and its link's worker say to each other through their pipes."""
+"""The messages between the learner's process and its link's worker process, through their pipes."""
 
 from __future__ import annotations
 
@@ -10,39 +10,41 @@ from oven_learner.link import pipes
 from oven_learner.link.link_interface import Make, PendingObservation
 
 GRACE_S = 1.0
-"""For the worker to end by itself, once it was told to or the learner is gone."""
+"""For the worker to end by itself after it was told to, or after the learner is gone."""
 BEGIN = "begin"
-"""To the worker: the learner takes in decisions from now on."""
+"""To the worker: the learner accepts decisions from now on."""
 
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """What the worker has to know. `sent`, `logged` and `seen` are for one that takes another's place."""
+    """The worker's configuration. `sent`, `logged` and `last_item` are for a worker that replaces another."""
 
     url: str
     run: str
     credentials: Credentials | None
     pin: str | None
-    """The learner's public key, if known."""
+    """The learner's public key, if it is known."""
     poll_s: float
     secret: bytes
     folder: str = ""
-    """The run's, where what the log did not take is kept; empty: nowhere."""
+    """The run's folder, for messages that the log did not take; empty: none."""
     machine: bool = False
-    """Whether observations carry the machine's readings; a run that is to say the same every time has none."""
+    """Whether observations carry memory and GPU readings. A run that must repeat exactly has none."""
     replaces: bool = False
     sent: int = 0
-    """A sequence of the log: of what this learner said before it, all that matters is known."""
+    """A sequence of the log. Everything that matters of this learner before it is known."""
     logged: int = 0
-    """This learner's observations up to there."""
-    seen: int = 0
-    """The sequence of the last event that the learner was given."""
+    """This learner's observations up to `sent`."""
+    last_item: int = 0
+    """The sequence of the last event that the learner received."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The learner's n-th message on its way, if it is not an observation; those go as atoms. `lost`: observations that
-    never got so far."""
+    """The learner's n-th message on its way. Observations travel as plain values instead.
+
+    `lost` counts the observations that never got this far.
+    """
 
     n: int
     lost: int
@@ -51,33 +53,33 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How far the worker is."""
+    """The worker's progress."""
 
-    taken: int = 0
-    """The last message that it took over."""
+    received: int = 0
+    """The last message that the worker received."""
     waiting: int = 0
-    """Messages that it has and the log does not."""
+    """Messages that the worker has and the log does not."""
     dropped: int = 0
     sent: int = 0
     """The sequence of this learner's last message in the log."""
     logged: int = 0
-    """This learner's observations up to there."""
-    over: bool = False
-    """Its last word."""
-    kept: int = 0
-    """Of those that wait: on the disk, in the run's spool."""
+    """This learner's observations up to `sent`."""
+    is_last: bool = False
+    """This is the worker's last message."""
+    spooled: int = 0
+    """Waiting messages that are on the disk, in the run's spool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The learner's last word: send what is left within so many seconds, and keep the rest."""
+    """The learner's last message: send the rest within this time, and spool what is left then."""
 
     within_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class LogItem:
-    """For the learner, from the log."""
+    """An event of the log for the learner."""
 
     seq: int
     body: LogMessage
@@ -85,21 +87,21 @@ class LogItem:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The first word of a worker that takes another's place: the log has the learner's messages up to `n`, with so
-    many observations."""
+    """The first message of a replacing worker: the log has the learner's messages up to `n`, and this many of its
+    observations."""
 
     n: int
     logged: int
 
 
 def packed_observation(n: int, lost: int, observation: PendingObservation) -> bytes:
-    """A frame of atoms. Raises ValueError or TypeError for a metric that is not a number."""
-    # Numpy's numbers are none to marshal.
+    """Pack an observation as plain values. Raises ValueError or TypeError for a metric that is not a number."""
+    # marshal does not accept NumPy's numbers.
     observation.metrics = {name: float(value) for name, value in observation.metrics.items()}
     return pipes.packed_atoms((n, lost, *observation.atoms))
 
 
 def unpacked_observation(data: bytes) -> PendingObservation:
-    """What `packed_observation` has packed."""
+    """Unpack the result of `packed_observation`."""
     _n, _lost, *atoms = pipes.unpacked(data)
     return PendingObservation(*atoms)

@@ -1,4 +1,4 @@
-"""What a link between the learner and the run's log is, and how its messages are named there."""
+"""The interface of a link between the learner and the run's log, and the ids of its messages."""
 
 from __future__ import annotations
 
@@ -12,40 +12,44 @@ from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
 
 Make = Callable[[], LearnerMessage]
+"""Builds a message. It can be pickled."""
 
 
 class Link(Protocol):
-    """What the client speaks through. `link.process_link` has the real one, `testing` one without a bus."""
+    """The client's connection to the log. `link.process_link` has the real one, `testing` one without a bus."""
 
     @property
     def dropped(self) -> int:
         """Observations that the log will never have."""
 
     def open(self) -> ResumeState:
-        """Connect; raises OvenError when that cannot be."""
+        """Connect, and return what earlier incarnations left. Raises OvenError."""
 
     def begin(self) -> None:
-        """Take in decisions from now on."""
+        """Accept decisions from now on."""
 
     def send(self, make: Make, *, droppable: bool = False) -> None:
-        """Hand over the learner's next message (the n-th time its number n), to be made and sent later, in order. What
-        makes it can be pickled. The link tells in RunEnded how many observations were dropped. Never blocks, never
-        raises."""
+        """Queue the learner's next message, to be built and sent later, in order. The n-th call has the message n.
+
+        RunEnded tells how many observations were dropped. Never blocks and never raises.
+        """
 
     def show(self, make: Parcel) -> None:
-        """Hand over a sample of completions, to be made and published elsewhere; no log has it, and it may be dropped.
-        Never blocks, never raises."""
+        """Queue a sample of completions, to be built and published elsewhere.
+
+        It is not part of the log, and it may be dropped. Never blocks and never raises.
+        """
 
     def receive(self) -> LogMessage | None:
-        """The next decision, operator command or closed step, if one has come."""
+        """Return the next decision, operator command or closed step, if there is one."""
 
     def close(self, timeout_s: float) -> bool:
-        """Send what is left, within the limit. False when something stayed unsent."""
+        """Send the rest within the limit. Return False if something stayed unsent."""
 
 
 @dataclass(slots=True)
 class PendingObservation:
-    """An observation that is not made yet."""
+    """An observation that is not built yet."""
 
     incarnation: int
     n: int
@@ -56,6 +60,7 @@ class PendingObservation:
 
     @property
     def atoms(self) -> tuple[int, int, int, int, float, dict[str, float]]:
+        """Its fields, as plain values."""
         return self.incarnation, self.n, self.tick, self.step, self.progress, self.metrics
 
     def __call__(self) -> Observation:
@@ -70,7 +75,9 @@ class PendingObservation:
 
 
 def message_id(message: LearnerMessage, secret: bytes) -> str:
-    """The same however often it is sent, and nothing that others can foresee: a vote that carried it first would have
-    the log take this message for a repeat."""
+    """Return the message's id: always the same for a message, and unpredictable for others.
+
+    If a vote used the id first, the log would treat this message as a duplicate.
+    """
     number = f"{message.incarnation}-{message.n}"
     return f"{number}-{hashlib.blake2b(number.encode(), key=secret, digest_size=8).hexdigest()}"

@@ -1,4 +1,4 @@
-"""What the learner reads of its run's log: what earlier incarnations left, and what is decided from then on."""
+"""Reads the run's log for the learner: what earlier incarnations left, and the decisions from then on."""
 
 from __future__ import annotations
 
@@ -30,70 +30,73 @@ class LogReader:
         contexts: tracing.Contexts,
         deliver: Callable[[int, LogMessage], object],
     ) -> None:
-        """`secret`: what this learner's message ids are made with. `contexts` is given those of the decisions that are
-        to be carried out. `deliver` takes what is for the learner, with its sequence."""
+        """`secret` makes this learner's message ids. `contexts` gets the trace contexts of adopted decisions. `deliver`
+        gets each event for the learner, with its sequence."""
         self.progress = 0
-        """Events read so far of what earlier incarnations left."""
+        """Events of earlier incarnations that were read so far."""
         self._run, self._keyring, self._secret = run, keyring, secret
         self._contexts, self._deliver = contexts, deliver
-        self._on = Subjects(run)
+        self._subjects = Subjects(run)
         self._begun = asyncio.Event()
         self._last_read = 0  # a sequence
         self._announced = False  # this learner's RunStarted is in the log
         self._superseded = False  # by a second learner under this run's name
 
     def begin(self) -> None:
-        """Deliver from now on."""
+        """Deliver events from now on."""
         self._begun.set()
 
     async def catch_up(self, bus: Bus) -> ResumeState:
-        """What the log says of earlier incarnations. Raises BusError when the run has no log, ConfigError when it is
-        signed by another learner's key."""
+        """Return what earlier incarnations left. Raises BusError if the run has no log, and ConfigError if it is signed
+        with another learner's key."""
         past = await read_resume_state(bus, self._run, self._keyring, self._note_progress)
         check_signer(bus, self._run, past)
         self._last_read = past.last_seq
         return past
 
-    async def continue_from(self, bus: Bus, seen: int) -> None:
-        """Take another reader's place, whose learner is announced, and was given all up to the sequence `seen`."""
-        self._last_read, self._announced = seen, True
+    async def continue_from(self, bus: Bus, last_item: int) -> None:
+        """Replace another reader, whose learner is announced and has received everything up to this sequence."""
+        self._last_read, self._announced = last_item, True
         head = await bus.head(self._run)
         if head:
-            async for event in bus.read(self._run, until=head, subjects=[self._on.run, self._on.operator("*")]):
-                self._keyring.verify(event)  # it learns who signs
+            subjects = [self._subjects.run, self._subjects.operator("*")]
+            async for event in bus.read(self._run, until=head, subjects=subjects):
+                self._keyring.verify(event)  # learns who signs
 
     async def run(self, bus: Bus) -> None:
-        """Decisions come from the log and from nowhere else: a plain subscriber may see one twice, or not at all. Those
-        that no one carries out end here: to unpack one would cost the training thread 150 µs."""
+        """Deliver events. Decisions are read from the log only: a plain subscriber may miss one or see it twice.
+
+        Decisions that are not adopted end here: unpacking one would cost the training thread 150 µs.
+        """
         await self._begun.wait()
-        on = self._on
-        wanted = [on.run, on.decision("*"), on.operator("*"), on.step("*")]
-        async for logged in bus.read(self._run, after=self._last_read, subjects=wanted):
+        subjects = self._subjects
+        patterns = [subjects.run, subjects.decision("*"), subjects.operator("*"), subjects.step("*")]
+        async for logged in bus.read(self._run, after=self._last_read, subjects=patterns):
             event = self._keyring.verify(logged)
             self._last_read = event.seq
             if isinstance(event.body, RunStarted):
-                self._beware(event.body, event.message_id)
+                self._check_superseded(event.body, event.message_id)
             if isinstance(event.body, Malformed):
-                log.warning("event %d on %s counts for nothing: %s", event.seq, event.subject, event.body.reason)
+                log.warning("event %d on %s is ignored: %s", event.seq, event.subject, event.body.reason)
             if isinstance(event.body, Decision):
                 if self._superseded or event.body.verdict != "adopted":
                     continue
-                self._contexts.keep(event.body.id, event.traceparent)
+                self._contexts.add(event.body.id, event.traceparent)
             if isinstance(event.body, Decision | OperatorCommand | StepClosed):
                 self._deliver(event.seq, event.body)
 
-    def _beware(self, run: RunStarted, named: str) -> None:
-        """Of a second learner under this run's name: the log counts the newest one's words, and what is decided is for
-        what that one measures. This one's training continues, by itself. One that began before it counts no more."""
-        if named == message_id(run, self._secret):
+    def _check_superseded(self, run: RunStarted, event_message_id: str) -> None:
+        """Notice a second learner under this run's name. The log then counts the newest learner's messages, so its
+        decisions are not for this one, whose training continues alone. A learner that began earlier does not count."""
+        if event_message_id == message_id(run, self._secret):
             self._announced = True
             return
         if self._superseded or not self._announced:
             return
         self._superseded = True
         log.error(
-            "another learner has begun run %r (incarnation %d): what this one says no longer counts, and decisions are "
-            "no longer carried out here; training continues. Give each run its own name (run=, OVEN_RUN)",
+            "another learner has begun run %r (incarnation %d): messages of this one no longer count, and decisions "
+            "are no longer carried out here; training continues. Give each run its own name (run=, OVEN_RUN)",
             self._run,
             run.incarnation,
         )

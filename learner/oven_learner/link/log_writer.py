@@ -1,4 +1,4 @@
-"""What the learner appends to its run's log: everything once and in order, whatever the server does meanwhile."""
+"""Appends the learner's messages to its run's log: each once and in order, whatever the server does meanwhile."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ from oven_learner.link.outbox import AT_ONCE, KEPT_BYTES, Outbox, QueuedMessage
 RETRY_S = 0.25
 RETRY_MOST_S = 2.0
 BATCH_FROM = 16
-"""So many messages go as one batch; fewer are there sooner one by one (a batch costs the server files: 2 to 20 ms)."""
+"""So many messages are sent as one batch. Fewer are faster one by one: a batch costs the server files, 2 to 20 ms."""
 HEADERS_BYTES = 1024
-"""Left free below the log's limit on a message."""
+"""Reserved below the log's limit on a message."""
 
 
 class LogWriter:
     """Appends the learner's messages, over one connection after another, until the log has confirmed them.
 
-    When it is not known whether the log took something, the log is asked before it is sent again. (Message ids alone
-    would not do: a copy is stored again once the duplicate window of two minutes is over.)
+    If it is unknown whether the log has a message, the log is asked before the message is sent again. Message ids alone
+    would not suffice: the log stores a copy again after its duplicate window of two minutes.
     """
 
     def __init__(
         self, run: str, secret: bytes, contexts: tracing.Contexts, outages: OutageLog, *, kept_bytes: int = KEPT_BYTES
     ) -> None:
-        """`secret`: message ids are made with it. `contexts`: of the decisions that receipts answer."""
+        """`secret` makes the message ids. `contexts`: the trace contexts of the decisions that receipts answer."""
         self.closing = False
-        """Nothing more will come: `run` ends once everything is sent."""
+        """No more messages will come: `run` ends when everything is sent."""
         self.calls = 0
-        """Of the server, so far; odd: one is under way."""
+        """Starts plus ends of calls to the server: odd while a call is running."""
         self.lost = 0
         """Observations that never got into the outbox."""
         self.logged = 0
         """This learner's observations in the log."""
         self.last_sent = 0
-        """The sequence of its last message in the log."""
+        """The sequence of this learner's last message in the log."""
         self._run, self._secret, self._contexts, self._outages = run, secret, contexts, outages
-        self._on = Subjects(run)
-        self._outbox = Outbox(self._write, kept_bytes)
-        self._more = asyncio.Event()
+        self._subjects = Subjects(run)
+        self._outbox = Outbox(self._build, kept_bytes)
+        self._new_messages = asyncio.Event()
         self._batches = 0
 
     @property
     def dropped(self) -> int:
-        """Observations that the outbox had no room for."""
+        """Observations that the outbox dropped because it was full."""
         return self._outbox.dropped
 
     @property
@@ -68,24 +68,26 @@ class LogWriter:
         return self.closing and not self._outbox
 
     def put(self, make: Make, *, droppable: bool = False) -> None:
-        """The learner's next message; `collect` makes it."""
+        """Queue the learner's next message; `collect` builds it."""
         self._outbox.put(make, droppable)
 
     def collect(self) -> bool:
-        """Make the next few messages. True: there may be more of them."""
-        made = self._outbox.collect()
-        if made or self.closing:
-            self._more.set()
-        return made == AT_ONCE
+        """Build the next few messages. Return True if there may be more."""
+        count = self._outbox.collect()
+        if count or self.closing:
+            self._new_messages.set()
+        return count == AT_ONCE
 
-    def rest(self) -> list[QueuedMessage]:
-        """What the log did not take, in its order. Nothing can be sent after that."""
-        return list(self._outbox.rest())
+    def take_rest(self) -> list[QueuedMessage]:
+        """Return the messages that the log did not take, in order. Nothing can be sent after that."""
+        return list(self._outbox.take_rest())
 
     async def run(self, bus: Bus) -> None:
-        """Send what the outbox has, in order; the first failure stops the rest until the log has been asked. Comes back
-        when the connection is lost, or when it is closing and everything is sent."""
-        unsure, pause = bool(self._outbox.flying), RETRY_S
+        """Send the outbox in order. After a failure, ask the log before sending more.
+
+        Returns when the connection is lost, or when the writer is closing and everything is sent.
+        """
+        unsure, pause = bool(self._outbox.in_flight), RETRY_S
         one_by_one = False
         while not self.finished:
             self.calls += 1
@@ -99,7 +101,7 @@ class LogWriter:
                         await self._send(bus, message)
                         self.calls += 2
                 else:
-                    await self._send_all(bus, messages)
+                    await self._send_batch(bus, messages)
                 one_by_one = False
             except BusError as error:
                 if not bus.connected:
@@ -115,15 +117,17 @@ class LogWriter:
                 self._outages.recovered(self.dropped + self.lost)
                 pause = RETRY_S
             else:
-                self._more.clear()
-                await self._more.wait()
+                self._new_messages.clear()
+                await self._new_messages.wait()
 
     async def own_messages(self, bus: Bus) -> AsyncIterator[LearnerMessage]:
-        """This learner's messages behind the last that it knows to be in the log, which moves on with them. They are
-        known by their message ids: no one else can make those, whatever says that it is of this learner."""
-        head, wanted = await bus.head(self._run), patterns_by(self._run, "learner")
+        """Yield this learner's messages after `last_sent`, and advance it.
+
+        They are recognised by their message ids, which only this learner can make.
+        """
+        head, subjects = await bus.head(self._run), patterns_by(self._run, "learner")
         if head > self.last_sent:
-            async for event in bus.read(self._run, after=self.last_sent, until=head, subjects=wanted):
+            async for event in bus.read(self._run, after=self.last_sent, until=head, subjects=subjects):
                 if isinstance(event.body, LearnerMessage) and event.message_id == self._message_id(event.body):
                     self.last_sent = event.seq
                     yield event.body
@@ -135,7 +139,7 @@ class LogWriter:
             )
         self._settle(message.n)
 
-    async def _send_all(self, bus: Bus, messages: list[QueuedMessage]) -> None:
+    async def _send_batch(self, bus: Bus, messages: list[QueuedMessage]) -> None:
         with contextlib.ExitStack() as open_spans:
             contexts = [
                 open_spans.enter_context(message.span()).traceparent if message.span else "" for message in messages
@@ -149,28 +153,28 @@ class LogWriter:
         self._settle(messages[-1].n)
 
     async def _ask(self, bus: Bus) -> None:
-        """Settle what the log has of what is under way. It went there in order: the last one found speaks for all."""
-        if self._outbox.flying:
+        """Settle the messages in flight that the log has. They were sent in order, so the last one speaks for all."""
+        if self._outbox.in_flight:
             async for message in self.own_messages(bus):
                 self._settle(message.n)
 
     def _settle(self, n: int) -> None:
         """The log has everything up to the learner's message `n`."""
-        flying, observations = self._outbox.flying, self._on.observation
-        self.logged += sum(message.n <= n and message.subject == observations for message in flying)
+        subject = self._subjects.observation
+        self.logged += sum(message.n <= n and message.subject == subject for message in self._outbox.in_flight)
         self._outbox.settle(n)
 
-    def _write(self, make: Make) -> QueuedMessage:
-        """Raises ValueError for what the log would never take."""
+    def _build(self, make: Make) -> QueuedMessage:
+        """Raises ValueError for a message that the log would never take."""
         message = make()
         if isinstance(message, RunEnded):
             message = message.model_copy(update={"dropped_observations": self.dropped + self.lost})
         wire = message.wire()
         if len(wire) > LOG_BYTES - HEADERS_BYTES:
             raise ValueError(f"a {type(message).__name__} of {len(wire):,} bytes; the log takes {LOG_BYTES:,}")
-        span = spans.of(make, message, self._contexts) if tracing.on() else None
-        where, named = learner_subject(self._run, message), self._message_id(message)
-        return QueuedMessage(where, wire, named, message.incarnation, message.n, span)
+        span = spans.span_of(make, message, self._contexts) if tracing.on() else None
+        subject = learner_subject(self._run, message)
+        return QueuedMessage(subject, wire, self._message_id(message), message.incarnation, message.n, span)
 
     def _message_id(self, message: LearnerMessage) -> str:
         return message_id(message, self._secret)

@@ -1,4 +1,4 @@
-"""The learner's memory and its GPUs, read in the link's process: the training thread has no part in it."""
+"""The learner's memory and GPUs, read in the link's process so that the training thread is not involved."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ EVERY_S: Final = 1.0
 GIB: Final = 2.0**30
 MEMORY: Final = "machine/memory_gib"
 """Resident memory of the learner's process, in GiB."""
-GPUS: Final = 8
-"""GPUs of which readings are published at most."""
+MOST_GPUS: Final = 8
+"""GPUs whose readings are published."""
 
 
 class MachineReadings:
-    """Of one learner. What cannot be read is left out, and said once in the process's log."""
+    """The readings of one learner's machine. A value that cannot be read is omitted, and logged once."""
 
     def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._pid, self._clock = pid, clock
@@ -34,53 +34,52 @@ class MachineReadings:
         self._nvml: Any = None
 
     def take_if_due(self) -> dict[str, float]:
-        """Metric → value, at most every EVERY_S; else nothing. Never raises."""
+        """Return metric → value at most every EVERY_S, else nothing. Never raises."""
         now = self._clock()
         if now < self._due:
             return {}
         self._due = now + EVERY_S
-        found: dict[str, float] = {}
+        readings: dict[str, float] = {}
         with contextlib.suppress(psutil.Error, OSError):
             self._process = self._process or psutil.Process(self._pid)
-            found[MEMORY] = self._process.memory_info().rss / GIB
+            readings[MEMORY] = self._process.memory_info().rss / GIB
         try:
-            found |= self._of_gpus()
-        except Exception as error:  # a driver that is updated, a card that fell off the bus
+            readings |= self._gpu_readings()
+        except Exception as error:  # a driver update, or a GPU that fell off the bus
             log.warning("GPUs are not read any more: %s", error)
             self._gpus = []
-        return found
+        return readings
 
-    def _of_gpus(self) -> dict[str, float]:
+    def _gpu_readings(self) -> dict[str, float]:
         if self._gpus is None:
-            self._gpus = self._found_gpus()
-        found: dict[str, float] = {}
+            self._gpus = self._find_gpus()
+        readings: dict[str, float] = {}
         for index, handle in self._gpus:
             memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-            found[f"machine/gpu{index}_memory_gib"] = memory.used / GIB
-            found[f"machine/gpu{index}_use"] = self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-        return found
+            readings[f"machine/gpu{index}_memory_gib"] = memory.used / GIB
+            readings[f"machine/gpu{index}_use"] = self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+        return readings
 
-    def _found_gpus(self) -> list[tuple[int, Any]]:
-        """Those that CUDA_VISIBLE_DEVICES leaves to this process, by their numbers; all where it names none."""
+    def _find_gpus(self) -> list[tuple[int, Any]]:
+        """Return (number, handle) of the GPUs that this process may use."""
         try:
             self._nvml = importlib.import_module("pynvml")
             self._nvml.nvmlInit()
         except ImportError:
             return []  # without the extra `gpu`
-        except Exception as error:  # no driver, mostly: a machine without a GPU
+        except Exception as error:  # no driver: usually a machine without a GPU
             log.info("no GPU is read: %s", error)
             return []
         count = int(self._nvml.nvmlDeviceGetCount())
-        wanted = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), count)
-        return [(index, self._nvml.nvmlDeviceGetHandleByIndex(index)) for index in wanted[:GPUS]]
+        numbers = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), count)
+        return [(index, self._nvml.nvmlDeviceGetHandleByIndex(index)) for index in numbers[:MOST_GPUS]]
 
 
 def visible_gpus(visible: str | None, count: int) -> list[int]:
-    """The numbers of those that CUDA_VISIBLE_DEVICES leaves of `count`; all where it is not set, or names them
-    otherwise than by number."""
+    """Return the numbers of the GPUs in CUDA_VISIBLE_DEVICES; all `count` if it is unset or does not hold numbers."""
     if visible is None:
         return list(range(count))
-    named = [part.strip() for part in visible.split(",") if part.strip()]
-    if not all(part.lstrip("-").isdigit() for part in named):
+    entries = [part.strip() for part in visible.split(",") if part.strip()]
+    if not all(part.lstrip("-").isdigit() for part in entries):
         return list(range(count))
-    return [int(part) for part in named if 0 <= int(part) < count]
+    return [int(part) for part in entries if 0 <= int(part) < count]

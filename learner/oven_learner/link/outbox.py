@@ -1,6 +1,6 @@
-"""What the learner has said and the log has not confirmed: in order, bounded, and handed over a few at a time.
+"""The learner's messages that the log has not confirmed: in order, bounded, and handed out a few at a time.
 
-A message is made as soon as it is seen, so that what waits is bytes, whose size is known.
+A message is built as soon as possible, so that the queue holds bytes, whose size is known.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from oven_learner.link.link_interface import Make
 log = logging.getLogger("oven.learner")
 
 KEPT_BYTES = 64 << 20
-"""Of observations while the bus is away, with what Python adds; beyond that the oldest are dropped and counted.
-Receipts and run events never are."""
+"""Bytes of observations that wait during an outage, including Python's overhead. Beyond that the oldest are dropped and
+counted. Receipts and run events are never dropped."""
 OVERHEAD_BYTES = 320
-"""What one waiting message costs beside its own bytes (tracemalloc, CPython 3.11: 295)."""
+"""Memory of one waiting message in addition to its bytes (tracemalloc, CPython 3.11: 295)."""
 UNMADE = 100_000
-"""Observations that were not even looked at, when who makes them is starved; beyond that the oldest are dropped."""
+"""Messages that wait to be built if the process is starved. Beyond that the oldest observations are dropped."""
 AT_ONCE = 16
-"""Messages that are made before others have their turn again: some 0.3 ms."""
+"""Messages that are built before other tasks have their turn: about 0.3 ms."""
 TAKEN = 256
 TAKEN_BYTES = 1 << 20
+"""Messages, and about how many bytes, that are handed out at a time."""
 
 
 @dataclass(slots=True, eq=False)
 class QueuedMessage(Entry):
-    """A message on its way to the log. `span` tells of it in a trace; None while no one traces."""
+    """A message on its way to the log. `span` makes its span in a trace; None without tracing."""
 
     incarnation: int
     n: int
@@ -39,89 +40,93 @@ class QueuedMessage(Entry):
 
 
 Waiting = tuple[int, str, bytes, str, int, int, Callable[[], Span] | None]
-"""Its place in the order, then the fields of the message. A bare tuple of atoms, for Python's garbage collector lets go
-of those: if it had to follow a hundred thousand objects, it would stop the training thread for tens of milliseconds."""
+"""A message's place in the order, then its fields. It is a plain tuple because Python's garbage collector stops
+tracking those. Following a hundred thousand objects would stop the training thread for tens of milliseconds."""
 
 
 class Outbox:
-    """Three queues in one order: what is not made yet, observations, and what is never dropped. `flying` has what was
-    handed over last; it may be in the log already, so it is never dropped, and is handed over again until `settle`."""
+    """Three queues in one order: unbuilt messages, observations, and messages that are never dropped.
 
-    def __init__(self, write: Callable[[Make], QueuedMessage], kept_bytes: int = KEPT_BYTES) -> None:
-        """`write` makes a message; one that it raises for is logged and left out, or it would are in the way."""
+    `in_flight` holds the messages that were handed out last. They may be in the log already, so they are never dropped,
+    and they are handed out again until `settle`.
+    """
+
+    def __init__(self, build: Callable[[Make], QueuedMessage], kept_bytes: int = KEPT_BYTES) -> None:
+        """`build` makes a message. If it raises, the message is logged and omitted."""
         self.dropped = 0
-        self.flying: list[QueuedMessage] = []
-        self._write = write
+        self.in_flight: list[QueuedMessage] = []
+        self._build = build
         self._kept_bytes = kept_bytes
-        self._new: deque[tuple[Make, bool]] = deque()
+        self._unbuilt: deque[tuple[Make, bool]] = deque()
         self._observations: deque[Waiting] = deque()
         self._lasting: deque[Waiting] = deque()
         self._bytes = 0
-        self._places = 0
+        self._count = 0
 
     def __len__(self) -> int:
-        """How many are not known to be in the log."""
-        return len(self._new) + len(self._observations) + len(self._lasting) + len(self.flying)
+        """The number of messages that are not known to be in the log."""
+        return len(self._unbuilt) + len(self._observations) + len(self._lasting) + len(self.in_flight)
 
     def put(self, make: Make, droppable: bool) -> None:
-        self._new.append((make, droppable))
+        self._unbuilt.append((make, droppable))
 
     def collect(self) -> int:
-        """Make the next few messages, at most AT_ONCE. How many there were."""
-        for made in range(AT_ONCE):
-            if not self._new:
-                return made
-            self._sort(*self._new[0])
-            self._new.popleft()
-        while len(self._new) > UNMADE:
-            make, droppable = self._new[0]
+        """Build the next messages, at most AT_ONCE. Return their number."""
+        for count in range(AT_ONCE):
+            if not self._unbuilt:
+                return count
+            self._enqueue(*self._unbuilt[0])
+            self._unbuilt.popleft()
+        while len(self._unbuilt) > UNMADE:
+            make, droppable = self._unbuilt[0]
             if droppable:
                 self.dropped += 1
             else:
-                self._sort(make, droppable)
-            self._new.popleft()
+                self._enqueue(make, droppable)
+            self._unbuilt.popleft()
         return AT_ONCE
 
     def take(self) -> list[QueuedMessage]:
-        """The oldest, at most TAKEN messages and about TAKEN_BYTES; the same ones until they are settled."""
-        if not self.flying:
-            taken: list[QueuedMessage] = []
+        """Return the oldest messages, at most TAKEN and about TAKEN_BYTES. They stay the same until they are
+        settled."""
+        if not self.in_flight:
+            messages: list[QueuedMessage] = []
             size = 0
-            while len(taken) < TAKEN and size < TAKEN_BYTES and (queue := self._oldest()):
-                taken.append(QueuedMessage(*queue[0][1:]))
-                self.flying = taken
+            while len(messages) < TAKEN and size < TAKEN_BYTES and (queue := self._oldest_queue()):
+                messages.append(QueuedMessage(*queue[0][1:]))
+                self.in_flight = messages
                 cost = _cost(queue.popleft())
                 size += cost
                 if queue is self._observations:
                     self._bytes -= cost
-        return self.flying
+        return self.in_flight
 
     def settle(self, n: int) -> None:
-        """The log has everything of this incarnation up to `n`."""
-        self.flying = [message for message in self.flying if message.n > n]
+        """Remove the messages of this incarnation up to `n`: the log has them."""
+        self.in_flight = [message for message in self.in_flight if message.n > n]
 
-    def rest(self) -> Iterator[QueuedMessage]:
-        """Everything, in its order. The outbox is empty then: this is for who gives up sending."""
+    def take_rest(self) -> Iterator[QueuedMessage]:
+        """Yield all messages in order and empty the outbox, to give up sending."""
         while self.collect():
             pass
         while messages := self.take():
-            self.flying = []
+            self.in_flight = []
             yield from messages
 
-    def _oldest(self) -> deque[Waiting] | None:
+    def _oldest_queue(self) -> deque[Waiting] | None:
         if self._observations and self._lasting:
             return self._observations if self._observations[0] < self._lasting[0] else self._lasting
         return self._observations or self._lasting or None
 
-    def _sort(self, make: Make, droppable: bool) -> None:
+    def _enqueue(self, make: Make, droppable: bool) -> None:
         try:
-            message = self._write(make)
+            message = self._build(make)
         except Exception as error:
             log.error("a message could not be made and is left out: %s", error)
             return
-        self._places += 1
+        self._count += 1
         waiting = (
-            self._places,
+            self._count,
             message.subject,
             message.data,
             message.message_id,

@@ -1,4 +1,4 @@
-"""A pipe between two processes of one owner, of which neither ever waits for the other."""
+"""A pipe between two processes of one user, neither of which ever waits for the other."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from oven_core.errors import reason
 log = logging.getLogger("oven.learner")
 
 PIPE_BYTES = 1 << 20
-"""Asked of the system, which may give less: some 1,000 observations."""
-_HEAD = struct.Struct("<?I")  # whether it is atoms, and the length of what follows
+"""Requested from the system, which may give less: about 1,000 observations."""
+_HEAD = struct.Struct("<?I")  # whether marshal packed it, and its length
 
 
-def packed(parcel: object) -> bytes:
-    """Any object. Raises what pickle raises for what cannot travel."""
-    data = pickle.dumps(parcel, protocol=pickle.HIGHEST_PROTOCOL)
+def packed(value: object) -> bytes:
+    """Pack any object. Raises what pickle raises."""
+    data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     return _HEAD.pack(False, len(data)) + data
 
 
-def packed_atoms(parcel: tuple[Any, ...] | dict[str, Any]) -> bytes:
-    """A tuple, or a dict, of numbers, texts, tuples and dicts of those, at a tenth of the time. Raises ValueError for
-    anything else."""
-    data = marshal.dumps(parcel, 2)  # from version 3 on it looks for what it has met before, which takes as long again
+def packed_atoms(value: tuple[Any, ...] | dict[str, Any]) -> bytes:
+    """Pack a tuple or dict of numbers, strings, tuples and dicts, in a tenth of the time. Raises ValueError for
+    others."""
+    data = marshal.dumps(value, 2)  # later versions look for repeated objects, which doubles the time
     return _HEAD.pack(True, len(data)) + data
 
 
 def unpacked(data: bytes) -> Any:
-    """What `packed` or `packed_atoms` has packed."""
-    atoms, length = _HEAD.unpack_from(data)
+    """Unpack the result of `packed` or `packed_atoms`."""
+    is_marshal, length = _HEAD.unpack_from(data)
     body = data[_HEAD.size : _HEAD.size + length]
-    return marshal.loads(body) if atoms else pickle.loads(body)
+    return marshal.loads(body) if is_marshal else pickle.loads(body)
 
 
 class Outlet:
@@ -49,44 +49,44 @@ class Outlet:
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         if hasattr(fcntl, "F_SETPIPE_SZ"):
-            with contextlib.suppress(OSError):  # beyond what this user may have
+            with contextlib.suppress(OSError):  # above this user's limit
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._fd = fd
-        self._rest = b""
-        self._later: deque[bytes] = deque()
+        self._unwritten = b""
+        self._queue: deque[bytes] = deque()
 
-    def put(self, parcel: bytes) -> bool:
-        """Whether it is on its way, the rest of it with the next call perhaps. False: there is no room for it, or
-        no one reads any more."""
+    def put(self, data: bytes) -> bool:
+        """Write `data`, perhaps partly; the next call writes the rest. Return False if there is no room, or no
+        reader."""
         if not self.flush():
             return False
-        self._rest = self._write(parcel)
-        if len(self._rest) == len(parcel):
-            self._rest = b""
+        self._unwritten = self._write(data)
+        if len(self._unwritten) == len(data):
+            self._unwritten = b""
             return False
         return True
 
     @property
     def idle(self) -> bool:
-        """Whether all is on its way."""
-        return not self._rest and not self._later
+        """Whether everything is written."""
+        return not self._unwritten and not self._queue
 
-    def post(self, parcel: bytes) -> None:
-        """Send it, with a later `flush` if there is no room now."""
-        self._later.append(parcel)
+    def post(self, data: bytes) -> None:
+        """Write `data` now, or in a later `flush` if there is no room."""
+        self._queue.append(data)
         self.flush()
 
     def flush(self) -> bool:
-        """Send what is left; whether all of it is on its way."""
-        if self._rest:
-            self._rest = self._write(self._rest)
-        while self._later and not self._rest:
-            parcel = self._later[0]
-            self._rest = self._write(parcel)
-            if len(self._rest) == len(parcel):
-                self._rest = b""
+        """Write what is queued. Return whether everything is written."""
+        if self._unwritten:
+            self._unwritten = self._write(self._unwritten)
+        while self._queue and not self._unwritten:
+            data = self._queue[0]
+            self._unwritten = self._write(data)
+            if len(self._unwritten) == len(data):
+                self._unwritten = b""
                 break
-            self._later.popleft()
+            self._queue.popleft()
         return self.idle
 
     def close(self) -> None:
@@ -94,10 +94,10 @@ class Outlet:
         self._fd = -1
 
     def _write(self, data: bytes) -> bytes:
-        """What is left of it."""
+        """Return the unwritten rest."""
         try:
             return data[os.write(self._fd, data) :]
-        except OSError:  # full, or nobody reads any more
+        except OSError:  # full, or no reader
             return data
 
 
@@ -105,19 +105,19 @@ class Inlet:
     """The end that is read."""
 
     def __init__(self, fd: int) -> None:
-        """Below 0: there is none, and nothing comes."""
+        """A negative `fd` is an inlet from which nothing comes."""
         if fd >= 0:
             os.set_blocking(fd, False)
         self.fd = fd
         self.ended = False
-        """The other end is closed, and all that it said was taken."""
-        self._held = bytearray()
+        """The other end is closed, and everything was read."""
+        self._buffer = bytearray()
 
     def take(self) -> list[Any]:
-        """All parcels that are there, in order."""
+        """Return all complete values that have arrived, in order."""
         try:
             while data := os.read(self.fd, PIPE_BYTES):
-                self._held += data
+                self._buffer += data
                 if len(data) < PIPE_BYTES:
                     break
             self.ended = not data
@@ -125,37 +125,37 @@ class Inlet:
             pass
         except OSError:
             self.ended = True
-        return self._unpacked() if self._held else []
+        return self._unpack_buffer() if self._buffer else []
 
     def close(self) -> None:
         _close(self.fd)
         self.fd = -1
 
-    def _unpacked(self) -> list[Any]:
-        found, at = list[Any](), 0
-        with memoryview(self._held) as held:
-            while len(held) >= at + _HEAD.size:
-                atoms, length = _HEAD.unpack_from(held, at)
-                end = at + _HEAD.size + length
-                if end > len(held):
+    def _unpack_buffer(self) -> list[Any]:
+        values, position = list[Any](), 0
+        with memoryview(self._buffer) as buffer:
+            while len(buffer) >= position + _HEAD.size:
+                is_marshal, length = _HEAD.unpack_from(buffer, position)
+                end = position + _HEAD.size + length
+                if end > len(buffer):
                     break
-                data = held[at + _HEAD.size : end]
+                data = buffer[position + _HEAD.size : end]
                 try:
-                    found.append(marshal.loads(data) if atoms else pickle.loads(data))
-                except Exception as error:  # e.g. of a class that cannot be imported here
+                    values.append(marshal.loads(data) if is_marshal else pickle.loads(data))
+                except Exception as error:  # for example, of a class that cannot be imported here
                     log.error("a message could not be read and is left out: %s", reason(error))
                 finally:
                     data.release()
-                at = end
-        del self._held[:at]
-        return found
+                position = end
+        del self._buffer[:position]
+        return values
 
 
 class Flag:
-    """A number that two processes share: a look at it costs a hundredth of a look into a pipe."""
+    """A number in memory that two processes share. Reading it costs a hundredth of reading a pipe."""
 
     def __init__(self, fd: int | None = None) -> None:
-        """`fd`: of another process's. Without one it is made."""
+        """`fd`: the descriptor of another process's flag. Without one a new flag is made."""
         if fd is None:
             with tempfile.TemporaryFile() as file:
                 fd = os.memfd_create("oven-flag") if hasattr(os, "memfd_create") else os.dup(file.fileno())
@@ -168,11 +168,11 @@ class Flag:
         return self._page[:4]
 
     def raise_(self) -> None:
-        """Another value than before. One process only does so."""
+        """Change the value. Only one process may do so."""
         self._page[:4] = struct.pack("<I", (struct.unpack("<I", self._page[:4])[0] + 1) & 0xFFFFFFFF)
 
     def close(self) -> None:
-        """Its value can be looked at still."""
+        """Close the descriptor. The value can still be read."""
         _close(self.fd)
         self.fd = -1
 

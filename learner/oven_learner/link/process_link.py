@@ -1,12 +1,13 @@
-"""Bus link that runs in a child process, so that asyncio never contends with training for the GIL.
+"""A link to the bus that runs in a child process, so that asyncio never competes with training for the GIL.
 
-A bus client in a thread takes a tenth of a step of 5 ms: its Python wants the interpreter dozens of times per step, and
-the training thread waits for it between two kernels. So the training thread appends to a deque, as nothing is cheaper;
-a thread here, the relay, carries that on to a pipe, at a look or two a step; and the process at its other end
-(`worker`) is the bus client. What comes from the log the training thread reads off its own pipe.
+A bus client in a thread takes a tenth of a step of 5 ms: its Python needs the interpreter dozens of times per step, and
+the training thread waits for it between two kernels. Therefore the training thread only appends to a deque, which is
+the cheapest operation. A second thread here, the relay, moves the messages on to a pipe, looking once or twice per
+step. The process at the other end of the pipe (`worker`) is the bus client. The training thread reads what comes from
+the log directly from its own pipe.
 
-That process may die: another takes its place. What must never be lost is kept here and said again, as far as the log
-lacks it. Observations that were under way then are lost and counted.
+If the process dies, another one replaces it. Messages that must not be lost are kept here and are sent again if the log
+lacks them. Observations that were on their way are lost and counted.
 """
 
 from __future__ import annotations
@@ -48,67 +49,70 @@ from oven_learner.link.pipes import Flag, Inlet, Outlet, packed
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import LAST_S, Parcel, SampleQueue
 
-SOON_S = 0.0005
-"""Between two looks while a message is due."""
-LOOKS = 10
-"""So many of those; one that is later than that has changed its pace, and is waited for at leisure."""
-EARLY_S = 0.0005
-"""Before it is due: steps are not that regular."""
-FORGET = 0.25
-"""Weight of the newest interval in the mean of them."""
-
-
-class PollSchedule:
-    """A look may cost the training thread the interpreter for a moment; a message that waits for a look costs its
-    decision as much. So few looks, just when a message is due. No clock of its own."""
-
-    def __init__(self, leisure_s: float) -> None:
-        """`leisure_s`: between two looks while nothing is due."""
-        self._leisure_s = leisure_s
-        self._last: float | None = None
-        self._period_s: float | None = None
-        self._looks = 0
-
-    def found(self, said_s: float) -> None:
-        """A look found something, which was said at a time in seconds."""
-        if self._last is not None and said_s - self._last > 2 * SOON_S:  # less is what came with it: a receipt
-            interval = said_s - self._last
-            known = self._period_s
-            self._period_s = interval if known is None else known + FORGET * (interval - known)
-        self._last, self._looks = said_s, 0
-
-    def pause_s(self, now_s: float) -> float:
-        """Until the next look."""
-        if self._last is None or self._period_s is None or self._leisure_s <= SOON_S:
-            return self._leisure_s
-        due = self._last + self._period_s - EARLY_S - now_s
-        if due > self._leisure_s + SOON_S:
-            return self._leisure_s
-        if due > 0:
-            return due
-        self._looks += 1
-        return SOON_S if self._looks <= LOOKS else self._leisure_s
-
-
 log = logging.getLogger("oven.learner")
 
 POLL_S = 0.005
-"""Between two looks for what the training thread has said, while nothing is due. Nothing on the training thread wakes
-another thread: a wake-up lets the scheduler run the woken thread on the trainer's core, milliseconds at the 99th
-percentile on a busy machine, where an append to a deque is microseconds."""
+"""The relay's pause while no message is due. The training thread never wakes another thread: a wake-up lets the
+scheduler run that thread on the trainer's core, which costs milliseconds at the 99th percentile on a busy machine. An
+append to a deque costs microseconds."""
+SOON_S = 0.0005
+"""The relay's pause while a message is due."""
+LOOKS = 10
+"""Number of short pauses. A message that is later than that has changed its pace, and the pause is POLL_S again."""
+EARLY_S = 0.0005
+"""How long before a message is due the relay looks, because steps are not perfectly regular."""
+NEWEST_WEIGHT = 0.25
+"""Weight of the newest interval in the running mean of intervals."""
 AGAIN_S = 0.25
 AGAIN_MOST_S = 5.0
+"""The pause before another process is started: at first, and at most."""
 CLOSING_S = 0.001
 KEEPING_S = 5.0
-"""For the process to let go of the server, write what is left to the disk and say so, once the time for sending is
-over."""
-HEAR_S = 0.05
-"""Between two looks for how far the process is, and whether it still lives."""
+"""After the time for sending is over, the time for the process to disconnect and to write the rest to the disk."""
+STATUS_POLL_S = 0.05
+"""How often the relay reads the process's status, and whether it is alive."""
+
+
+class PollSchedule:
+    """Decides when the relay looks for messages: rarely, and just when a step is due.
+
+    A look may take the interpreter from the training thread for a moment. A message that waits for a look delays its
+    decision. The schedule has no clock of its own.
+    """
+
+    def __init__(self, idle_pause_s: float) -> None:
+        """`idle_pause_s`: the pause while nothing is due."""
+        self._idle_pause_s = idle_pause_s
+        self._last_sent: float | None = None
+        self._period_s: float | None = None
+        self._looks = 0
+
+    def note_message(self, sent_s: float) -> None:
+        """A look found a message that was sent at this time, in seconds."""
+        if self._last_sent is not None and sent_s - self._last_sent > 2 * SOON_S:  # shorter: a receipt of the same step
+            interval, period = sent_s - self._last_sent, self._period_s
+            self._period_s = interval if period is None else period + NEWEST_WEIGHT * (interval - period)
+        self._last_sent, self._looks = sent_s, 0
+
+    def pause_s(self, now_s: float) -> float:
+        """Return the pause until the next look."""
+        if self._last_sent is None or self._period_s is None or self._idle_pause_s <= SOON_S:
+            return self._idle_pause_s
+        due_in = self._last_sent + self._period_s - EARLY_S - now_s
+        if due_in > self._idle_pause_s + SOON_S:
+            return self._idle_pause_s
+        if due_in > 0:
+            return due_in
+        self._looks += 1
+        return SOON_S if self._looks <= LOOKS else self._idle_pause_s
 
 
 class ProcessLink:
-    """A `Link`. The training thread calls its methods, and has a deque to the relay and a pipe from the process; all
-    the rest is the relay's."""
+    """A `Link` through a child process.
+
+    The training thread calls the public methods. It has a deque to the relay and a pipe from the process. Everything
+    else runs in the relay thread.
+    """
 
     def __init__(
         self,
@@ -121,53 +125,53 @@ class ProcessLink:
         folder: Path | None = None,
         machine: bool = False,
     ) -> None:
-        """`pin`: the learner's public key, if known. `folder`: the run's, for what the log does not take in the end.
-        `machine`: whether observations carry the machine's readings."""
-        kept_in = str(folder) if folder is not None else ""
-        self._config = WorkerConfig(url, run, credentials, pin, poll_s, secrets.token_bytes(16), kept_in, machine)
+        """`pin`: the learner's public key, if it is known. `folder`: the run's folder, for messages that the log did
+        not take. `machine`: whether observations carry memory and GPU readings."""
+        spool_folder = str(folder) if folder is not None else ""
+        self._config = WorkerConfig(url, run, credentials, pin, poll_s, secrets.token_bytes(16), spool_folder, machine)
         self._closing_s = self._closed_at = 0.0
-        self._given = 0
-        self._said_at = 0.0
+        self._count = 0
+        self._last_sent_at = 0.0
         self._new: deque[tuple[Make, bool]] = deque()
         self._items = Inlet(-1)
         self._flag = Flag()
-        self._flagged = self._flag.value
-        self._next_items: deque[Inlet] = deque()  # of the process that took the other's place
-        self._seen = 0
+        self._last_flag = self._flag.value
+        self._next_items: deque[Inlet] = deque()  # of processes that replaced the first
+        self._last_item = 0
         self._inbox: deque[LogMessage] = deque()
         self._samples = SampleQueue()
         self._past: ResumeState | None = None
         self._failure: BaseException | None = None
         self._opened, self._begun, self._closing = threading.Event(), threading.Event(), threading.Event()
         self._relay = threading.Thread(target=self._run, name="oven-relay", daemon=True)
-        # The relay's own:
+        # Only the relay uses these:
         self._process: subprocess.Popen[bytes] | None = None
         self._status = Status()
         self._n = 0
         self._observed = 0
         self._lost = 0
-        self._unsent: deque[tuple[int, bytes, bool]] = deque()  # without room in the pipe: n, frame, droppable
+        self._unsent: deque[tuple[int, bytes, bool]] = deque()  # waiting for room in the pipe: n, frame, droppable
         self._unsent_bytes = 0
-        self._lasting: dict[int, Make] = {}
-        self._ready = False  # the process has said its first word
-        self._told_begin = self._told_close = False
+        self._lasting: dict[int, Make] = {}  # messages that must not be lost, by n
+        self._ready = False  # the process has sent its first message
+        self._sent_begin = self._sent_close = False
         self._outages = OutageLog()
-        self._words = b""
-        self._last_words: deque[str] = deque(maxlen=20)
+        self._partial_line = b""
+        self._last_lines: deque[str] = deque(maxlen=20)
 
     @property
     def dropped(self) -> int:
-        """As far as it is known here."""
+        """Observations that the log will never have, as far as this process knows."""
         return self._lost + self._status.dropped
 
     @property
     def unsent(self) -> int:
-        """Messages that the log has not confirmed, as far as it is known here."""
-        return self._given - self._status.taken + self._status.waiting
+        """Messages that the log has not confirmed, as far as this process knows."""
+        return self._count - self._status.received + self._status.waiting
 
     @property
     def pid(self) -> int | None:
-        """Of the process."""
+        """The id of the child process."""
         return self._process.pid if self._process is not None else None
 
     def open(self) -> ResumeState:
@@ -183,21 +187,21 @@ class ProcessLink:
         self._begun.set()
 
     def send(self, make: Make, *, droppable: bool = False) -> None:
-        self._given += 1
+        self._count += 1
         self._new.append((make, droppable))
-        self._said_at = time.monotonic()
+        self._last_sent_at = time.monotonic()
 
     def show(self, make: Parcel) -> None:
         self._samples.put(make)
 
     def receive(self) -> LogMessage | None:
-        if not self._inbox and self._flag.value != self._flagged:
-            self._flagged = self._flag.value
+        if not self._inbox and self._flag.value != self._last_flag:
+            self._last_flag = self._flag.value
             while self._next_items:
                 self._items.close()
                 self._items = self._next_items.popleft()
             for item in self._items.take():
-                self._seen = item.seq
+                self._last_item = item.seq
                 self._inbox.append(item.body)
         return self._inbox.popleft() if self._inbox else None
 
@@ -213,14 +217,16 @@ class ProcessLink:
         for inlet in (self._items, *self._next_items):
             inlet.close()
         self._flag.close()
-        if not self._status.over and self._config.folder and self._past is not None:
-            self._keep()
+        if not self._status.is_last and self._config.folder and self._past is not None:
+            self._spool_rest()
         tracing.flush()
-        return self._status.over and not self.unsent
+        return self._status.is_last and not self.unsent
 
-    def _keep(self) -> None:
-        """The process could not: what is known here of what the log lacks. Observations that it had are lost."""
-        config, confirmed = self._config, self._status.taken - self._status.waiting - self._status.dropped
+    def _spool_rest(self) -> None:
+        """Write the messages that the log lacks to the disk, because the process could not. Its observations are
+        lost."""
+        config, status = self._config, self._status
+        confirmed = status.received - status.waiting - status.dropped
         makes = {n: make for n, make in self._lasting.items() if n > confirmed}
         makes |= {n: unpacked_observation(data) for n, data, droppable in self._unsent if droppable}
         entries = []
@@ -228,16 +234,16 @@ class ProcessLink:
             message = makes[n]()
             if isinstance(message, RunEnded):
                 message = message.model_copy(update={"dropped_observations": self.dropped})
-            where = learner_subject(config.run, message)
-            entries.append(Entry(where, message.wire(), message_id(message, config.secret)))
-        with contextlib.suppress(OvenError):  # there was none when the run was opened
-            spool.keep(spool.taken(config.folder, config.run), entries, config.credentials)
+            subject = learner_subject(config.run, message)
+            entries.append(Entry(subject, message.wire(), message_id(message, config.secret)))
+        with contextlib.suppress(OvenError):  # there was no spool when the run was opened
+            spool.keep(spool.take(config.folder, config.run), entries, config.credentials)
 
     def _run(self) -> None:
-        """The relay's thread: one process after the other, until the learner closes it."""
+        """The relay thread: run one process after another until the learner closes the link."""
         pause = AGAIN_S
         while True:
-            began = time.monotonic()
+            started = time.monotonic()
             try:
                 self._serve(self._config)
             except BaseException as error:
@@ -246,73 +252,73 @@ class ProcessLink:
                 else:
                     self._outages.record(error, len(self._unsent))
             if self._past is None and self._failure is None:
-                told = "\n".join(self._last_words)
-                self._failure = ProcessError(f"the process that speaks to the bus ended at once:\n{told}")
+                output = "\n".join(self._last_lines)
+                self._failure = ProcessError(f"the process that speaks to the bus ended at once:\n{output}")
             self._opened.set()
             if self._failure is not None or self._closing.is_set():
                 return
-            pause = AGAIN_S if time.monotonic() - began > AGAIN_MOST_S else min(2 * pause, AGAIN_MOST_S)
+            pause = AGAIN_S if time.monotonic() - started > AGAIN_MOST_S else min(2 * pause, AGAIN_MOST_S)
             if self._closing.wait(pause):
                 return
-            self._config = replace(self._config, replaces=True, seen=self._seen)
+            self._config = replace(self._config, replaces=True, last_item=self._last_item)
 
     def _serve(self, config: WorkerConfig) -> None:
-        """Until the process ends. Raises ProcessError when it cannot be started, or ends unasked."""
-        down, out = os.pipe()
-        back, up = os.pipe()
-        heard, told = os.pipe()
-        outlet, inlet, items = Outlet(out), Inlet(back), Inlet(heard)
+        """Run one process until it ends. Raises ProcessError if it cannot be started, or ends unexpectedly."""
+        worker_in, our_out = os.pipe()
+        our_in, worker_out = os.pipe()
+        items_in, items_out = os.pipe()
+        outlet, inlet, items = Outlet(our_out), Inlet(our_in), Inlet(items_in)
         try:
-            self._process = process = _started(down, up, told, self._flag.fd)
+            self._process = process = _start_worker(worker_in, worker_out, items_out, self._flag.fd)
         except OSError as error:
             for end in (outlet, inlet, items):
                 end.close()
             raise ProcessError(f"no process can be started to speak to the bus: {reason(error)}") from error
         finally:
-            for fd in (down, up, told):
+            for fd in (worker_in, worker_out, items_out):
                 os.close(fd)
         assert process.stderr is not None
         self._next_items.append(items)
-        self._ready = self._told_begin = self._told_close = False
+        self._ready = self._sent_begin = self._sent_close = False
         try:
             outlet.put(packed(config))
             os.set_blocking(process.stderr.fileno(), False)
-            self._carry(outlet, inlet, process.stderr.fileno())
+            self._relay_messages(outlet, inlet, process.stderr.fileno())
         finally:
-            self._hear(inlet)
+            self._read_status(inlet)
             outlet.close()
             inlet.close()
             code = process.wait()
-            self._overhear(process.stderr.fileno(), last=True)
+            self._copy_log(process.stderr.fileno(), last=True)
             process.stderr.close()
         if self._past is not None and not self._closing.is_set() and (self._ready or code):
             raise ProcessError(f"the process that speaks to the bus ended (exit code {code})")
 
-    def _carry(self, outlet: Outlet, inlet: Inlet, words: int) -> None:
-        """Look for what the training thread says by the rhythm of its steps, and now and then for what the process
-        does."""
-        schedule, heard = PollSchedule(self._config.poll_s), 0.0
+    def _relay_messages(self, outlet: Outlet, inlet: Inlet, stderr: int) -> None:
+        """Look for messages of the training thread in the rhythm of its steps, and now and then for the status."""
+        schedule, status_read_at = PollSchedule(self._config.poll_s), 0.0
         while True:
             time.sleep(CLOSING_S if self._closing.is_set() else schedule.pause_s(time.monotonic()))
             if self._collect():
-                schedule.found(self._said_at)
+                schedule.note_message(self._last_sent_at)
             self._samples.wake()
             self._send(outlet)
-            if time.monotonic() >= heard + HEAR_S or self._closing.is_set() or not self._ready:
-                heard = time.monotonic()
-                self._hear(inlet)
-                self._overhear(words)
+            if time.monotonic() >= status_read_at + STATUS_POLL_S or self._closing.is_set() or not self._ready:
+                status_read_at = time.monotonic()
+                self._read_status(inlet)
+                self._copy_log(stderr)
                 if inlet.ended:
                     return
 
     def _collect(self) -> bool:
-        """Make frames of what the training thread has said, a few at a time: meanwhile it may want the interpreter."""
-        made = False
-        while self._new and (not made or self._closing.is_set() or len(self._new) > UNMADE):
+        """Pack new messages, a few at a time, because the training thread may need the interpreter meanwhile. Return
+        whether there were any."""
+        packed_any = False
+        while self._new and (not packed_any or self._closing.is_set() or len(self._new) > UNMADE):
             for _ in range(min(AT_ONCE, len(self._new))):
                 self._pack(*self._new.popleft())
-            made = True
-        return made
+            packed_any = True
+        return packed_any
 
     def _pack(self, make: Make, droppable: bool) -> None:
         self._n += 1
@@ -330,19 +336,19 @@ class ProcessLink:
             self._lasting[self._n] = make
         self._unsent.append((self._n, data, droppable))
         self._unsent_bytes += len(data) + OVERHEAD_BYTES
-        while self._unsent_bytes > KEPT_BYTES:  # the oldest observation goes; what must never be lost stays
-            at = next((at for at, (_, _, goes) in enumerate(self._unsent) if goes), None)
-            if at is None:
+        while self._unsent_bytes > KEPT_BYTES:  # drop the oldest observation; the others must not be lost
+            index = next((index for index, (_, _, may_go) in enumerate(self._unsent) if may_go), None)
+            if index is None:
                 return
-            self._unsent_bytes -= len(self._unsent[at][1]) + OVERHEAD_BYTES
-            del self._unsent[at]
+            self._unsent_bytes -= len(self._unsent[index][1]) + OVERHEAD_BYTES
+            del self._unsent[index]
             self._lost += 1
 
     def _send(self, outlet: Outlet) -> None:
         if not self._ready:
             return
-        if self._begun.is_set() and not self._told_begin:
-            self._told_begin = outlet.put(packed(BEGIN))
+        if self._begun.is_set() and not self._sent_begin:
+            self._sent_begin = outlet.put(packed(BEGIN))
         while self._unsent:
             n, data, droppable = self._unsent[0]
             if not outlet.put(data if droppable else packed(Frame(n, self._lost, self._lasting[n]))):
@@ -351,65 +357,71 @@ class ProcessLink:
             self._unsent_bytes -= len(data) + OVERHEAD_BYTES
         else:
             self._samples.send(outlet)
-        last = not self._new and not self._unsent and not self._samples_wait()
-        if self._closing.is_set() and last and not self._told_close:
-            self._told_close = outlet.put(packed(Closing(self._closing_s)))
+        all_sent = not self._new and not self._unsent and not self._waits_for_sample()
+        if self._closing.is_set() and all_sent and not self._sent_close:
+            self._sent_close = outlet.put(packed(Closing(self._closing_s)))
         outlet.flush()
 
-    def _samples_wait(self) -> bool:
-        """Whether the end is put off for a sample that is not on its way yet."""
+    def _waits_for_sample(self) -> bool:
+        """Whether the end waits for a sample of completions that is still being made."""
         return self._samples.busy and time.monotonic() < self._closed_at + LAST_S
 
-    def _hear(self, inlet: Inlet) -> None:
-        for said in inlet.take():
-            match said:
+    def _read_status(self, inlet: Inlet) -> None:
+        for message in inlet.take():
+            match message:
                 case Status():
-                    self._status = said
-                    if said.sent > self._config.sent:
-                        self._config = replace(self._config, sent=said.sent, logged=said.logged)
+                    self._status = message
+                    if message.sent > self._config.sent:
+                        self._config = replace(self._config, sent=message.sent, logged=message.logged)
                 case Resumed():
-                    self._repeat(said)
+                    self._repeat(message)
                     self._ready = True
                     self._outages.recovered(self.dropped)
                 case ResumeState():
-                    self._past, self._ready = said, True
-                    self._seen = said.last_seq
-                    self._config = replace(self._config, sent=said.last_seq)
+                    self._past, self._ready = message, True
+                    self._last_item = message.last_seq
+                    self._config = replace(self._config, sent=message.last_seq)
                     self._opened.set()
                 case BaseException() if self._past is None:
-                    self._failure = said
+                    self._failure = message
                 case BaseException():
-                    self._outages.record(said, len(self._unsent))
+                    self._outages.record(message, len(self._unsent))
 
-    def _repeat(self, known: Resumed) -> None:
-        """What the log lacks of what must never be lost, in its order with the observations that wait here. All others
-        that the log lacks are lost."""
+    def _repeat(self, resumed: Resumed) -> None:
+        """Queue the lasting messages that the log lacks, in order with the observations that wait here. All other
+        observations that the log lacks are lost."""
         waiting = {n: (n, data, True) for n, data, droppable in self._unsent if droppable}
-        again = {n: (n, packed(Frame(n, self._lost, make)), False) for n, make in self._lasting.items() if n > known.n}
-        self._unsent = deque(value for _, value in sorted((waiting | again).items()))
+        again = {
+            n: (n, packed(Frame(n, self._lost, make)), False) for n, make in self._lasting.items() if n > resumed.n
+        }
+        self._unsent = deque(entry for _, entry in sorted((waiting | again).items()))
         self._unsent_bytes = sum(len(data) + OVERHEAD_BYTES for _, data, _ in self._unsent)
-        self._lost = self._observed - len(waiting) - known.logged
-        self._status = Status(taken=known.n, sent=self._config.sent, logged=known.logged)
+        self._lost = self._observed - len(waiting) - resumed.logged
+        self._status = Status(received=resumed.n, sent=self._config.sent, logged=resumed.logged)
 
-    def _overhear(self, fd: int, last: bool = False) -> None:
-        """What is in the process's log is in this one's too."""
+    def _copy_log(self, stderr: int, last: bool = False) -> None:
+        """Copy the process's log into the learner's log."""
         with contextlib.suppress(BlockingIOError):
-            while data := os.read(fd, 65536):
-                self._words += data
-        *lines, self._words = (self._words + b"\n" * (last and bool(self._words))).split(b"\n")
+            while data := os.read(stderr, 65536):
+                self._partial_line += data
+        *lines, self._partial_line = (self._partial_line + b"\n" * (last and bool(self._partial_line))).split(b"\n")
         for line in (line.decode(errors="replace") for line in lines):
-            self._last_words.append(line)
+            self._last_lines.append(line)
             name, _, text = line.partition(" ")
             level = logging.getLevelNamesMapping().get(name)
             log.log(level or logging.ERROR, "%s", text if level else line)
 
 
-def _started(*ends: int) -> subprocess.Popen[bytes]:
-    """It reads the first pipe, writes the two others, and raises the flag. In its own group, so that Ctrl-C is the
-    learner's to answer."""
+def _start_worker(*fds: int) -> subprocess.Popen[bytes]:
+    """Start the process with the pipe to read, the two pipes to write, and the flag to raise. It gets its own process
+    group, so that Ctrl-C reaches only the learner."""
     path = os.pathsep.join(part for part in sys.path if part)
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "oven_learner.link.worker", *map(str, ends)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": path}, pass_fds=ends, process_group=0,
-    )  # fmt: skip
+        [sys.executable, "-P", "-m", "oven_learner.link.worker", *map(str, fds)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+        pass_fds=fds,
+        process_group=0,
+    )

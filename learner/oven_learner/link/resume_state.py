@@ -1,4 +1,4 @@
-"""What the log says of a run's earlier incarnations: where a learner that starts again has to continue from."""
+"""The state that a run's earlier incarnations left in the log, from which a restarted learner continues."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from oven_core.security.signing import LEARNER, Keyring
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """What the log says of the run's earlier incarnations."""
+    """The state of the run's earlier incarnations."""
 
     incarnation: int = 0
     tick: int = 0
     last_seq: int = 0
     values: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
-    """Training → actuator → value read back at its last change."""
+    """Training → actuator → the value that was read back at its last change."""
     unanswered: tuple[Decision, ...] = ()
     """Adopted decisions without a receipt."""
     decided: frozenset[str] = frozenset()
-    """Ids of all adopted decisions: a copy of one is not a new one."""
+    """Ids of all adopted decisions. A copy of one is not a new decision."""
     commands: Mapping[str, OperatorCommand | None] = field(default_factory=dict)
-    """Operators' commands to the learner by id: None where a receipt answers it."""
+    """Operators' commands to the learner by id; None if a receipt answers it."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Who signs → public key, if the run is signed."""
+    """Signer → public key, if the run is signed."""
     announced: Mapping[str, Mapping[str, ActuatorSpec]] = field(default_factory=dict)
-    """Training → actuator → what was announced of it last, once the training was under way."""
+    """Training → actuator → its last announcement during the training."""
     training: str = ""
-    """That of the last announcement; empty where there was none."""
+    """The training of the last RunStarted; empty if there was none."""
     offers: Mapping[str, Mapping[str, Mapping[str, JudgeSpec]]] = field(default_factory=dict)
-    """Training → `committee.<member>` → identity → model that an operator offered and that answered."""
+    """Training → `committee.<member>` → identity → a model that an operator offered and that passed its probe."""
 
 
 def check_signer(bus: Bus, run: str, past: ResumeState) -> None:
-    """Raises ConfigError: no one believes a learner that continues with a signed run under another key."""
+    """Raise ConfigError if the run was signed with another key: its readers would reject this learner's messages."""
     if past.keys and (bus.signer is None or bus.signer.public != past.keys[LEARNER]):
         raise ConfigError(
             f"run {run!r} is signed by another learner's key; continue with the credentials that it began with"
@@ -52,30 +52,30 @@ def check_signer(bus: Bus, run: str, past: ResumeState) -> None:
 async def read_resume_state(
     bus: Bus, run: str, keyring: Keyring, progressed: Callable[[], None] = lambda: None
 ) -> ResumeState:
-    """Fold the log of earlier incarnations. Raises BusError when the run has no log."""
-    on = Subjects(run)
+    """Fold the log of earlier incarnations. Raises BusError if the run has no log."""
+    subjects = Subjects(run)
     head = await bus.head(run)
     incarnation = tick = 0
     training = ""
-    trainings: dict[int, str] = {}  # of each incarnation
+    trainings: dict[int, str] = {}  # by incarnation
     values: dict[str, dict[str, Value]] = {}
     announced: dict[str, dict[str, ActuatorSpec]] = {}
     unanswered: dict[str, Decision] = {}
     decided: set[str] = set()
     commands: dict[str, OperatorCommand | None] = {}
     offers: dict[str, dict[str, dict[str, JudgeSpec]]] = {}
-    wanted = [*patterns_by(run, "learner"), on.decision("*"), on.operator("*")]
+    patterns = [*patterns_by(run, "learner"), subjects.decision("*"), subjects.operator("*")]
     if head:
-        async for event in bus.read(run, until=head, subjects=wanted):
+        async for event in bus.read(run, until=head, subjects=patterns):
             progressed()
             body = keyring.verify(event).body
             if isinstance(body, RunStarted | RunEnded | Observation | Receipt):
                 incarnation = max(incarnation, body.incarnation)
                 tick = max(tick, body.tick)
             if isinstance(body, ActuatorAnnounced):
-                of_training = trainings.get(body.incarnation, training)
-                announced.setdefault(of_training, {})[body.actuator.name] = body.actuator
-                values.setdefault(of_training, {}).update(_told(body.actuator))
+                name = trainings.get(body.incarnation, training)
+                announced.setdefault(name, {})[body.actuator.name] = body.actuator
+                values.setdefault(name, {}).update(_announced_value(body.actuator))
             if isinstance(body, RunStarted):
                 training = trainings.setdefault(body.incarnation, body.training)
             if isinstance(body, Decision) and body.verdict == "adopted":
@@ -86,13 +86,13 @@ async def read_resume_state(
                 commands.setdefault(body.id, body)
             elif isinstance(body, Receipt):
                 unanswered.pop(body.decision_id, None)
-                of_training = trainings.get(body.incarnation, training)
+                name = trainings.get(body.incarnation, training)
                 if body.command:
-                    taken = _taken(commands.get(body.command), body)
+                    models = _accepted_model(commands.get(body.command), body)
                     commands[body.command] = None
-                    offers.setdefault(of_training, {}).setdefault(body.actuator, {}).update(taken)
+                    offers.setdefault(name, {}).setdefault(body.actuator, {}).update(models)
                 if body.status == "applied":
-                    values.setdefault(of_training, {})[body.actuator] = body.after
+                    values.setdefault(name, {})[body.actuator] = body.after
     return ResumeState(
         incarnation,
         tick,
@@ -108,14 +108,13 @@ async def read_resume_state(
     )
 
 
-def _told(spec: ActuatorSpec) -> dict[str, Value]:
-    """By its name, the value of an actuator whose announcement changes it: other components have shares that no receipt
-    tells."""
+def _announced_value(spec: ActuatorSpec) -> dict[str, Value]:
+    """Return name → value of a simplex: a change of its components changes shares without a receipt."""
     return {spec.name: spec.value} if spec.kind == "simplex" else {}
 
 
-def _taken(command: OperatorCommand | None, receipt: Receipt) -> dict[str, JudgeSpec]:
-    """By its identity, the model that a command offered and that could be chosen from its receipt on."""
+def _accepted_model(command: OperatorCommand | None, receipt: Receipt) -> dict[str, JudgeSpec]:
+    """Return identity → model, if the command offered a model and the receipt accepts it."""
     if command is None or command.judge is None or receipt.status not in ("applied", "noop"):
         return {}
     return {command.judge.identity: command.judge}

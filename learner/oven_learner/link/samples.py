@@ -1,8 +1,8 @@
-"""Sampled completions on their way from the training thread to the log's connection: bounded, the oldest go first.
+"""Sampled completions on their way from the training thread to the bus: bounded; the oldest are dropped first.
 
-The training thread appends to a deque. The relay, which looks for messages anyway, wakes a thread that makes a parcel
-of what waits there (text, redaction, cuts), and writes finished ones to the pipe when no message of the log waits for
-it. So neither a slow redaction nor a full pipe keeps a message of the log waiting, or the training.
+The training thread appends to a deque. The relay, which looks for messages anyway, wakes a thread that converts the
+samples (text, redaction, cuts). Finished samples go into the pipe only when no message of the log waits for it. So
+neither a slow redaction nor a full pipe delays a message of the log, or the training.
 """
 
 from __future__ import annotations
@@ -23,91 +23,91 @@ from oven_learner.link.pipes import Outlet, packed_atoms
 log = logging.getLogger("oven.learner")
 
 Parcel: TypeAlias = Callable[[], dict[str, Any]]
-"""Makes a parcel, off the training thread."""
+"""Converts a sample into plain values, off the training thread."""
 WAITING = 8
-"""Samples that wait at each of the three places (unmade, for the pipe, for the server); beyond it the oldest go. As
-many as the groups of one step."""
+"""Samples that wait at each of three places (to be converted, for the pipe, for the server): about the groups of one
+step. Beyond that the oldest are dropped."""
 LAST_S = 0.5
-"""How long the end of the training waits for samples that are being made."""
+"""How long the end of the training waits for samples that are being converted."""
 
 
 class SampleQueue:
-    """In the training's process. `put` is the training thread's, `wake`, `send` and `close` are the relay's."""
+    """The queue in the training's process. The training thread calls `put`, the relay the other methods."""
 
     def __init__(self) -> None:
         self._unmade: deque[Parcel] = deque(maxlen=WAITING)
-        self._made: deque[bytes] = deque(maxlen=WAITING)
+        self._packed: deque[bytes] = deque(maxlen=WAITING)
         self._thread: threading.Thread | None = None
-        self._asked = threading.Event()
+        self._work = threading.Event()
         self._closed = False
-        self._making = False
-        self._told: set[str] = set()
+        self._converting = False
+        self._logged_kinds: set[str] = set()
 
     def put(self, make: Parcel) -> None:
-        """An append, and nothing that wakes another thread."""
+        """Append a sample. This wakes no other thread."""
         self._unmade.append(make)
 
     @property
     def busy(self) -> bool:
-        """Whether something waits, or is being made."""
-        return bool(self._unmade or self._made or self._making)
+        """Whether a sample waits or is being converted."""
+        return bool(self._unmade or self._packed or self._converting)
 
     def wake(self) -> None:
-        """Have what was put be made, if there is something."""
+        """Have waiting samples converted."""
         if not self._unmade or self._closed:
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._make_all, name="oven-completions", daemon=True)
+            self._thread = threading.Thread(target=self._convert_all, name="oven-completions", daemon=True)
             self._thread.start()
-        self._asked.set()
+        self._work.set()
 
     def send(self, outlet: Outlet) -> None:
-        """Write what is made, as far as there is room."""
-        while self._made:
-            data = self._made[0]
+        """Write converted samples, as far as there is room."""
+        while self._packed:
+            data = self._packed[0]
             if not outlet.put(data):
                 return
-            if self._made and self._made[0] is data:  # else it has made room for a newer one meanwhile
-                self._made.popleft()
+            if self._packed and self._packed[0] is data:  # otherwise a newer one has replaced it
+                self._packed.popleft()
 
     def close(self) -> None:
-        """Nothing more is made. A function of the user's that hangs is left behind."""
+        """Convert no more samples. A hanging function of the user's is left behind."""
         self._closed = True
-        self._asked.set()
+        self._work.set()
 
-    def _make_all(self) -> None:
+    def _convert_all(self) -> None:
         while not self._closed:
-            self._asked.wait()
-            self._asked.clear()
+            self._work.wait()
+            self._work.clear()
             while self._unmade and not self._closed:
-                self._making = True
+                self._converting = True
                 try:
-                    self._make(self._unmade.popleft())
-                except IndexError:  # the newest has put the oldest out, and there was no other
+                    self._convert(self._unmade.popleft())
+                except IndexError:  # a newer sample has replaced the only one
                     pass
                 finally:
-                    self._making = False
+                    self._converting = False
 
-    def _make(self, make: Parcel) -> None:
+    def _convert(self, make: Parcel) -> None:
         try:
-            self._made.append(packed_atoms(make()))
+            self._packed.append(packed_atoms(make()))
         except Exception as error:  # its text may quote a prompt
             kind = type(error).__name__
-            if kind not in self._told:
-                self._told.add(kind)
+            if kind not in self._logged_kinds:
+                self._logged_kinds.add(kind)
                 log.warning("a sample of completions is not shown: its redaction or its text raised %s", kind)
 
 
 class SamplePublisher:
-    """In the link's process: puts samples onto their subject while there is a connection, confirmed by no one."""
+    """Publishes samples in the link's process while there is a connection. Nobody confirms them."""
 
     def __init__(self, run: str) -> None:
         self._subject = Subjects(run).completions
         self._waiting: deque[bytes] = deque(maxlen=WAITING)
-        self._more = asyncio.Event()
+        self._new_samples = asyncio.Event()
 
     def put(self, parcel: dict[str, Any]) -> None:
-        """Take over a sample. One that is none, or too large even when it is cut, is left out."""
+        """Queue a sample. An invalid one, or one that is too large even when cut, is omitted."""
         try:
             wire = wire_of(parcel)
         except Exception as error:
@@ -115,10 +115,10 @@ class SamplePublisher:
             return
         if wire is not None:
             self._waiting.append(wire)
-            self._more.set()
+            self._new_samples.set()
 
     async def run(self, bus: Bus) -> None:
-        """Until it is cancelled. A connection that takes nothing is its owner's to end; what waits goes to the next."""
+        """Publish until cancelled. After a failure, wait for the session to replace the connection."""
         while True:
             while self._waiting:
                 wire = self._waiting[0]
@@ -128,5 +128,5 @@ class SamplePublisher:
                     await asyncio.Event().wait()
                 if self._waiting and self._waiting[0] is wire:
                     self._waiting.popleft()
-            self._more.clear()
-            await self._more.wait()
+            self._new_samples.clear()
+            await self._new_samples.wait()

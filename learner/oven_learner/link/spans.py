@@ -1,4 +1,4 @@
-"""What the learner's messages tell in a trace. They are made where the messages are, in the link."""
+"""Trace spans of the learner's messages, made in the link's process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from oven_core.telemetry.span import Attribute, Span
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TracedReceipt:
-    """A receipt on its way to `Link.send`, with the Unix time in ns between which the decision was carried out: the
-    training thread only reads the clock."""
+    """A receipt for `Link.send`, with the Unix times in ns between which the decision was applied. The training thread
+    only reads the clock."""
 
     receipt: Receipt
     began_ns: int
@@ -24,8 +24,8 @@ class TracedReceipt:
         return self.receipt
 
 
-def of(make: object, message: LearnerMessage, contexts: tracing.Contexts) -> Callable[[], Span] | None:
-    """An observation begins a trace; a receipt ends the one that its decision came with."""
+def span_of(make: object, message: LearnerMessage, contexts: tracing.Contexts) -> Callable[[], Span] | None:
+    """Return what makes the message's span: an observation starts a trace, a receipt ends its decision's trace."""
     if isinstance(message, Observation):
         attributes: dict[str, Attribute] = {"oven.tick": message.tick, "oven.step": message.step}
         return partial(tracing.span, "observe", attributes=attributes, kind="producer")

@@ -1,4 +1,5 @@
-"""The learner's side of its run's spool: taken before the run is opened, written when the log did not take the rest."""
+"""The learner's side of its run's spool on disk: taken before the run is opened, written if the log did not take
+all."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from oven_runs.home.spool import Spool, SpooledMessage
 log = logging.getLogger("oven.learner")
 
 WAIT_S = 3.0
-"""For the link of the learner before this one to let go of it."""
+"""For the previous learner's link to release the spool."""
 
 
-def taken(folder: str, run: str) -> Spool | None:
-    """None without a folder, and where none can be had, which is said: training does not depend on it. Raises
-    ConfigError for one of another run's."""
+def take(folder: str, run: str) -> Spool | None:
+    """Return the run's spool, or None without a folder or if it cannot be had; a warning then says so. Raises
+    ConfigError for the spool of another run."""
     if not folder:
         return None
     try:
@@ -34,7 +35,7 @@ def taken(folder: str, run: str) -> Spool | None:
 
 
 def begin(spool: Spool) -> None:
-    """What it held is in the log."""
+    """Empty the spool, whose messages are in the log now."""
     try:
         if spool.content.lost:
             log.error("%s was cut: %d messages that it held are lost", spool.path, spool.content.lost)
@@ -43,39 +44,44 @@ def begin(spool: Spool) -> None:
         log.warning("%s cannot be written (%s)", spool.path, error.strerror)
 
 
-def let_go(spool: Spool | None) -> None:
-    """The run was not opened: what it held stays, and an empty one goes."""
+def release(spool: Spool | None) -> None:
+    """Release the spool of a run that could not be opened. Its messages stay; an empty spool is removed."""
     if spool is not None:
         if not spool.content.messages:
             spool.done()
         spool.close()
 
 
-def keep(spool: Spool | None, letters: Sequence[Entry], credentials: Credentials | None) -> int:
-    """Write what the log did not take, signed; how many messages. With none of them the spool goes."""
+def keep(spool: Spool | None, entries: Sequence[Entry], credentials: Credentials | None) -> int:
+    """Write the messages that the log did not take, signed. Return their number. Without any the spool is removed."""
     if spool is None:
         return 0
     try:
-        if not letters:
+        if not entries:
             spool.done()
             return 0
         signer = Signer(credentials) if credentials is not None else None
-        kept = [_kept(letter, signer) for letter in letters]
-        kept.sort(key=lambda one: one.subject.endswith(".observation"))  # if the disk is full, those are cut
-        written = spool.keep(kept)
-        lost = len(kept) - written
+        messages = [_signed(entry, signer) for entry in entries]
+        messages.sort(
+            key=lambda message: message.subject.endswith(".observation")
+        )  # if the disk is full, these are cut
+        written = spool.keep(messages)
+        lost = len(messages) - written
         log.error(
             "the log did not take %d messages: %d wait in %s, and go into it when the run is next read or resumed%s",
-            len(kept), written, spool.path, f"; {lost} are lost, as the disk takes no more" if lost else "",
-        )  # fmt: skip
+            len(messages),
+            written,
+            spool.path,
+            f"; {lost} are lost, as the disk takes no more" if lost else "",
+        )
         return written
     except (OSError, OvenError) as error:
-        log.error("the log did not take %d messages, and %s cannot be written: %s", len(letters), spool.path, error)
+        log.error("the log did not take %d messages, and %s cannot be written: %s", len(entries), spool.path, error)
         return 0
     finally:
         spool.close()
 
 
-def _kept(letter: Entry, signer: Signer | None) -> SpooledMessage:
-    signature = signer.sign(letter.subject, letter.message_id, letter.data) if signer is not None else ""
-    return SpooledMessage(letter.subject, letter.data, letter.message_id, signature)
+def _signed(entry: Entry, signer: Signer | None) -> SpooledMessage:
+    signature = signer.sign(entry.subject, entry.message_id, entry.data) if signer is not None else ""
+    return SpooledMessage(entry.subject, entry.data, entry.message_id, signature)

@@ -1,5 +1,7 @@
-"""The process at the other end of `process_link.ProcessLink`: messages come to it from a pipe, and go into the log;
-what the log says goes into a pipe."""
+"""The process at the other end of `process_link.ProcessLink`.
+
+Messages of the learner come from a pipe and go into the run's log. Events of the log go into another pipe.
+"""
 
 from __future__ import annotations
 
@@ -35,75 +37,76 @@ from oven_runs.home.spool import Spool, append
 log = logging.getLogger("oven.learner")
 
 STATUS_S = 0.5
-"""How often it says how far it is, if anything has changed; its end it says at once."""
+"""How often a changed status is sent. The last one is sent at once."""
 
 
 def main(args: list[str]) -> int:
-    """Of the process. `args`: the descriptors of the pipe to read, the one to write, the one for what the log says,
-    and the flag that is raised with that."""
+    """Run the process. `args`: the descriptors of the pipe to read, the pipe to write, the pipe for events of the log,
+    and the flag that is raised with them."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it ends when the learner does, not before
+        signal.signal(number, signal.SIG_IGN)  # the process ends with the learner, not before
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     inlet, outlet, items, flag = Inlet(int(args[0])), Outlet(int(args[1])), Outlet(int(args[2])), Flag(int(args[3]))
-    while not (said := inlet.take()):
+    while not (frames := inlet.take()):
         select.select([inlet.fd], [], [])
         if inlet.ended:
             return 0
-    config: WorkerConfig = said.pop(0)
+    config: WorkerConfig = frames.pop(0)
     tracing.start("learner", config.run)
     try:
-        return Worker(config, inlet, outlet, items, flag, said).run()
+        return Worker(config, inlet, outlet, items, flag, frames).run()
     finally:
         tracing.shutdown()
 
 
 class Worker:
-    """A writer and a reader of the log, whose training thread is at the other end of the pipe."""
+    """Writes and reads the log for the learner at the other end of the pipe."""
 
     def __init__(
-        self, config: WorkerConfig, inlet: Inlet, outlet: Outlet, items: Outlet, flag: Flag, said: list[Any]
+        self, config: WorkerConfig, inlet: Inlet, outlet: Outlet, items: Outlet, flag: Flag, frames: list[Any]
     ) -> None:
-        """`said`: what came through the pipe with the configuration."""
+        """`frames`: what came through the pipe together with the configuration."""
         self._config, self._inlet, self._outlet, self._items = config, inlet, outlet, items
-        self._flag, self._said = flag, said
+        self._flag, self._frames = flag, frames
         contexts, outages, run = tracing.Contexts(), OutageLog(), config.run
         self._writer = LogWriter(run, config.secret, contexts, outages)
-        self._reader = LogReader(run, Keyring(config.pin), config.secret, contexts, self._hand_over)
+        self._reader = LogReader(run, Keyring(config.pin), config.secret, contexts, self._deliver)
         self._samples = SamplePublisher(run)
-        besides = (self._samples.run,)
-        self._session = BusSession(config.url, run, config.credentials, self._writer, self._reader, outages, besides)
-        self._opened = self._given_up = self._alone = False
+        self._session = BusSession(
+            config.url, run, config.credentials, self._writer, self._reader, outages, (self._samples.run,)
+        )
+        self._opened = self._gave_up = self._learner_gone = False
         self._sending: asyncio.Task[None] | None = None
-        self._arrived: asyncio.Event | None = None
-        self._taken = 0
+        self._readable: asyncio.Event | None = None
+        self._received = 0
         self._status, self._status_at = Status(), 0.0
         self._machine = MachineReadings(os.getppid()) if config.machine else None
         self._spool: Spool | None = None
-        self._left = self._kept = 0  # what the log did not take by the end; of that, what is on the disk
+        self._rest = self._spooled = 0  # messages that the log did not take by the end; those of them on the disk
 
     def run(self) -> int:
-        """Until the learner closes it or is gone. The exit code."""
+        """Run until the learner closes the link or is gone. Return the exit code."""
         try:
-            self._spool = spool.taken(self._config.folder, self._config.run)
+            self._spool = spool.take(self._config.folder, self._config.run)
             asyncio.run(self._serve())
         except BaseException as error:
             if not self._opened:
                 if not isinstance(error, OvenError):
                     raise
-                spool.let_go(self._spool)
-                self._tell(error)
-            elif not self._given_up:
+                spool.release(self._spool)
+                self._post(error)
+            elif not self._gave_up:
                 log.error("the link to the bus ended (%s); training continues on its last settings", error)
                 if not self._writer.closing:
                     return 1
         finally:
             tracing.flush()
         if self._opened:
-            rest = self._writer.rest()
-            self._left, self._kept = len(rest), spool.keep(self._spool, rest, self._config.credentials)
-            self._tell(self._state(over=True))
+            rest = self._writer.take_rest()
+            self._rest, self._spooled = len(rest), spool.keep(self._spool, rest, self._config.credentials)
+            self._post(self._current_status(is_last=True))
         deadline = time.monotonic() + GRACE_S
-        while not self._flushed() and time.monotonic() < deadline:
+        while not self._flush() and time.monotonic() < deadline:
             time.sleep(self._config.poll_s)
         return 0
 
@@ -118,7 +121,7 @@ class Worker:
             await end(collecting)
 
     async def _begin(self, bus: Bus) -> None:
-        """What the log has to be told and asked first."""
+        """Send what the spool holds, and read what the learner has to know of the log."""
         config = self._config
         if self._spool is not None:
             if self._spool.content.messages:
@@ -128,96 +131,97 @@ class Worker:
         if not config.replaces:
             past = await self._reader.catch_up(bus)
             self._writer.last_sent = past.last_seq
-            self._tell(past)
+            self._post(past)
             return
         self._writer.last_sent, self._writer.logged = config.sent, config.logged
-        await self._reader.continue_from(bus, config.seen)
+        await self._reader.continue_from(bus, config.last_item)
         async for message in self._writer.own_messages(bus):
-            self._taken = message.n
+            self._received = message.n
             self._writer.logged += isinstance(message, Observation)
-        self._tell(Resumed(self._taken, self._writer.logged))
+        self._post(Resumed(self._received, self._writer.logged))
 
     async def _collect(self) -> None:
-        """Take over what the learner says. This continues while the bus is away, so that memory stays bounded."""
+        """Receive the learner's messages. This continues during an outage, so that memory stays bounded."""
         while True:
-            await (asyncio.sleep(0) if self._writer.collect() else self._heard())
+            await (asyncio.sleep(0) if self._writer.collect() else self._receive())
 
-    async def _heard(self) -> None:
-        """Woken by the pipe: it is not the training thread that writes to it."""
+    async def _receive(self) -> None:
+        """Wait for the pipe and handle what came. Waking this process does not cost the training thread anything."""
         loop = asyncio.get_running_loop()
-        if self._arrived is None:
-            self._arrived = asyncio.Event()
-            loop.add_reader(self._inlet.fd, self._arrived.set)
-        pressed = not self._flushed() or self._writer.closing
-        late = self._writer.unsent or self._state() != self._status
+        if self._readable is None:
+            self._readable = asyncio.Event()
+            loop.add_reader(self._inlet.fd, self._readable.set)
+        is_urgent = not self._flush() or self._writer.closing
+        has_news = self._writer.unsent or self._current_status() != self._status
         try:
-            async with asyncio.timeout(self._config.poll_s if pressed else STATUS_S if late else None):
-                if not self._said:
-                    await self._arrived.wait()
+            async with asyncio.timeout(self._config.poll_s if is_urgent else STATUS_S if has_news else None):
+                if not self._frames:
+                    await self._readable.wait()
         except TimeoutError:
             pass
-        self._arrived.clear()
-        for said in [*self._said, *self._inlet.take()]:
-            self._take(said)
-        self._said = []
-        if self._inlet.ended and not self._alone:  # the learner is gone; what it said is delivered, if that is soon
-            self._alone = True
+        self._readable.clear()
+        for frame in [*self._frames, *self._inlet.take()]:
+            self._handle(frame)
+        self._frames = []
+        if self._inlet.ended and not self._learner_gone:  # deliver its last messages, if that is quick
+            self._learner_gone = True
             loop.remove_reader(self._inlet.fd)
             self._end_within(GRACE_S)
         self._report()
 
-    def _take(self, said: Any) -> None:
-        if isinstance(said, Frame):
-            self._taken, self._writer.lost = said.n, said.lost
-            self._writer.put(said.make)
-        elif isinstance(said, tuple):
-            self._taken, self._writer.lost, *atoms = said
-            seen = PendingObservation(*atoms)
+    def _handle(self, frame: Any) -> None:
+        if isinstance(frame, Frame):
+            self._received, self._writer.lost = frame.n, frame.lost
+            self._writer.put(frame.make)
+        elif isinstance(frame, tuple):
+            self._received, self._writer.lost, *atoms = frame
+            observation = PendingObservation(*atoms)
             if self._machine is not None:
-                seen.metrics |= self._machine.take_if_due()
-            self._writer.put(seen, droppable=True)
-        elif isinstance(said, dict):
-            self._samples.put(said)
-        elif said == BEGIN:
+                observation.metrics |= self._machine.take_if_due()
+            self._writer.put(observation, droppable=True)
+        elif isinstance(frame, dict):
+            self._samples.put(frame)
+        elif frame == BEGIN:
             self._reader.begin()
-        elif isinstance(said, Closing):
-            self._end_within(said.within_s)
+        elif isinstance(frame, Closing):
+            self._end_within(frame.within_s)
 
     def _end_within(self, limit_s: float) -> None:
-        """What is left is sent until then."""
+        """Send the rest until then, and give up after that."""
         self._writer.closing = True
         asyncio.get_running_loop().call_later(limit_s, self._give_up)
 
     def _give_up(self) -> None:
-        self._given_up = True
+        self._gave_up = True
         if self._sending is not None:
             self._sending.cancel()
 
-    def _hand_over(self, seq: int, body: LogMessage) -> None:
+    def _deliver(self, seq: int, body: LogMessage) -> None:
         self._items.post(packed(LogItem(seq, body)))
         self._flag.raise_()
 
     def _report(self) -> None:
         now = time.monotonic()
-        if now >= self._status_at + STATUS_S and (state := self._state()) != self._status:
-            self._status, self._status_at = state, now
-            self._tell(state)
+        if now >= self._status_at + STATUS_S and (status := self._current_status()) != self._status:
+            self._status, self._status_at = status, now
+            self._post(status)
 
-    def _state(self, over: bool = False) -> Status:
-        writer, waiting = self._writer, self._writer.unsent + self._left
-        return Status(self._taken, waiting, writer.dropped, writer.last_sent, writer.logged, over, self._kept)
+    def _current_status(self, is_last: bool = False) -> Status:
+        writer, waiting = self._writer, self._writer.unsent + self._rest
+        return Status(self._received, waiting, writer.dropped, writer.last_sent, writer.logged, is_last, self._spooled)
 
-    def _tell(self, said: object) -> None:
+    def _post(self, message: object) -> None:
+        """Send a message to the learner. An error that cannot be pickled is sent as its text."""
         try:
-            frame = packed(said)
+            frame = packed(message)
         except Exception as error:
-            if not isinstance(said, OvenError):
+            if not isinstance(message, OvenError):
                 raise
-            frame = packed(BusError(f"{said} ({error})"))
+            frame = packed(BusError(f"{message} ({error})"))
         self._outlet.post(frame)
 
-    def _flushed(self) -> bool:
-        """Whether the learner was told all that it has to hear."""
+    def _flush(self) -> bool:
+        """Return whether everything for the learner is in the pipes."""
         if not self._items.idle:
             self._items.flush()
             self._flag.raise_()  # there may be more than at the last look
@@ -226,5 +230,5 @@ class Worker:
 
 if __name__ == "__main__":
     lower_priority()
-    gc.freeze()  # what was imported stays
+    gc.freeze()  # imported objects stay
     sys.exit(main(sys.argv[1:]))

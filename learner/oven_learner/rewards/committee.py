@@ -274,7 +274,7 @@ class Committee:
             if not several or ranks.rank() == 0
             else (Judged([]), Evidence())
         )
-        judged = ranks.broadcast(judged) if several else judged
+        judged = ranks.from_leader(judged)
         # Together: another batch may have been judged while this one waited.
         self.rows, self.last, self.evidence = rows, judged, evidence
         if log_metric is not None and self.rows.start == 0:

@@ -13,8 +13,8 @@ from aiohttp import web
 from tests.integration.agents.test_committee_member import configured, connection, once_there, process, request, score
 from tests.integration.agents.test_committee_member import server as server
 from tests.integration.conftest import WAIT_S, Stack, wait_for
+from tests.support.judge_endpoint import Endpoint
 
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.protocol.committee_requests import Completion, ScoreRequest
 from oven_core.security.credentials import Credentials
 from oven_learner.rewards.live_judges import Named
@@ -88,8 +88,8 @@ async def test_a_cap_holds_although_a_member_is_killed_and_the_run_resumed(
         assert endpoint.asked == CAP, "not one call more"
     spent = read_spend(tmp_path)
     assert sum(spend.calls for spend in spent.values()) == CAP
-    assert spent["adversary"].calls == scored + 1, "and its probe"
-    assert spent["critic"].unanswered == spent["critic"].calls == CAP - scored - 1
+    assert spent["judges/adversary"].calls == scored + 1, "and its probe"
+    assert spent["judges/critic"].unanswered == spent["judges/critic"].calls == CAP - scored - 1
 
 
 async def test_a_prompt_of_a_megabyte_is_cut_or_an_abstention_by_its_kind(

@@ -18,9 +18,9 @@ import psutil
 import pytest
 from nats.aio.msg import Msg
 from tests.integration.conftest import WAIT_S, Stack
+from tests.support.judge_endpoint import KINDS as FAULT_KINDS
+from tests.support.judge_endpoint import Endpoint
 
-from oven_bench.judging.judge_endpoint import KINDS as FAULT_KINDS
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError
 from oven_core.protocol import names
@@ -233,7 +233,7 @@ async def test_a_new_process_does_not_free_a_judge_from_quarantine(
     [
         ("critic", "committee member 'critic' has no key: the environment variable NOT_THERE is not set"),
         ("critc", "no committee member named 'critc'; did you mean 'critic'?"),
-        ("dear", "the price of 'm', the model of committee member 'dear', is not known"),
+        ("dear", "the price of 'm', the model of judges/dear, is not known"),
     ],
 )
 async def test_what_is_wrong_at_the_start_is_one_line(

@@ -10,22 +10,27 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from tests.support.judge_endpoint import Endpoint
 
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.errors import ConfigError
 from oven_llm import providers
 from oven_llm.providers.budget import Budget
-from oven_llm.providers.conversation import ConversationFailure, Message, Tool, ToolCall
+from oven_llm.providers.conversation import Conversation, SamplesMissing
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.provider import EndpointProvider
+from oven_llm.providers.remote_model import RemoteModel
+from oven_llm.providers.usage import Usage
 from oven_llm.supervisor.models import AnthropicHandler, OpenAIHandler
-from oven_runs.settings.committee_settings import BudgetSettings
 from oven_runs.settings.judge_providers import Price, Wire, catalogue, endpoint_of
 from oven_runs.settings.language_models import ModelSettings
+from oven_runs.traces.records import Message, Tool, ToolCall
 
 KEY = "sk-canary-77aa"
-LOOK = Tool("look", "Looks a word up.", {"type": "object", "properties": {"word": {"type": "string"}}})
-ASKED = [Message("system", "Be brief."), Message("user", "How many?")]
+LOOK = Tool(
+    name="look",
+    description="Looks a word up.",
+    parameters={"type": "object", "properties": {"word": {"type": "string"}}},
+)
+ASKED = (Message(role="system", content="Be brief."), Message(role="user", content="How many?"))
 WIRES: tuple[Wire, ...] = ("openai", "anthropic")
 
 
@@ -38,14 +43,14 @@ async def endpoint() -> AsyncIterator[Endpoint]:
 class Connect(Protocol):
     """Connects to the endpoint, until the test's end."""
 
-    def __call__(self, wire: Wire, model: str = "m", price: Price | None = None) -> EndpointProvider: ...
+    def __call__(self, wire: Wire, model: str = "m", price: Price | None = None) -> RemoteModel: ...
 
 
 @pytest.fixture
 async def connect(endpoint: Endpoint) -> AsyncIterator[Connect]:
-    made: list[EndpointProvider] = []
+    made: list[RemoteModel] = []
 
-    def one(wire: Wire, model: str = "m", price: Price | None = None) -> EndpointProvider:
+    def one(wire: Wire, model: str = "m", price: Price | None = None) -> RemoteModel:
         settings = ModelSettings(
             provider="compatible" if wire == "openai" else "claude",
             model=model,
@@ -63,18 +68,19 @@ async def connect(endpoint: Endpoint) -> AsyncIterator[Connect]:
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_tool_is_called_and_its_result_answered(endpoint: Endpoint, connect: Connect, wire: Wire) -> None:
     model = connect(wire, price=Price(input=5000, output=5000))
-    (first,) = await model.converse(ASKED, tools=[LOOK], max_tokens=99, temperature=0.5, stop=["."], timeout_s=60)
+    asked = Conversation(ASKED, 99, tools=(LOOK,), temperature=0.5, stop=(".",))
+    (first,) = await model.ask(asked, 60)
     assert (first.finish, first.text, first.model) == ("tool_calls", "", "judge-2026-01-01")
     (call,) = first.calls
     assert (call.name, json.loads(call.arguments)) == ("look", {"word": "How many?"})
-    results = [*ASKED, first.message, Message("tool", "Seven.", call_id=call.id)]
-    (second,) = await model.converse(results, tools=[LOOK], max_tokens=99, timeout_s=60)
+    results = (*ASKED, first.message, Message(role="tool", content="Seven.", call_id=call.id))
+    (second,) = await model.ask(Conversation(results, 99, tools=(LOOK,)), 60)
     assert (second.finish, second.text, second.calls) == ("stop", "The answer to “Seven.” is seven.", ())
     bill = endpoint.bills.tokens["m"]
-    assert (
-        first.tokens_in + second.tokens_in == bill["input"] and first.tokens_out + second.tokens_out == bill["output"]
-    )
-    assert first.counted and first.usd == pytest.approx((first.tokens_in + first.tokens_out) / 200)
+    used = first.usage + second.usage
+    assert (used.input_tokens, used.output_tokens) == (bill["input"], bill["output"])
+    assert first.reported
+    assert first.cost_usd == pytest.approx((first.usage.input_tokens + first.usage.output_tokens) / 200)
     sent = endpoint.requests[0]
     assert (sent["temperature"], sent["max_tokens"]) == (0.5, 99)
     assert sent["stop" if wire == "openai" else "stop_sequences"] == ["."]
@@ -82,18 +88,26 @@ async def test_a_tool_is_called_and_its_result_answered(endpoint: Endpoint, conn
 
 async def test_what_one_model_wrote_can_be_shown_to_another(endpoint: Endpoint, connect: Connect) -> None:
     """Anthropic takes objects as arguments, few characters in ids, a turn's results together, and no empty text."""
-    calls = ToolCall("fn:1.0", "look", "{broken"), ToolCall("2", "look", '{"word": "b"}')
-    results = [Message("tool", "none", call_id="fn:1.0"), Message("tool", "one", call_id="2"), Message("user", "So?")]
+    calls = (
+        ToolCall(id="fn:1.0", name="look", arguments="{broken"),
+        ToolCall(id="2", name="look", arguments='{"word": "b"}'),
+    )
+    results = (
+        Message(role="tool", content="none", call_id="fn:1.0"),
+        Message(role="tool", content="one", call_id="2"),
+        Message(role="user", content="So?"),
+    )
     model = connect("anthropic")
-    await model.converse([*ASKED, Message("assistant", "", calls), *results], tools=[LOOK], max_tokens=9, timeout_s=60)
+    messages = (*ASKED, Message(role="assistant", calls=calls), *results)
+    await model.ask(Conversation(messages, 9, tools=(LOOK,)), 60)
     sent = endpoint.requests[0]
     assert sent["system"] == "Be brief."
     assert [one["role"] for one in sent["messages"]] == ["user", "assistant", "user"]
     used = sent["messages"][1]["content"]
     assert [(one["id"], one["input"]) for one in used] == [("fn_1_0", {"arguments": "{broken"}), ("2", {"word": "b"})]
     assert [one["type"] for one in sent["messages"][2]["content"]] == ["tool_result", "tool_result", "text"]
-    with pytest.raises(ConversationFailure, match=r"temperature is 1\.5; this API takes 0 to 1"):
-        await model.converse(ASKED, max_tokens=9, temperature=1.5, timeout_s=60)
+    with pytest.raises(ModelFailure, match=r"temperature is 1\.5; this API takes 0 to 1"):
+        await model.ask(Conversation(ASKED, 9, temperature=1.5), 60)
 
 
 @pytest.mark.parametrize(
@@ -105,21 +119,21 @@ async def test_samples_come_whatever_the_endpoint_makes_of_n(
 ) -> None:
     endpoint.several = several  # type: ignore[assignment]
     with Budget(path=tmp_path / "spend.sqlite") as budget:
-        model = budget.metered(connect(wire, price=Price(input=2.5, output=10)), "teacher")
-        answers = await model.converse(ASKED, samples=4, max_tokens=99, timeout_s=60)
+        model = connect(wire, price=Price(input=2.5, output=10)).within(budget, "teacher")
+        answers = await model.ask(Conversation(ASKED, 99), 60, samples=4)
         assert {answer.text[-10:] for answer in answers} == {" is seven.", *(f"(sample {n})" for n in (1, 2, 3))}
         bill, spent = endpoint.bills.tokens["m"], budget.accounts["teacher"]
-        for counted in (
-            (spent.input_tokens, spent.output_tokens),
-            (sum(answer.tokens_in for answer in answers), sum(answer.tokens_out for answer in answers)),
-        ):
-            assert counted == (bill["input"], bill["output"]), "no more and no less than was billed"
-        assert spent.usd == pytest.approx(sum(answer.usd or 0 for answer in answers)) and budget.cost_usd == spent.usd
+        used = sum((answer.usage for answer in answers), Usage(0, 0))
+        for counted in (spent, used):
+            billed = counted.input_tokens, counted.output_tokens
+            assert billed == (bill["input"], bill["output"]), "no more and no less than was billed"
+        assert spent.usd == pytest.approx(sum(answer.cost_usd or 0 for answer in answers))
+        assert budget.cost_usd == spent.usd
         assert sum(endpoint.served.values()) == requests
-        await model.converse(ASKED, samples=2, max_tokens=99, timeout_s=60)
+        await model.ask(Conversation(ASKED, 99), 60, samples=2)
         assert sum(endpoint.served.values()) - requests == (1 if several == "drawn" and wire == "openai" else 2)
         if wire == "anthropic":
-            cached = [answer.tokens_cached for answer in answers]
+            cached = [answer.usage.cached_tokens for answer in answers]
             assert cached[0] == 0 and all(cached[1:]), "the first one alone warms the cache"
 
 
@@ -127,10 +141,8 @@ async def test_samples_come_whatever_the_endpoint_makes_of_n(
 async def test_what_goes_wrong_is_a_kind_and_never_an_answer(endpoint: Endpoint, connect: Connect, wire: Wire) -> None:
     """A quarter of all requests fails, in every way; what an answer says is right or marked."""
     model = connect(wire, "m@chaos")
-    asked = [[Message("user", f"question {n}")] for n in range(40)]
-    ended = await asyncio.gather(
-        *(model.converse(one, tools=[LOOK], max_tokens=99, timeout_s=0.9) for one in asked), return_exceptions=True
-    )
+    asked = [Conversation((Message(role="user", content=f"question {n}"),), 99, tools=(LOOK,)) for n in range(40)]
+    ended = await asyncio.gather(*(model.ask(one, 0.9) for one in asked), return_exceptions=True)
     for number, found in enumerate(ended):
         if isinstance(found, BaseException):
             assert isinstance(found, ModelFailure) and KEY not in str(found)
@@ -150,20 +162,22 @@ async def test_a_budget_holds_whoever_spends_and_is_counted_on(
     path = tmp_path / "results" / "spend.sqlite"
     endpoint.several = "ignored"
     for made, of in ((0, 3), (3, 5)):
-        with Budget(calls=of, path=path) as budget:
-            worker = budget.metered(connect("openai"), "worker")
-            teacher = budget.metered(connect("anthropic"), "teacher")
-            await worker.converse(ASKED, max_tokens=9, timeout_s=60)
-            with pytest.raises(ConversationFailure, match=f"budget.calls is {of}, {of} are used") as raised:
-                await teacher.converse(ASKED, samples=4, max_tokens=9, timeout_s=60)
-            assert len(raised.value.answers) == of - made - 1, "what was paid for is not lost"
+        with Budget.limited_to(calls=of, path=path) as budget:
+            worker = connect("openai").within(budget, "worker")
+            teacher = connect("anthropic").within(budget, "teacher")
+            await worker.ask(Conversation(ASKED, 9), 60)
+            with pytest.raises(SamplesMissing, match=f"budget.calls is {of}, {of} are used") as raised:
+                await teacher.ask(Conversation(ASKED, 9), 60, samples=4)
+            assert len(raised.value.replies) == of - made - 1, "what was paid for is not lost"
             assert budget.spent.calls == of == sum(endpoint.served.values())
             assert budget.cost_usd is None and budget.spent.unpriced == of, "no price is known, and that is said"
-    with Budget(usd=1.0) as budget, pytest.raises(ConfigError, match="price of 'm', the model of worker, is not known"):
-        budget.metered(connect("openai"), "worker")
+    with (
+        Budget.limited_to(usd=1.0) as budget,
+        pytest.raises(ConfigError, match="price of 'm', the model of worker, is not known"),
+    ):
+        connect("openai").within(budget, "worker")
     with pytest.raises(ConfigError, match=r"budget.tokens is 0: .*leave it out for no cap"):
-        Budget(tokens=0)
-    assert BudgetSettings() == Budget().caps
+        Budget.limited_to(tokens=0)
 
 
 async def test_handlers_answer_programs_that_are_not_asynchronous(endpoint: Endpoint) -> None:

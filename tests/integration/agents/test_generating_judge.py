@@ -19,7 +19,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_llm.judges.probe import probe
 from oven_llm.providers import connect
-from oven_llm.providers.provider import Answer, EndpointProvider, Question
+from oven_llm.providers.conversation import Conversation, ModelReply
+from oven_llm.providers.remote_model import RemoteModel
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import NO_KEY, catalogue, endpoint_of
 
@@ -69,14 +70,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any]
     del sys.modules["judge_server"]
 
 
-def provider(url: str, top_logprobs: int = 0) -> EndpointProvider:
+def provider(url: str, top_logprobs: int = 0) -> RemoteModel:
     asked = endpoint_of("critic", MemberSettings(provider="compatible", model="local", base_url=url), catalogue())
     return connect("critic", asked, NO_KEY, top_logprobs)
 
 
-async def ask(asked: EndpointProvider, schema: dict[str, Any] = SCHEMA, tokens: int = 60) -> Answer:
+async def ask(asked: RemoteModel, schema: dict[str, Any] = SCHEMA, tokens: int = 60) -> ModelReply:
     try:
-        return await asked.ask(Question("Judge.", "Who?", schema, tokens), 60)
+        (reply,) = await asked.ask(Conversation.question("Judge.", "Who?", schema, tokens), 60)
+        return reply
     finally:
         await asked.close()
 
@@ -86,7 +88,7 @@ async def test_an_answer_follows_the_schema_whatever_the_model_is(server: tuple[
         answer = await ask(provider(server[0]))
         assert answer.outcome == "complete"
         jsonschema.validate(json.loads(answer.text), SCHEMA)
-        assert answer.usage is not None
+        assert answer.reported
         # Of one byte each, with the end: the prompt has the two messages and the empty line between them.
         assert answer.usage.output_tokens == len(answer.text.encode()) + 1
         assert answer.usage.input_tokens == len(b"Judge.\n\nWho?")
@@ -97,16 +99,16 @@ async def test_log_probabilities_are_the_models_own(server: tuple[str, Any]) -> 
     answer = await ask(provider(url, 4))
     assert answer.logprobs is not None
     said = answer.text.encode()
-    assert b"".join(token.data for token in answer.logprobs.tokens) == said, "bytes, also within a letter"
+    assert b"".join(token.data for token in answer.logprobs) == said, "bytes, also within a letter"
     local = module.Handler.judge.local
     prompt, tokens = local.tokenizer.encode("Judge.\n\nWho?"), local.tokenizer.encode(answer.text)
     with torch.inference_mode():
         logits = local.model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]  # (C, V)
     log_p = logits.log_softmax(-1)
     expected = log_p.gather(1, torch.tensor(tokens)[:, None])[:, 0]
-    assert [token.logprob for token in answer.logprobs.tokens] == pytest.approx(expected.tolist(), abs=1e-4)
+    assert [token.logprob for token in answer.logprobs] == pytest.approx(expected.tolist(), abs=1e-4)
     best = log_p.topk(4).values
-    for token, row in zip(answer.logprobs.tokens, best.tolist(), strict=True):
+    for token, row in zip(answer.logprobs, best.tolist(), strict=True):
         assert [logprob for _, logprob in token.top] == pytest.approx(row, abs=1e-4), "before the grammar's mask"
 
 

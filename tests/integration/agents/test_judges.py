@@ -9,18 +9,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.support.judge_endpoint import Endpoint
 
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.errors import ConfigError
 from oven_core.protocol.committee_requests import Completion, ScoreReply, ScoreRequest
-from oven_llm.genai_telemetry import CallRecord
-from oven_llm.judges.adversarial_controls import Controls
-from oven_llm.judges.attack_corpus import corpus
+from oven_llm.judges.adversarial_controls import Controls, corpus
 from oven_llm.judges.judge import Judge
 from oven_llm.judges.member import Member
 from oven_llm.judges.sanitize import shown
 from oven_llm.providers import connect
 from oven_llm.providers.failures import KINDS, Kind
+from oven_llm.providers.genai_telemetry import CallRecord
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import NO_KEY, catalogue, endpoint_of, key_of
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.judge_endpoint import Endpoint
 from tests.support.scripted_model import GOOD, KEY, ScriptedModel
 
 from oven_agents.review.backtest import main as backtest
@@ -17,9 +18,7 @@ from oven_agents.review.review_command import main as review
 from oven_agents.runtime.companion import Surroundings
 from oven_agents.runtime.loader import load
 from oven_agents.sdk.session import Session
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.errors import ConfigError
-from oven_core.protocol.graph_requests import CurriculumRequest, DiagnoseRequest, Diagnosis
 from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
@@ -30,10 +29,10 @@ from oven_core.protocol.messages import (
     RunStarted,
     Vote,
 )
-from oven_kg.service.endpoints import answers
 from oven_llm.language_models.author import Author
 from oven_llm.language_models.tuner import Tuner
 from oven_runs.home.authored_prompts import AuthoredPrompt, Topic, read_prompts, write_topics
+from oven_runs.home.model_spend import NAME, read_spend
 from oven_runs.home.run_folder import RunFolder
 
 RATE = ActuatorSpec(name="optimizer.lr_scale", kind="scalar", scale="log", low=0.1, high=3.0, value=1.0)
@@ -66,12 +65,9 @@ class Run:
 
     def __init__(self, agent: Tuner | Author, folder: Path, settings: dict[str, Any], *actuators: ActuatorSpec) -> None:
         self.agent, self.said = agent, list[Vote | AgentStatus]()
-        self.asked: list[tuple[str, bytes]] = []
-        graph = answers()
 
         async def ask_graph(endpoint: str, request: bytes) -> bytes | None:
-            self.asked.append((endpoint, request))
-            return graph(endpoint, request)
+            raise AssertionError("neither agent asks the knowledge graph")
 
         name = "tuner" if isinstance(agent, Tuner) else "author"
         beside = agent.begin(Surroundings(name, folder, {name: settings}, ask_graph))
@@ -97,7 +93,7 @@ class Run:
 
     async def answer(self, count: int = 1, **metrics: float) -> list[Vote | AgentStatus]:
         """What is said `count` ticks after the answer has come."""
-        await self.agent.desk.answered.wait()
+        await self.agent.desk.ready.wait()
         return self.ticks(count, **metrics)
 
 
@@ -139,14 +135,13 @@ def notices(said: list[Vote | AgentStatus]) -> list[str]:
     return [message.reason for message in said if isinstance(message, AgentStatus) and message.state == "notice"]
 
 
-async def test_an_answer_becomes_a_vote_at_a_later_tick_with_the_graphs_diagnosis_asked_first(tmp_path: Path) -> None:
+async def test_an_answer_becomes_a_vote_at_a_later_tick(tmp_path: Path) -> None:
     async with ScriptedModel().running() as endpoint, playing(Tuner(), tmp_path, endpoint, every=30) as run:
         assert isinstance(endpoint, ScriptedModel)
         assert not votes(run.ticks(20)) and not endpoint.requests, "no vote waits for a model"
         said = votes(await run.answer())
         assert [(vote.actuator, vote.value, vote.tick, vote.confidence) for vote in said] == [(RATE.name, 0.5, 21, 0.7)]
         assert said[0].rationale == f"{GOOD['reason']} (m, asked at tick 12)"
-        assert not run.asked, "nothing has moved, so the graph knows no cause"
         run.session.absorb(
             Receipt.model_validate(
                 {"incarnation": 1, "n": 9, "decision_id": "d", "actuator": RATE.name, "before": 1.0, "after": 2.0}
@@ -154,12 +149,8 @@ async def test_an_answer_becomes_a_vote_at_a_later_tick_with_the_graphs_diagnosi
             )
         )
         run.ticks(32)
-        await run.agent.desk.answered.wait()
-        (name, request), *_ = run.asked
-        assert name == "diagnose"
-        assert [one.id for one in DiagnoseRequest.model_validate_json(request).symptoms] == ["grad_norm_growth"]
-        first, second = endpoint.data
-        assert first["knowledge_graph"] == {} and second["knowledge_graph"]["causes"]
+        await run.agent.desk.ready.wait()
+        _, second = endpoint.data
         assert second["knobs"] == {
             RATE.name: {"value": 2.0, "low": 0.1, "high": 3.0, "scale": "log", "unit": "", "changed_at_tick": 21}
         }
@@ -171,12 +162,12 @@ async def test_an_answer_becomes_a_vote_at_a_later_tick_with_the_graphs_diagnosi
 async def test_late_and_overtaken_answers_expire_and_are_counted(tmp_path: Path) -> None:
     async with ScriptedModel().running() as endpoint, playing(Tuner(), tmp_path, endpoint, every=1, expires=5) as run:
         run.ticks(12)
-        await run.agent.desk.answered.wait()
-        run.agent.desk.answered.clear()
-        taken = run.agent.desk.take
-        run.agent.desk.take = lambda: None  # type: ignore[method-assign]  # the agent is busy for some ticks
+        await run.agent.desk.ready.wait()
+        run.agent.desk.ready.clear()
+        taken = run.agent.desk.collect
+        run.agent.desk.collect = lambda: None  # type: ignore[method-assign]  # the agent is busy for some ticks
         run.ticks(6)
-        run.agent.desk.take = taken  # type: ignore[method-assign]
+        run.agent.desk.collect = taken  # type: ignore[method-assign]
         assert not votes(said := run.ticks(1)) and "expired 1" in notices(said)[0]
         run.ticks(1)
         moved = {"decision_id": "d", "actuator": RATE.name, "before": 1.0, "after": 2.0, "status": "applied"}
@@ -214,7 +205,6 @@ async def test_faults_on_the_way_are_counted_and_the_key_is_in_none_of_them(tmp_
     async with ScriptedModel().running() as endpoint:
         for model, kind in {"m@401": "auth", "m@echo400x3": "bad_request", "m@refusal": "refusal"}.items():
             async with playing(Tuner(), tmp_path / kind, endpoint, model=model, every=1) as run:
-                (tmp_path / kind).mkdir()
                 run.ticks(12)
                 said = await run.answer()
                 assert not votes(said) and f"{kind} 1" in notices(said)[0] and KEY not in str(said)
@@ -231,14 +221,15 @@ async def test_calls_are_bounded_over_restarts_and_said(tmp_path: Path) -> None:
             async with playing(Tuner(), tmp_path, endpoint, every=1, calls=2) as run:
                 run.ticks(12)
                 assert votes(await run.answer())
-                assert json.loads((tmp_path / "calls" / "tuner.json").read_text())["calls"] == made
+                assert read_spend(tmp_path)["tuner"].calls == made
         async with playing(Tuner(), tmp_path, endpoint, every=1, calls=2) as run:
-            assert "all 2 calls of tuner.calls are made" in notices(run.ticks(30))[0]
+            run.ticks(12)
+            assert "budget: tuner.calls is 2, 2 are used" in notices(await run.answer())[0]
         assert endpoint.served["ok"] == 2
-        (tmp_path / "calls" / "tuner.json").write_text("two")
+        (tmp_path / NAME).write_text("two" * 100)
         async with playing(Tuner(), tmp_path, endpoint) as run:
             run.ticks(1)
-            assert "does not say how many calls were made" in str(run.said) and "remove it" in str(run.said)
+            assert "what was spent on models cannot be read" in str(run.said) and "remove it" in str(run.said)
 
 
 async def test_without_a_model_or_its_key_the_tuner_says_that_it_cannot_fire(
@@ -317,25 +308,3 @@ async def test_an_author_without_topics_or_with_prose_abstains_by_kind(tmp_path:
         run.ticks(1)
         assert "bad_json" in notices(await run.answer())[0]
         assert not (tmp_path / "authored" / "prompts.jsonl").exists()
-
-
-async def test_without_a_key_the_knowledge_graph_weighs_the_topics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OVEN_TEST_KEY")
-    async with ScriptedModel().running() as endpoint, playing(Author(), tmp_path, endpoint) as run:
-        run.ticks(12)
-        (vote,) = votes(await run.answer())
-        (name, request), *_ = run.asked
-        assert name == "curriculum" and CurriculumRequest.model_validate_json(request).mastery[0].topic == "sums"
-        assert vote.actuator == "data.mixture" and isinstance(vote.value, dict)
-        assert vote.value["sums"] > 0.6 and not endpoint.requests
-    async with playing(Author(), tmp_path, None, actuators=(RATE,), enabled=True) as run:
-        run.ticks(1)
-        assert "the run announces no data.mixture" in str(run.said)
-
-
-def test_a_diagnosis_that_cannot_be_read_is_none() -> None:
-    from oven_llm.language_models.tuner import _diagnosis
-
-    assert _diagnosis(b"{}") is None and _diagnosis(Diagnosis(graph="g").wire()) == Diagnosis(graph="g")

@@ -13,15 +13,15 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.support.judge_endpoint import Endpoint
 
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.protocol.committee_requests import Completion, ScoreRequest
 from oven_llm.judges.judge import Judge
 from oven_llm.judges.probe import ProbeResult, probe
 from oven_llm.judges.rubric_prompts import Rubric
 from oven_llm.providers import connect
-from oven_llm.providers.provider import EndpointProvider
-from oven_llm.providers.usage import Ledger
+from oven_llm.providers.remote_model import RemoteModel
+from oven_llm.providers.usage import CallTally
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import NO_KEY, catalogue, endpoint_of
 
@@ -47,7 +47,7 @@ def overlay(endpoint: Endpoint, folder: Path) -> Path:
     return file
 
 
-def provider(endpoint: Endpoint, name: str, model: str, top_logprobs: int = 0) -> EndpointProvider:
+def provider(endpoint: Endpoint, name: str, model: str, top_logprobs: int = 0) -> RemoteModel:
     settings = MemberSettings(provider=name, model=model, base_url=endpoint.url + PATHS[name])
     return connect("critic", endpoint_of("critic", settings, catalogue()), NO_KEY, top_logprobs)
 
@@ -95,7 +95,7 @@ async def test_what_an_endpoint_refuses_is_found_out_once(endpoint: Endpoint, ca
         run="r", group="g", prompt="?", completions=(Completion(id="a1", text="worth 7"),), deadline_s=20
     )
     for _ in range(2):
-        assert await Judge(Rubric(), asked).score(request, Ledger()) == {"a1": 0.7}
+        assert await Judge(Rubric(), asked).score(request, CallTally()) == {"a1": 0.7}
     await asked.close()
     assert (endpoint.served["ok"], endpoint.served.total()) == (before[0] + 2, before[1] + 2)
     assert len(caplog.records) == 2, "nor said again"
@@ -141,10 +141,10 @@ async def test_a_hung_endpoint_ends_with_the_time(endpoint: Endpoint) -> None:
 
 async def test_the_tokens_of_an_answer_come_with_their_alternatives(endpoint: Endpoint) -> None:
     asked = provider(endpoint, "openai", "m", 3)
-    ledger = Ledger()
-    found = await probe(asked, ledger=ledger, timeout_s=20)
+    tally = CallTally()
+    found = await probe(asked, tally=tally, timeout_s=20)
     await asked.close()
-    assert found.usage is not None and ledger.usages == [found.usage], "a probe is booked like any call"
+    assert found.usage is not None and tally.usages == [found.usage], "a probe is booked like any call"
     assert found.top_logprobs == 3
 
 

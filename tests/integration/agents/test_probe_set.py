@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.support.judge_endpoint import Endpoint
 
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.judges import probe_set_process
 from oven_runs.home import probe_set

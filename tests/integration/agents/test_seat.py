@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.support.judge_endpoint import Endpoint
 
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.protocol.committee_requests import Completion, ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_llm.judges.adversarial_controls import FIRST

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from tests.support.command_line import call
 from tests.support.installed import installed
+from tests.support.judge_endpoint import Endpoint
+from tests.support.scripted_supervisor import script
 from tests.support.supervised import HONEST, KEY, ONSET, SCALE, TICKS, observed, program, started
 
-from oven_bench.diagnosis.scripted_supervisor import script
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.errors import ConfigError
 from oven_core.protocol.events import UNKNOWN, Event
 from oven_core.protocol.messages import LearnerMessage, Observation, RunStarted

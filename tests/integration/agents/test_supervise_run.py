@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.judge_endpoint import Endpoint
+from tests.support.scripted_conversation import Asked, Said
 from tests.support.scripted_handler import program
 
-from oven_bench.judging.judge_endpoint import Endpoint
-from oven_bench.judging.scripted_conversation import Asked, Said
 from oven_controller.cli.main import run as cli
 from oven_controller.cli.supervise_run import result_lines
 from oven_core.errors import ConfigError
@@ -113,7 +113,7 @@ async def test_an_answered_run_is_printed_with_its_programs_and_exported_for_tra
     assert [message["role"] for message in rows[0]["prompt"]][:2] == ["system", "user"]
     assert rows[0]["completion"] == [{"role": "assistant", "content": program(CODE)}] and rows[0]["step"] == 3
     counts, rows = await asyncio.to_thread(exported, "worker")
-    assert [row["prompt"][0]["content"] for row in rows] == ["alpha\n", "beta", "a third"]
+    assert sorted(row["prompt"][0]["content"] for row in rows) == ["a third", "alpha\n", "beta"]
     for folder, message in (("logs/unanswered", "none of 1 runs has a call"), ("a.txt", "holds no log of")):
         with pytest.raises(SystemExit) as ended:
             await asyncio.to_thread(cli, ["supervise", "export", folder])
@@ -173,7 +173,7 @@ async def test_a_key_that_an_endpoint_sends_back_is_in_no_file(
         (("--base-url", "https://example.org/v1"), 2, "no key for https://example.org/v1: name the variable"),
         (("--base-url", "https://me:hunter2@x/v1"), 2, "the supervisor has a user, a password or a query; name its"),
         (("--base-url", "http://[::1"), 2, "the address of the supervisor is 'http://[::1'; give one like"),
-        (("--worker-key-env", "CANARY_KEY"), 2, "the key's of --worker-base-url, which is not given"),
+        (("--worker-key-env", "CANARY_KEY"), 2, "--worker-key-env needs --worker-base-url"),
         (("--base-url", "ftp://x"), 2, "the address of the supervisor is 'ftp://x'; give one like"),
         (("--max-usd", "1"), 2, "cannot be kept"),
         (("--max-seconds", "0"), 2, "the cap seconds is 0"),

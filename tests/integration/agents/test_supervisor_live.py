@@ -8,11 +8,11 @@ from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
+from tests.support.judge_endpoint import Endpoint
 from tests.support.learner_side import RUN, until
 from tests.support.supervised import HONEST, KEY, ONSET, SCALE, TICKS, live_run, program, settings
 
 from oven_agents.review.backtest import backtest
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import AgentStatus, Vote
 from oven_runs.access import log_sources

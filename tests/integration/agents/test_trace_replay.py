@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.command_line import call
+from tests.support.made_traces import made_traces
+from tests.support.teacher_endpoint import TeacherEndpoint
 
-from oven_bench.trace_replay.made_traces import made_traces
-from oven_bench.trace_replay.teacher_endpoint import TeacherEndpoint
 from oven_core.errors import ConfigError
 from oven_llm.trace_replay.replies_file import RepliesFile
 from oven_llm.trace_replay.teachers_file import read_teachers
@@ -143,7 +143,7 @@ def test_a_cap_ends_it_and_holds_when_it_is_called_again(
     assert endpoint.bills.tokens["teacher-capped-80-30"]["output"] == sum(reply.tokens_out for reply in folder.read())
 
 
-@pytest.mark.parametrize(("script", "why"), [("401x99", "auth"), ("400x99", "does the model take tools")])
+@pytest.mark.parametrize(("script", "why"), [("401x99", "auth"), ("400x99", "does the model support tools")])
 def test_a_teacher_that_refuses_is_given_up_and_the_others_go_on(
     folder: Folder, capsys: pytest.CaptureFixture[str], script: str, why: str
 ) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from tests.support.tls_stack import RUN, TlsStack
+from tests.support.webhook_server import WebhookServer
 
-from oven_bench.performance.webhook_server import WebhookServer
 from oven_core.errors import BusError, RefusedError
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Receipt

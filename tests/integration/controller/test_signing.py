@@ -253,7 +253,7 @@ async def test_a_forgery_that_comes_first_by_a_moment_does_not_block_it_either(
     monkeypatch.setattr(Bus, "append", append)
     async with run.mesh():
         await run.until(lambda event: event.subject == subject and event.body == due)
-    assert f"event {forged[0]} on {subject} counts for nothing: it is not signed" in caplog.text
+    assert f"event {forged[0]} on {subject} is ignored: it is not signed" in caplog.text
     assert replay(await run.verified(), RUN).same
 
 

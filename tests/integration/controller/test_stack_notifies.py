@@ -11,8 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.integration.conftest import WAIT_S, Stack, family, wait_for
-
-from oven_bench.performance.webhook_server import Posted, WebhookServer
+from tests.support.webhook_server import Posted, WebhookServer
 
 pytestmark = pytest.mark.e2e
 

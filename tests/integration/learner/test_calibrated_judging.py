@@ -19,6 +19,7 @@ pytest.importorskip("trl")
 from datasets import Dataset
 from nats.aio.msg import Msg
 from tests.support.attached import THIRD_PARTY, llama
+from tests.support.judge_endpoint import KINDS, Endpoint
 from tests.unit.learner.test_attach_trl import COMMON
 from tests.unit.learner.test_rewards_skipping import Remembering, same
 from tokenizers import Tokenizer
@@ -28,8 +29,7 @@ from transformers import PreTrainedTokenizerFast, set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from oven_bench.judging.judge_endpoint import KINDS, Endpoint
-from oven_bench.members_on_a_thread import MembersOnAThread
+from oven_bench.committee import MembersOnAThread
 from oven_core.bus.connection import Bus
 from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach

@@ -11,10 +11,10 @@ pytest.importorskip("trl")
 
 from datasets import Dataset
 from tests.support.attached import THIRD_PARTY
+from tests.support.judge_endpoint import Endpoint
 from tests.support.learner_side import Server
 from tests.support.tiny_grpo import ROWS, grpo
 
-from oven_bench.judging.judge_endpoint import Endpoint
 from oven_core.bus.connection import Bus
 from oven_core.security.credentials import Credentials
 from oven_learner.hf.attach import attach
@@ -59,7 +59,7 @@ async def test_a_second_training_and_an_evaluation_after_it_ask_once_for_each_gr
             await asyncio.to_thread(committee.close)
             stop.set()
             await serving
-            await judge.provider.close()
+            await judge.close()
     finally:
         await server.stop()
     assert requests == [6, 6, 2, 2], "two groups a step, three steps; two groups to evaluate"

@@ -228,7 +228,7 @@ async def test_a_lost_acknowledgement_doubles_nothing_however_long_ago(
 
     monkeypatch.setattr(log_writer, "RETRY_S", 0.01)
     for module in ("bus.log", "protocol.events"):
-        monkeypatch.setattr(f"oven_controller.{module}.MESSAGE_ID", "Some-Other-Id")
+        monkeypatch.setattr(f"oven_core.{module}.MESSAGE_ID", "Some-Other-Id")
     monkeypatch.setattr(Bus, "append_all", append_all)
     monkeypatch.setattr(Bus, "append", append)
     link = on_loop(nats)

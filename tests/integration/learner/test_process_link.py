@@ -190,7 +190,7 @@ async def test_the_last_words_of_a_learner_that_is_killed_are_delivered(nats: Se
     assert [message.n for message in await said(nats)] == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("last", ["", "; link._closing.set(); spin(lambda: not link._told_close)"])
+@pytest.mark.parametrize("last", ["", "; link._closing.set(); spin(lambda: not link._sent_close)"])
 async def test_one_that_is_left_behind_with_no_server_goes_too(nats: Server, tmp_path: Path, last: str) -> None:
     """Whether the learner was just closing it or not."""
     (tmp_path / "content.py").write_text(LEFT_BEHIND.replace("print(", f"input(){last}; print("))

@@ -16,7 +16,7 @@ from tests.support.learner_side import Server
 from tests.unit.learner.test_grpo_job import TINY
 from tests.unit.learner.test_rewards_skipping import Remembering, same
 
-from oven_bench.judging import faulty_members as bench
+from oven_bench import committee as bench
 from oven_core.bus.connection import Bus
 from oven_core.protocol import names
 from oven_core.protocol.committee_requests import ScoreReply, ScoreRequest

@@ -50,7 +50,7 @@ async def test_a_second_training_begins_at_its_own_values_and_a_restart_finds_bo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as server:
-        monkeypatch.setattr(run_start, "_of_run", Counter())
+        monkeypatch.setattr(run_start, "_trainings_of_run", Counter())
         sft, grpo = [1.0], [2.0]
         client = await train(server, sft)
         await turn(server, client, 1, 4.0, sft)
@@ -60,7 +60,7 @@ async def test_a_second_training_begins_at_its_own_values_and_a_restart_finds_bo
         await turn(server, client, 2, 5.0, grpo)
         assert await asyncio.to_thread(client.close, "failed")
 
-        monkeypatch.setattr(run_start, "_of_run", Counter())  # the script is started again
+        monkeypatch.setattr(run_start, "_trainings_of_run", Counter())  # the script is started again
         sft, grpo, other = [1.0], [2.0], [3.0]
         for rate, named in ((sft, None), (grpo, None), (other, "other")):
             client = await train(server, rate, named)

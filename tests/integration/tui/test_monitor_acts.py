@@ -93,7 +93,7 @@ async def advice(person: Person) -> None:
     assert "lapses in " in person.text() and " steps" in person.text()
     receipt = await person.done("r", *"fine", "enter")
     approved = person.given[-1]
-    assert receipt.status == "applied" and approved.decision is not None and approved.decision.of
+    assert receipt.status == "applied" and approved.decision is not None and approved.decision.approves
     assert approved.command.reason == "fine"
     await person.sees(f"✔ step {receipt.step}")
     await pick("v")
@@ -168,12 +168,12 @@ async def refusals(person: Person, far: TlsStack) -> None:
     await person.until(lambda: run.advised)
     await person.press("g", "a")
     await person.on(ConfirmScreen)
-    approve = OperatorCommand(id="quicker", action="approve", of="grad.clip")
+    approve = OperatorCommand(id="quicker", action="approve", subject_id="grad.clip")
     quicker = await carried_out(LocalRun(far.folder), approve)
     await person.sees("the mesh would refuse")
     late = await person.confirm()
     assert late.stage == "refused", late.line()
-    assert quicker.decision is not None and quicker.decision.of == late.command.of
+    assert quicker.decision is not None and quicker.decision.approves == late.command.subject_id
     assert "was approved as decision" in late.line()
     await person.sees("✗ refused")
     await person.press("e")

@@ -100,7 +100,7 @@ def test_other_agents_of_the_class_keep_their_defaults() -> None:
         ({"opposed": 0.05}, r"agent 'learning_rate': option opposed = 0.05: it must be below 0 \(default -0.05\)"),
         ({"window": 8.5}, r"agent 'learning_rate': option window = 8.5: it must be a whole number \(default 8\)"),
         ({"along": 1.5}, r"agent 'learning_rate': option along = 1.5: it must be between 0 and 1 \(default 0.85\)"),
-        ({"cut": 4, "CUT": 5}, "agent 'learning_rate': option cut is given twice"),
+        ({"cut": 4, "CUT": 5}, "agent 'learning_rate': option cut is set twice"),
     ],
 )
 def test_what_is_no_option_is_refused(options: dict[str, Any], words: str) -> None:
@@ -109,7 +109,7 @@ def test_what_is_no_option_is_refused(options: dict[str, Any], words: str) -> No
 
 
 def test_what_is_refused_of_a_users_file(scout: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="agent 'scout': BARE has no docstring, without which it is not an option"):
+    with pytest.raises(ConfigError, match="agent 'scout': BARE is not an option because it has no docstring"):
         load(scout, {"bare": 1})
     with pytest.raises(ConfigError, match="agent 'scout' sets FIXED in its constructor"):
         load(scout, {"fixed": 6})

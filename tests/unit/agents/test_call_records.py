@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from oven_llm.providers.call_records import call_record
-from oven_llm.providers.provider import Answer, Provider
+from oven_llm.providers.conversation import LanguageModel, ModelReply
+from oven_llm.providers.genai_telemetry import call_record
 from oven_llm.providers.usage import Usage
 
 
@@ -13,12 +13,12 @@ class Named:
     name, model = "compatible", "m"
 
 
-PROVIDER = cast(Provider, Named())
+MODEL = cast(LanguageModel, Named())
 
 
 def test_an_answer_is_told_with_its_tokens_and_its_cost() -> None:
-    answer = Answer(text="x", outcome="complete", finish_reason="stop", model="m-1", usage=Usage(3, 4))
-    told: Any = call_record(PROVIDER, answer, None, resends=2, started_ns=5, cost_usd=0.25, evaluation="critic")
+    reply = ModelReply("x", finish_reason="stop", model="m-1", usage=Usage(3, 4), cost_usd=0.25)
+    told: Any = call_record(MODEL, reply, None, resends=2, started_ns=5, evaluation="critic")
     assert (told.provider, told.request_model, told.response_model, told.finish_reason) == (
         "compatible", "m", "m-1", "stop",
     )  # fmt: skip
@@ -27,6 +27,6 @@ def test_an_answer_is_told_with_its_tokens_and_its_cost() -> None:
 
 
 def test_of_a_call_that_nothing_answered_no_number_is_told() -> None:
-    told = call_record(PROVIDER, None, "timeout", resends=-1, started_ns=5, cost_usd=None)
+    told = call_record(MODEL, None, "timeout", resends=-1, started_ns=5)
     assert (told.response_model, told.finish_reason, told.error_type, told.resends) == ("", "", "timeout", 0)
     assert told.input_tokens is told.output_tokens is told.cost_usd is None

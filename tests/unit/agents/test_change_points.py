@@ -84,5 +84,5 @@ def test_one_odd_reading_is_no_change_and_a_constant_has_no_noise() -> None:
     values = noise(8, 200)
     values[120] = 1e6
     assert not large(values)
-    assert Reference.of([0.0] * LEARN).noise > 0 and not cusum([1.0] * 200)
+    assert Reference.estimated([0.0] * LEARN).noise > 0 and not cusum([1.0] * 200)
     assert not cusum([1.0] * LEARN) and not cusum([]) and page_hinkley([1.0] * LEARN, 1) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,85 +14,106 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_core.errors import ConfigError
-from oven_llm.providers.conversation import Conversation, ConversationFailure, Draw, Message, Sample, Tool, ToolCall
+from oven_llm.providers.conversation import Completion, Conversation, Sample, SamplesMissing
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.sampling import Samples, greatest
-from oven_llm.providers.usage import Ledger, Usage, current, opened
+from oven_llm.providers.remote_model import RemoteModel
+from oven_llm.providers.terms import AgreedTerms, Terms
+from oven_llm.providers.usage import CallTally, Usage, current_tally, tallied
 from oven_llm.supervisor.models import LMResponse, Messages, ModelHandler, VLLMHandler
+from oven_runs.settings.judge_providers import Price, catalogue, endpoint_of
+from oven_runs.settings.language_models import ModelSettings
+from oven_runs.traces.records import Message, Tool, ToolCall
 
-ASKED = (Message("user", "How many?"),)
-CALL = ToolCall("1", "look", "{}")
+ASKED = (Message(role="user", content="How many?"),)
+CALL = ToolCall(id="1", name="look", arguments="{}")
 
 
 @pytest.mark.parametrize(
     ("messages", "options", "said"),
     [
-        ([], {}, "no message but the system's"),
-        ([Message("system", "Be brief.")], {}, "no message but the system's"),
-        ([*ASKED, Message("tool", "7", call_id="2")], {}, "message 1 answers the call '2', which no message asks for"),
-        ([Message("user", "", (CALL,))], {}, "message 0 calls tools and is the user's"),
+        ((), {}, "has only system messages"),
+        ((Message(role="system", content="Be brief."),), {}, "has only system messages"),
+        (
+            (*ASKED, Message(role="tool", content="7", call_id="2")),
+            {},
+            "message 1 answers the call '2', which no message",
+        ),
+        ((Message(role="user", calls=(CALL,)),), {}, "message 0 calls tools, but its role is user"),
         (ASKED, {"max_tokens": 0}, "max_tokens is 0; give 1 or more"),
         (ASKED, {"temperature": 2.5}, "the temperature is 2.5; give 0 to 2"),
-        (ASKED, {"samples": 0}, "samples is 0; give 1 or more"),
     ],
 )
-async def test_what_no_api_takes_is_refused_before_it_is_sent(messages: Any, options: Any, said: str) -> None:
+def test_what_no_api_takes_is_refused_before_it_is_sent(messages: Any, options: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        await Drawn(lambda _: 1).converse(messages, **{"max_tokens": 9, "timeout_s": 60} | options)
+        Conversation(messages, **{"max_tokens": 9} | options)
 
 
-class Drawn(Samples):
+class Api:
     """`gives`: how many samples the next request brings, asked for so many; a ModelFailure is raised."""
 
-    name, model = "here", "m"
-
     def __init__(self, gives: Callable[[int], int | ModelFailure], together: bool = True) -> None:
-        self.gives, self.draws_together = gives, together
+        self.gives, self.returns_several = gives, together
         self.drawn = 0
         self.asked: list[int] = []
 
-    async def draw(self, conversation: Conversation, samples: int, attempt_s: float) -> Draw:
+    async def complete(self, conversation: Conversation, samples: int, terms: Terms, attempt_s: float) -> Completion:
         self.asked.append(samples)
-        ledger = current()
-        assert ledger is not None
-        ledger.begin()
+        tally = current_tally()
+        assert tally is not None
+        tally.begin_attempt()
         await asyncio.sleep(0)  # others are under way
         found = self.gives(samples)
         if isinstance(found, ModelFailure):
+            tally.fail_attempt(found.kind, billable=False)
             raise found
         self.drawn += found
-        usage = Usage(10 * found + 1, 7 * found + 2, 3)
-        return Draw(tuple(Sample(str(n), (), "stop") for n in range(found)), usage, 0.5 * found, "m")
+        return Completion(tuple(Sample(str(n)) for n in range(found)), Usage(10 * found + 1, 7 * found + 2, 3), "m")
+
+    async def close(self) -> None:
+        pass
+
+
+def model(api: Api) -> RemoteModel:
+    settings = endpoint_of("t", ModelSettings(provider="claude", model="m"), catalogue(), "t")
+    settings = replace(settings, price=Price(input=1e4, output=1e4))
+    return RemoteModel(api, settings, AgreedTerms(settings))
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.booleans())
 def test_as_many_samples_come_as_are_asked_for(wanted: int, most: int, together: bool) -> None:
-    model = Drawn(lambda samples: min(samples, most), together)
-    ledger = Ledger()
-    with opened(ledger):
-        found = asyncio.run(model.converse(ASKED, samples=wanted, max_tokens=9, timeout_s=60))
-    requests = len(model.asked)
-    assert len(found) == wanted == model.drawn and ledger.attempts == requests
-    assert sum(answer.tokens_in for answer in found) == 10 * wanted + requests, "no more and no less than was billed"
-    assert sum(answer.tokens_out for answer in found) == 7 * wanted + 2 * requests
-    assert sum(answer.usd or 0 for answer in found) == pytest.approx(0.5 * wanted)
+    api = Api(lambda samples: min(samples, most), together)
+    tally = CallTally()
+    with tallied(tally):
+        found = asyncio.run(model(api).ask(Conversation(ASKED, 9), 60, wanted))
+    requests = len(api.asked)
+    assert len(found) == wanted == api.drawn and tally.attempts == requests
+    used = sum((reply.usage for reply in found), Usage(0, 0))
+    assert used.input_tokens == 10 * wanted + requests, "no more and no less than was billed"
+    assert used.output_tokens == 7 * wanted + 2 * requests
+    assert used == sum(tally.usages, Usage(0, 0))
+    assert sum(reply.cost_usd or 0 for reply in found) == pytest.approx(0.17 * wanted + 0.03 * requests)
     assert requests == (1 if together and wanted <= most else wanted if not together else 1 + wanted - most)
 
 
 async def test_samples_that_had_come_are_not_lost_when_another_one_fails() -> None:
     outcomes: list[int | ModelFailure] = [1, 1, ModelFailure("server_error", "HTTP 500"), 1]
-    with pytest.raises(ConversationFailure, match="server_error: HTTP 500") as raised:
-        await Drawn(lambda _: outcomes.pop(0), together=False).converse(ASKED, samples=4, max_tokens=9, timeout_s=60)
-    assert len(raised.value.answers) == 3 and not outcomes
+    with pytest.raises(SamplesMissing, match="server_error: HTTP 500") as raised:
+        await model(Api(lambda _: outcomes.pop(0), together=False)).ask(Conversation(ASKED, 9), 60, samples=4)
+    assert len(raised.value.replies) == 3 and not outcomes
+    with pytest.raises(ValueError, match="samples is 0; give 1 or more"):
+        await model(Api(lambda _: 1)).ask(Conversation(ASKED, 9), 60, samples=0)
 
 
 @given(st.text(), st.text(), st.integers(1, 5))
 def test_no_tokenizer_makes_more_tokens_than_are_held(text: str, arguments: str, samples: int) -> None:
     text, arguments = (one.encode(errors="ignore").decode() for one in (text, arguments))
-    tool = Tool("look", text, {"type": "object"})
-    asked = Conversation((*ASKED, Message("assistant", text, (ToolCall("1", "look", arguments),))), 9, (tool,))
-    most = greatest(asked, samples)
+    tool = Tool(name="look", description=text, parameters={"type": "object"})
+    call = ToolCall(id="1", name="look", arguments=arguments)
+    asked = Conversation((*ASKED, Message(role="assistant", content=text, calls=(call,))), 9, tools=(tool,))
+    most = asked.greatest_usage(samples)
     assert most.input_tokens >= 2 * len(text.encode()) + len(arguments.encode()) and most.output_tokens == 9 * samples
+    question = Conversation.question(text, arguments, {}, 9).greatest_usage()
+    assert question.input_tokens >= len(text.encode()) + len(arguments.encode()) and question.written_tokens == 0
 
 
 class Own(ModelHandler):

@@ -13,9 +13,9 @@ from oven_core.protocol.events import UNKNOWN, Event
 from oven_core.protocol.messages import ActuatorSpec, LogMessage, Observation, Receipt, RunEnded, Vote
 from oven_core.protocol.subjects import agent_subject, learner_subject
 from oven_kg.service.endpoints import answers
-from oven_llm.diagnosis.answer import AnswerRefusedError, RevertIf, evidence, verified
 from oven_llm.diagnosis.graph_view import GraphView, by_detectors, view
 from oven_llm.diagnosis.log_context import LogContext, context_of, shown_settings
+from oven_llm.diagnosis.model_answer import AnswerRefusedError, RevertIf, evidence, verified
 
 CAUSES = ("lr_too_high",)
 PROOF = {"metric": "learning_rate", "from": ONSET, "to": ONSET + 9, "value": 0.03}
@@ -57,7 +57,7 @@ def test_an_answer_that_holds_has_the_hosts_own_figures() -> None:
         ({"value": True}, "schema", "valid number"),
         ({"value": math.nan}, "schema", "value"),
         ({"knob": "delete_checkpoints"}, "not_announced", "no actuator 'delete_checkpoints'"),
-        ({"knob": "own.knob"}, "not_allowed", "may not be proposed for; allowed are optimizer.lr_scale"),
+        ({"knob": "own.knob"}, "not_allowed", "may not be changed; allowed are optimizer.lr_scale"),
         ({"knob": None}, "schema", "a value and no knob"),
         ({"evidence": [PROOF | {"value": 0.05}]}, "evidence_differs", "is 0.03 in the log, 0.05 in the answer"),
         ({"evidence": [PROOF | {"from": 900, "to": 950}]}, "evidence_differs", "no reading from tick 900"),

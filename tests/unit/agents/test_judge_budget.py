@@ -5,85 +5,89 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.support.scripted_provider import Scripted, group, scores_of
 
 from oven_core.errors import ConfigError
-from oven_llm.judges.adversarial_controls import Controls
-from oven_llm.judges.attack_corpus import corpus
-from oven_llm.judges.cached_judge import CachedJudge
+from oven_llm.judges.adversarial_controls import Controls, corpus
 from oven_llm.judges.judge import Judge
 from oven_llm.judges.sanitize import shown
-from oven_llm.judges.verdict_cache import VerdictCache, cache_key
+from oven_llm.judges.verdict_cache import CachedJudge, VerdictCache, cache_key
+from oven_llm.providers.budget import Budget
+from oven_llm.providers.conversation import Completion, Conversation, Sample
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.metered import Meter, Metered, check_priced, greatest
-from oven_llm.providers.provider import Answer, Question
-from oven_llm.providers.usage import Ledger, Usage, current, opened
-from oven_runs.home.judge_states import FOLDER
-from oven_runs.home.model_spend import Cap, ModelSpend, Refused, Spend, judges_file, read_spend
+from oven_llm.providers.remote_model import RemoteModel
+from oven_llm.providers.terms import AgreedTerms, Terms
+from oven_llm.providers.usage import CallTally, Usage, current_tally, tallied
+from oven_runs.home.model_spend import JUDGES, NAME, Cap, ModelSpend, Refused, Spend, read_spend
 from oven_runs.settings.committee_settings import BudgetSettings
+from oven_runs.settings.judge_providers import Price, catalogue, endpoint_of
+from oven_runs.settings.language_models import ModelSettings
 
 FREE = BudgetSettings()
 ONE = Spend(calls=1, input_tokens=70, output_tokens=30, usd=0.5)
+CRITIC, ADVERSARY = "judges/critic", "judges/adversary"
 
 
-def spend(
-    folder: Path, name: str = "critic", committee: BudgetSettings = FREE, own: BudgetSettings = FREE
-) -> ModelSpend:
-    caps = Cap(committee, "committee.budget"), Cap(own, f"committee.members.{name}.budget", whole=False)
-    return ModelSpend(judges_file(folder), name, caps)
+def caps(committee: BudgetSettings = FREE, own: BudgetSettings = FREE) -> list[Cap]:
+    return [Cap(committee, "committee.budget", JUDGES), Cap(own, "committee.members.critic.budget", CRITIC)]
+
+
+def spend(folder: Path, account: str = CRITIC, committee: BudgetSettings = FREE) -> ModelSpend:
+    return ModelSpend(folder / NAME, caps(committee), account)
 
 
 @pytest.mark.parametrize(
     ("cap", "room"),
     [(BudgetSettings(usd=2.4), 4), (BudgetSettings(tokens=399), 3), (BudgetSettings(calls=5), 5), (FREE, 9)],
 )
-def test_a_cap_holds_for_all_members_together(tmp_path: Path, cap: BudgetSettings, room: int) -> None:
-    members = [spend(tmp_path, name, cap) for name in ("critic", "adversary")]
-    held = [members[n % 2].hold(ONE) for n in range(9)]
+def test_a_cap_holds_for_all_members_together_and_for_no_other_account(
+    tmp_path: Path, cap: BudgetSettings, room: int
+) -> None:
+    members = {account: spend(tmp_path, account, cap) for account in (CRITIC, ADVERSARY)}
+    accounts = [(CRITIC, ADVERSARY)[n % 2] for n in range(9)]
+    held = [members[account].hold(account, ONE) for account in accounts]
     assert [isinstance(one, Refused) for one in held] == [n >= room for n in range(9)]
+    assert isinstance(members[CRITIC].hold("tuner", ONE), int)
     if room < 9:
         assert isinstance(held[8], Refused) and not held[8].final, "what is under way may give some of it back"
         assert isinstance(held[0], int)
-        members[0].book(held[0], Spend())
-        assert isinstance(members[1].hold(ONE), int), "a call that was not billed leaves its room"
+        members[CRITIC].book(held[0], Spend())
+        assert isinstance(members[ADVERSARY].hold(ADVERSARY, ONE), int), "an unbilled call leaves its room"
 
 
 def test_a_member_has_a_cap_of_its_own(tmp_path: Path) -> None:
-    one, other = spend(tmp_path, "critic", own=BudgetSettings(calls=1)), spend(tmp_path, "adversary")
-    held = one.hold(ONE)
+    ledger = ModelSpend(tmp_path / NAME, caps(own=BudgetSettings(calls=1)), JUDGES)
+    held = ledger.hold(CRITIC, ONE)
     assert isinstance(held, int)
-    one.book(held, ONE)
-    assert one.hold(ONE) == Refused(
-        "committee.members.critic.budget.calls is 1, 1 are used and a call may take 1", True
-    )
-    assert isinstance(other.hold(ONE), int)
+    ledger.book(held, ONE)
+    refused = Refused("committee.members.critic.budget.calls is 1, 1 are used and a call may take 1", True)
+    assert ledger.hold(CRITIC, ONE) == refused
+    assert isinstance(ledger.hold(ADVERSARY, ONE), int)
 
 
 def test_what_is_booked_stays_and_what_a_dead_process_held_counts(tmp_path: Path) -> None:
-    dead, other = spend(tmp_path), spend(tmp_path, "adversary")
-    held = dead.hold(ONE)
+    dead, other = spend(tmp_path), spend(tmp_path, ADVERSARY)
+    held = dead.hold(CRITIC, ONE)
     assert isinstance(held, int)
     dead.book(held, Spend(calls=1, input_tokens=5, usd=0.1))
-    dead.hold(ONE)
-    other.hold(ONE)  # of a process that lives
-    assert read_spend(tmp_path)["critic"].calls == 1
+    dead.hold(CRITIC, ONE)
+    other.hold(ADVERSARY, ONE)  # of a process that lives
+    assert read_spend(tmp_path)[CRITIC].calls == 1
     spend(tmp_path)
-    assert read_spend(tmp_path) == {"critic": Spend(calls=2, input_tokens=75, output_tokens=30, usd=0.6)}
+    expected = {CRITIC: Spend(calls=2, input_tokens=75, output_tokens=30, usd=0.6)}
+    assert read_spend(tmp_path) == read_spend(tmp_path, JUDGES) == expected and read_spend(tmp_path, "tuner") == {}
 
 
 @pytest.mark.parametrize("content", [b"no database at all, but long enough to be one" * 40, b""])
 def test_books_that_are_damaged_end_the_start_with_a_remedy(tmp_path: Path, content: bytes) -> None:
     spend(tmp_path).close()
-    path = tmp_path / FOLDER / "spend.sqlite"
-    path.write_bytes(content)
+    (tmp_path / NAME).write_bytes(content)
     if content:
-        with pytest.raises(ConfigError, match="remove it to count from zero, and then lower"):
+        with pytest.raises(ConfigError, match=r"remove it to count from zero, and then lower committee\.budget"):
             spend(tmp_path)
         with pytest.raises(ConfigError, match="cannot be read"):
             read_spend(tmp_path)
@@ -92,38 +96,43 @@ def test_books_that_are_damaged_end_the_start_with_a_remedy(tmp_path: Path, cont
 
 
 class Costly:
-    """A provider that takes what the test wants: attempts that fail, and an answer or none."""
+    """An API whose attempts fail as the test says, and which replies or not."""
 
-    name, model = "openai", "m"
+    returns_several = False
 
     def __init__(self, usage: Usage | None = None, attempts: int = 1, unbilled: int = 0, raises: bool = False) -> None:
         self.usage, self.attempts, self.unbilled, self.raises = usage, attempts, unbilled, raises
+        self.asked = 0
 
-    async def ask(self, question: Question, timeout_s: float) -> Answer:
-        ledger = current()
-        assert ledger is not None
+    async def complete(self, conversation: Conversation, samples: int, terms: Terms, attempt_s: float) -> Completion:
+        self.asked += 1
+        tally = current_tally()
+        assert tally is not None
         for number in range(self.attempts):
-            ledger.begin()
+            tally.begin_attempt()
             if self.raises or number < self.attempts - 1:
-                ledger.fault("timeout", billable=number >= self.unbilled)
+                tally.fail_attempt("timeout", billable=number >= self.unbilled)
         if self.raises:
             raise ModelFailure("timeout")
-        return Answer("", "complete", "stop", "m", self.usage)
+        return Completion((Sample("{}"),), self.usage, "m")
 
     async def close(self) -> None:
         pass
 
 
-QUESTION = Question("system", "user", {}, 100)
-MOST = greatest(QUESTION)
+QUESTION = Conversation.question("system", "user", {}, 100)
+MOST = QUESTION.greatest_usage()
+PRICE = Price(input=1000, output=1000)
 
 
-def dollars(usages: Sequence[Usage | None]) -> float:
-    return sum(usage.input_tokens + usage.output_tokens for usage in usages if usage) / 1000
+def metered(api: Costly, budget: Budget | None, price: Price | None = PRICE) -> RemoteModel:
+    endpoint = endpoint_of("m", ModelSettings(provider="compatible", model="m", base_url="http://x"), catalogue(), "m")
+    endpoint = replace(endpoint, price=price)
+    return RemoteModel(api, endpoint, AgreedTerms(endpoint), budget, CRITIC)
 
 
 @pytest.mark.parametrize(
-    ("provider", "calls", "unanswered", "tokens"),
+    ("api", "calls", "unanswered", "tokens"),
     [
         (Costly(Usage(7, 3)), 1, 0, 10),
         (Costly(Usage(7, 3), attempts=3, unbilled=2), 1, 0, 10),  # two 429s, then an answer
@@ -133,61 +142,55 @@ def dollars(usages: Sequence[Usage | None]) -> float:
         (Costly(attempts=2, unbilled=1, raises=True), 1, 1, MOST.input_tokens + 100),
     ],
 )
+@pytest.mark.parametrize("booked", [True, False])
 async def test_what_was_or_may_have_been_billed_is_booked(
-    tmp_path: Path, provider: Costly, calls: int, unanswered: int, tokens: int
+    tmp_path: Path, api: Costly, calls: int, unanswered: int, tokens: int, booked: bool
 ) -> None:
-    metered, ledger = Metered(provider, Meter(spend(tmp_path), dollars)), Ledger()
-    with opened(ledger):
+    budget, tally = Budget(caps(), tmp_path / NAME, CRITIC) if booked else None, CallTally()
+    with tallied(tally):
         try:
-            answer = await metered.ask(QUESTION, 1.0)
+            (reply,) = await metered(api, budget).ask(QUESTION, 1.0)
         except ModelFailure:
             pass
         else:
-            ledger.usages.append(answer.usage)  # as the judge does
-            assert answer.cost_usd == pytest.approx(tokens / 1000)
-    found = read_spend(tmp_path).get("critic", Spend())
-    assert (found.calls, found.unanswered, found.tokens) == (calls, unanswered, tokens)
-    assert found.usd == pytest.approx(tokens / 1000)
-    assert ledger.input_tokens + ledger.output_tokens == tokens, "the learner is told the same"
-    assert ledger.attempts == provider.attempts
+            assert reply.cost_usd == pytest.approx(tokens / 1000) and reply.reported == (api.usage is not None)
+    if budget is not None:
+        found = budget.spent
+        assert (found.calls, found.unanswered, found.tokens) == (calls, unanswered, tokens)
+        assert found.usd == pytest.approx(tokens / 1000)
+    assert tally.input_tokens + tally.output_tokens == tokens, "the learner is told the same"
+    assert tally.attempts == api.attempts
 
 
 async def test_where_no_room_is_left_no_call_is_made(tmp_path: Path) -> None:
-    provider = Scripted(lambda _: 5)
-    judge = Judge(
-        "critic", Metered(provider, Meter(spend(tmp_path, committee=BudgetSettings(calls=2)), lambda _: None))
-    )
-    for text in "ab":
-        await judge.score(group(text), Ledger())
+    api, budget = Costly(Usage(7, 3)), Budget(caps(BudgetSettings(calls=2)), tmp_path / NAME, CRITIC)
+    model = metered(api, budget, price=None)
+    for _ in range(2):
+        assert (await model.ask(QUESTION, 1.0))[0].cost_usd is None, "an unknown price is no price of zero"
     with pytest.raises(ModelFailure, match=r"budget: committee\.budget\.calls is 2, 2 are used"):
-        await judge.score(group("c"), Ledger())
-    assert len(provider.shown) == 2
-    assert read_spend(tmp_path)["critic"].unpriced == 2
+        await model.ask(QUESTION, 1.0)
+    assert api.asked == 2 and budget.spent.unpriced == 2 and budget.cost_usd is None
 
 
 async def test_room_that_calls_under_way_hold_is_waited_for(tmp_path: Path) -> None:
-    books, provider = spend(tmp_path, committee=BudgetSettings(calls=1)), Scripted(lambda _: 5)
-    held = books.hold(Spend(calls=1))
+    api, ledger = Costly(Usage(7, 3)), spend(tmp_path, ADVERSARY, BudgetSettings(calls=1))
+    held = ledger.hold(ADVERSARY, Spend(calls=1))
     assert isinstance(held, int)
-    asking = asyncio.create_task(Judge("critic", Metered(provider, Meter(books, dollars))).score(group("a"), Ledger()))
+    model = metered(api, Budget(caps(BudgetSettings(calls=1)), tmp_path / NAME, CRITIC))
+    with pytest.raises(ModelFailure, match="budget: no answer within"):
+        await model.ask(QUESTION, 0.01)
+    asking = asyncio.create_task(model.ask(QUESTION, 60))
     await asyncio.sleep(0)
-    assert provider.shown == []
-    books.book(held, Spend())
-    assert scores_of(group("a"), await asking) == [0.5]
+    assert api.asked == 0
+    ledger.book(held, Spend())
+    assert (await asking)[0].usage == Usage(7, 3)
 
 
-@given(st.text(), st.text())
-def test_no_tokenizer_makes_more_tokens_than_are_held(system: str, user: str) -> None:
-    question = Question(system.encode(errors="ignore").decode(), user.encode(errors="ignore").decode(), {}, 9)
-    assert greatest(question).input_tokens >= len(question.system.encode()) + len(question.user.encode())
-
-
-def test_a_cap_in_dollars_needs_the_models_price() -> None:
-    check_priced("committee member 'critic'", "m", dollars)
-    with pytest.raises(
-        ConfigError, match="price of 'm', the model of committee member 'critic', is not known"
-    ) as raised:
-        check_priced("committee member 'critic'", "m", lambda _: None)
+def test_a_cap_in_dollars_needs_the_models_price(tmp_path: Path) -> None:
+    budget = Budget(caps(BudgetSettings(usd=1)), tmp_path / NAME, CRITIC)
+    metered(Costly(), budget)
+    with pytest.raises(ConfigError, match="price of 'm', the model of judges/critic, is not known") as raised:
+        metered(Costly(), budget, price=None)
     assert raised.value.exit_code == 2 and "committee.budget.tokens" in str(raised.value)
 
 
@@ -201,17 +204,17 @@ def cached(folder: Path, provider: Scripted, controls: Controls | None = None, i
 async def test_the_same_group_is_not_asked_for_again_whatever_its_ids_and_order(tmp_path: Path) -> None:
     provider = Scripted(len)
     first, again = group("a", "bb", "", "a"), group("bb", "a", "a\u200b", " ")
-    assert scores_of(first, await cached(tmp_path, provider).score(first, Ledger())) == [0.1, 0.2, 0.0, 0.1]
-    ledger = Ledger()
-    assert scores_of(again, await cached(tmp_path, provider).score(again, ledger)) == [0.2, 0.1, 0.1, 0.0]
-    assert len(provider.shown) == 1 and ledger.usages == []
+    assert scores_of(first, await cached(tmp_path, provider).score(first, CallTally())) == [0.1, 0.2, 0.0, 0.1]
+    tally = CallTally()
+    assert scores_of(again, await cached(tmp_path, provider).score(again, tally)) == [0.2, 0.1, 0.1, 0.0]
+    assert len(provider.shown) == 1 and tally.usages == []
     for other in (
         group("a", "bb"),
         first.model_copy(update={"prompt": "3 + 3?"}),
         first.model_copy(update={"policy": "Another model."}),
     ):
-        await cached(tmp_path, provider).score(other, Ledger())
-    await cached(tmp_path, provider, identity="another").score(first, Ledger())
+        await cached(tmp_path, provider).score(other, CallTally())
+    await cached(tmp_path, provider, identity="another").score(first, CallTally())
     assert len(provider.shown) == 5
 
 
@@ -220,26 +223,26 @@ async def test_controls_are_neither_answered_from_the_cache_nor_spared_by_it(tmp
     likes_bad = Scripted(lambda text: 10 if text in attacks else 5)
     judge = cached(tmp_path, likes_bad, Controls(every=4))
     with pytest.raises(ModelFailure, match="fooled"):
-        await judge.score(group("a"), Ledger())  # the first group is a test
+        await judge.score(group("a"), CallTally())  # the first group is a test
     likes_bad.rule = lambda _: 5
-    await judge.score(group("a"), Ledger())  # and so is the next
-    await judge.score(group("a"), Ledger())
+    await judge.score(group("a"), CallTally())  # and so is the next
+    await judge.score(group("a"), CallTally())
     assert len(likes_bad.shown) == 2, "from the cache, and no group of those that a test falls due by"
-    await judge.score(group("b"), Ledger())
+    await judge.score(group("b"), CallTally())
     for text in "cd":
-        await judge.score(group(text), Ledger())
+        await judge.score(group(text), CallTally())
     likes_bad.rule = lambda text: 10 if text in attacks else 5
     with pytest.raises(ModelFailure, match="fooled"):
-        await judge.score(group("e"), Ledger())
+        await judge.score(group("e"), CallTally())
     with pytest.raises(ModelFailure, match="fooled"):
-        await judge.score(group("a"), Ledger())  # under suspicion: asked, although the cache knows it
+        await judge.score(group("a"), CallTally())  # under suspicion: asked, although the cache knows it
     for _ in range(3):
         with pytest.raises(ModelFailure, match="quarantined"):
-            await judge.score(group("b"), Ledger())
+            await judge.score(group("b"), CallTally())
     likes_bad.rule = lambda _: 5
-    await judge.score(group("a"), Ledger())  # it sees through a control, and is back
+    await judge.score(group("a"), CallTally())  # it sees through a control, and is back
     asked = len(likes_bad.shown)
-    await judge.score(group("b"), Ledger())
+    await judge.score(group("b"), CallTally())
     assert len(likes_bad.shown) == asked + 1, "what it said before its quarantine is forgotten"
 
 

@@ -12,16 +12,14 @@ import pytest
 from tests.support.scripted_provider import Scripted, group, scores_of
 
 from oven_core.protocol.committee_requests import Completion, ScoreRequest
-from oven_llm.judges import change_test
-from oven_llm.judges.adversarial_controls import AT_ONCE, FIRST, Control, Controls
-from oven_llm.judges.attack_corpus import Attack, corpus
-from oven_llm.judges.degenerate_text import is_degenerate
-from oven_llm.judges.judge import Judge
+from oven_llm.judges.adversarial_controls import ATTACKS_PER_GROUP, FIRST, Attack, Control, Controls, corpus
+from oven_llm.judges.judge import Judge, Watching
 from oven_llm.judges.member import Member
-from oven_llm.judges.sanitize import shown
-from oven_llm.judges.watching import Watching
+from oven_llm.judges.sanitize import is_degenerate, shown
+from oven_llm.judges.self_checks import change_p_value
+from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.usage import Ledger
+from oven_llm.providers.usage import CallTally, tallied
 
 IDS = [attack.id for attack in corpus()]
 
@@ -35,7 +33,7 @@ async def outcomes(judge: Judge, count: int, *texts: str, reference: str = "", s
     found = []
     for n in range(start, start + count):
         try:
-            await judge.score(numbered(n, *texts, reference=reference), Ledger())
+            await judge.score(numbered(n, *texts, reference=reference), CallTally())
             found.append("")
         except ModelFailure as failure:
             found.append(failure.kind)
@@ -58,7 +56,7 @@ async def test_a_judge_that_obeys_one_attack_is_quarantined_within_two_controls(
     judge = Judge("critic", provider, Controls("m", tmp_path / "critic.json"))
     assert judge.controls is not None
     met = 0
-    for n in range(len(IDS) // AT_ONCE * FIRST + FIRST + 2):
+    for n in range(len(IDS) // ATTACKS_PER_GROUP * FIRST + FIRST + 2):
         before = len(provider.shown)
         (outcome,) = await outcomes(judge, 1, "4", "5", start=n)
         met += any(obeyed in seen.values() for seen in provider.shown[before:])
@@ -113,10 +111,10 @@ async def test_controls_are_shown_among_the_rest_under_ids_like_theirs_and_do_no
     judge = Judge("critic", provider, Controls())
     for n in range(FIRST + 1):
         asked = numbered(n, "4", "5", reference="2 + 2 = 4")
-        scores = await judge.score(asked, Ledger())
+        scores = await judge.score(asked, CallTally())
         assert scores_of(asked, scores) == [0.8, 0.0] and len(scores) == 2
     first, last = provider.shown[0], provider.shown[-1]
-    assert len(first) == len(last) == 2 + AT_ONCE + 1 and "2 + 2 = 4" in first.values()
+    assert len(first) == len(last) == 2 + ATTACKS_PER_GROUP + 1 and "2 + 2 = 4" in first.values()
     assert [len(seen) for seen in provider.shown[1:-1]] == [2] * (FIRST - 1)
     assert {len(key) for key in first} == {len(asked.completions[0].id)} and list(first) == sorted(first)
 
@@ -178,7 +176,7 @@ def test_a_short_or_an_odd_answer_is_not_degenerate(text: str) -> None:
 async def test_degenerate_text_is_not_paid_for() -> None:
     provider = Scripted(lambda _: 9)
     asked = group("4", "a" * 300)
-    assert scores_of(asked, await Judge("critic", provider).score(asked, Ledger())) == [0.9, 0.0]
+    assert scores_of(asked, await Judge("critic", provider).score(asked, CallTally())) == [0.9, 0.0]
     assert [list(seen.values()) for seen in provider.shown] == [["4"]]
 
 
@@ -209,33 +207,35 @@ class Noisy(Scripted):
 async def test_a_group_is_asked_for_in_reverse_and_what_turns_is_counted() -> None:
     provider = Scripted(lambda text: int(text))
     judge = Judge("critic", provider, watching=Watching(swapped=1.0))
-    ledger = Ledger()
-    await judge.score(numbered(1, "3", "5", "5"), ledger)
+    tally = CallTally()
+    with tallied(tally):
+        await judge.score(numbered(1, "3", "5", "5"), tally)
     await judge.checks.idle()
     straight, back = map(list, provider.shown)
     assert back == straight[::-1] and judge.health.order_flips == 0.0
-    assert (ledger.output_tokens, judge.checks.aside.output_tokens) == (5, 5), "the answer did not wait for it"
+    assert (tally.output_tokens, judge.checks.aside.output_tokens) == (5, 5), "the answer did not wait for it"
     provider.rule = lambda text: 9 if text == next(iter(provider.shown[-1].values())) else 2  # the first shown is best
-    await judge.score(numbered(2, "3", "5"), ledger)
+    with tallied(tally):
+        await judge.score(numbered(2, "3", "5"), tally)
     await judge.checks.idle()
     assert judge.health.order_flips == 0.5
-    assert ledger.output_tokens == 15, "what a check used is billed with a later answer"
+    assert tally.output_tokens == 15, "what a check used is billed with a later answer"
 
 
 async def test_no_control_shares_an_id_with_an_answer() -> None:
     completions = tuple(Completion(id=f"{n:x}", text=f"{n}") for n in range(15))
     asked = numbered(1, "4").model_copy(update={"completions": completions})
     provider = Scripted(lambda text: int(text) % 8 if text.isdigit() else 0)
-    scores = await Judge("critic", provider, Controls()).score(asked, Ledger())
+    scores = await Judge("critic", provider, Controls()).score(asked, CallTally())
     assert scores == {f"{n:x}": n % 8 / 10 for n in range(15)}
-    assert len(provider.shown[0]) == 15 + AT_ONCE
+    assert len(provider.shown[0]) == 15 + ATTACKS_PER_GROUP
 
 
 async def test_a_judge_that_was_swapped_out_is_tested_no_more() -> None:
     provider = Scripted(len)
     judge = Judge("critic", provider, watching=Watching(swapped=1.0))
     await judge.checks.close()
-    await judge.score(numbered(1, "3", "55"), Ledger())
+    await judge.score(numbered(1, "3", "55"), CallTally())
     await judge.checks.idle()
     assert len(provider.shown) == 1
 
@@ -254,7 +254,7 @@ async def test_a_model_that_was_exchanged_is_noticed(changes: bool) -> None:
     judge = Judge("critic", provider, watching=Watching(asked_again_every=40))
     for n in range(240):
         provider.version = 1 + (changes and n >= 140)
-        await judge.score(numbered(n, *(f"answer {n} {k}" for k in range(4))), Ledger())
+        await judge.score(numbered(n, *(f"answer {n} {k}" for k in range(4))), CallTally())
         await judge.checks.idle()
     assert judge.health.changes == changes
     assert judge.health.change_p is not None
@@ -264,14 +264,14 @@ async def test_a_check_that_fails_finds_nothing_and_closes() -> None:
     started = asyncio.Event()
 
     class Hanging(Scripted):
-        async def ask(self, question, timeout_s):  # type: ignore[no-untyped-def]
+        async def ask(self, conversation: Conversation, timeout_s: float, samples: int = 1) -> list[ModelReply]:
             if self.shown:
                 started.set()
                 await asyncio.Event().wait()
-            return await super().ask(question, timeout_s)
+            return await super().ask(conversation, timeout_s)
 
     judge = Judge("critic", Hanging(len), watching=Watching(swapped=1.0))
-    await judge.score(numbered(1, "3", "55"), Ledger())
+    await judge.score(numbered(1, "3", "55"), CallTally())
     await started.wait()
     await judge.close()
     assert judge.health.order_flips is None
@@ -287,7 +287,7 @@ def test_the_change_tests_p_is_that_of_all_signs() -> None:
         ]
         signs = list(itertools.product((1, -1), repeat=6))
         reached = sum(sum(s * abs(v) for s, v in zip(sign, d, strict=True)) >= sum(d) - 1e-9 for sign in signs)
-        assert change_test.p_value(first, second, now) == pytest.approx(reached / len(signs))
+        assert change_p_value(first, second, now) == pytest.approx(reached / len(signs))
     same = [[0.5, 0.5]] * 16
-    assert change_test.p_value(same, same, same) == 1.0
-    assert change_test.p_value(same, same, [[0.6, 0.5]] * 16) == 2**-16
+    assert change_p_value(same, same, same) == 1.0
+    assert change_p_value(same, same, [[0.6, 0.5]] * 16) == 2**-16

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oven_llm.providers.conversation import Completion, Sample
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.terms import AgreedTerms, Terms
+from oven_llm.providers.usage import Usage
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import ModelEndpoint, catalogue, endpoint_of
 
 EVERY = [Terms(mode, top) for mode in ("strict", "json_object", "none") for top in (5, 0)]
-
-
-@dataclass(frozen=True)
-class Said:
-    logprobs: object | None
-    text: str = "{}"
-    outcome: str = "complete"
 
 
 class Endpoint:
@@ -31,12 +25,13 @@ class Endpoint:
         self.takes, self.gives = takes, gives
         self.asked: list[Terms] = []
 
-    async def __call__(self, terms: Terms) -> Said:
+    async def __call__(self, terms: Terms) -> Completion:
         self.asked.append(terms)
         await asyncio.sleep(0)  # others are under way
         if terms not in self.takes:
             raise ModelFailure("bad_request", "HTTP 400")
-        return Said([] if terms.top_logprobs and self.gives else None)
+        logprobs = () if terms.top_logprobs and self.gives else None
+        return Completion((Sample("{}", logprobs=logprobs),), Usage(1, 1), "m")
 
 
 def endpoint(provider: str = "openai", model: str = "m") -> ModelEndpoint:
@@ -48,37 +43,37 @@ def test_the_most_that_is_taken_is_agreed_on(takes: set[Terms]) -> None:
     terms, asked = AgreedTerms(endpoint(), 5), Endpoint(takes)
     if not takes:
         with pytest.raises(ModelFailure, match="bad_request"):
-            asyncio.run(terms.ask(asked))
+            asyncio.run(terms.negotiate(asked))
         assert terms.now == Terms("strict", 5), "nothing was learnt: it may have been the question"
         return
-    asyncio.run(terms.ask(asked))
+    asyncio.run(terms.negotiate(asked))
     assert terms.now in takes and len(asked.asked) == len(set(asked.asked)) <= len(EVERY)
     if any(one.schema == "strict" for one in takes):
         assert terms.now.schema == "strict", "the schema is worth more than log-probabilities"
     asked.asked.clear()
-    asyncio.run(terms.ask(asked))
+    asyncio.run(terms.negotiate(asked))
     assert asked.asked == [terms.now], "once and for all"
 
 
 @pytest.mark.parametrize("takes", [{Terms("json_object", 0)}, {Terms("strict", 0)}])
 async def test_calls_that_began_before_it_was_known_are_answered_too(takes: set[Terms]) -> None:
     terms, asked = AgreedTerms(endpoint(), 5), Endpoint(takes)
-    answers = await asyncio.gather(*(terms.ask(asked) for _ in range(16)))
+    answers = await asyncio.gather(*(terms.negotiate(asked) for _ in range(16)))
     assert len(answers) == 16 and {terms.now} == takes
 
 
 async def test_a_refusal_later_is_the_questions_fault() -> None:
     terms, asked = AgreedTerms(endpoint(), 0), Endpoint({Terms("strict", 0)})
-    await terms.ask(asked)
+    await terms.negotiate(asked)
     asked.takes = {Terms("none", 0)}
     with pytest.raises(ModelFailure, match="bad_request"):
-        await terms.ask(asked)
+        await terms.negotiate(asked)
     assert terms.now == Terms("strict", 0) and len(asked.asked) == 2
 
 
 async def test_log_probabilities_that_do_not_come_are_asked_for_no_more() -> None:
     terms, asked = AgreedTerms(endpoint(), 5), Endpoint(set(EVERY), gives=False)
-    await terms.ask(asked)
+    await terms.negotiate(asked)
     assert terms.now == Terms("strict", 0) and len(asked.asked) == 1
     (lack,) = terms.lacks()
     assert lack == "m at openai gives no log-probabilities: it judges without them"

@@ -14,7 +14,6 @@ from tests.support.mesh_log import LR, SPECS
 from oven_agents.review.backtest import Backtest
 from oven_agents.runtime.closed_loop import ClosedLoop, participants
 from oven_agents.runtime.loader import load
-from oven_bench.gym import arm_registry
 from oven_controller.cli.main import run
 from oven_core.protocol.messages import Decision, LearnerMessage, MetricSpec, Observation, RunStarted, Vote
 from oven_core.protocol.rules import Rules
@@ -111,7 +110,3 @@ def test_it_is_installed_for_every_run_and_its_options_can_be_set(capsys: pytest
     assert "no option of agent 'loss_watch' named 'hihg'; did you mean 'high'" in " ".join(
         capsys.readouterr().err.split()
     )
-
-
-def test_it_is_an_arm_of_the_gym() -> None:
-    assert arm_registry.arms()["agent.loss_watch"].name == "agent.loss_watch"

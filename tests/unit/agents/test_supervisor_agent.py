@@ -16,11 +16,11 @@ from oven_agents.sdk.session import Session
 from oven_controller.stack.plan import pools
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import AgentStatus, Receipt, Vote
-from oven_llm.diagnosis.answer import Diagnosis, Evidence, RevertIf
-from oven_llm.diagnosis.diagnosing import Found
+from oven_llm.diagnosis.diagnosing import DiagnosisResult
 from oven_llm.diagnosis.graph_view import GraphView
+from oven_llm.diagnosis.model_answer import Diagnosis, Evidence, RevertIf
 from oven_llm.diagnosis.supervisor_agent import Supervisor
-from oven_llm.diagnosis.transcripts import Asked, Question, Transcripts
+from oven_llm.diagnosis.transcripts import DiagnosisRequest, Question, Transcripts
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.usage import Usage
 from oven_llm.supervisor.orchestrator import RunResult
@@ -60,8 +60,8 @@ class Alone:
         assert not self.session.problems
         return said
 
-    def answered(self, found: Found | ModelFailure) -> None:
-        self.agent.desk.answer(found)
+    def answered(self, found: DiagnosisResult | ModelFailure) -> None:
+        self.agent.desk.settle(found)
 
     def receipt(self, value: float, before: float = 1.0) -> None:
         self.receipts += 1
@@ -90,15 +90,15 @@ def notices(said: list[Any]) -> str:
 
 
 def test_it_asks_once_an_alarm_is_new_and_votes_when_the_answer_is_there(alone: Alone) -> None:
-    assert not votes(alone.ticks(ONSET)) and alone.agent.desk.asked_tick == -1, "nothing changed yet"
+    assert not votes(alone.ticks(ONSET)) and alone.agent.desk.posted_tick == -1, "nothing changed yet"
     alone.ticks(ONSET + 10)
-    asked = alone.agent.desk.asked_tick
+    asked = alone.agent.desk.posted_tick
     assert ONSET < asked <= ONSET + 10 and not alone.agent.desk.free
-    alone.answered(Found(DIAGNOSIS, "", "", RESULT))
+    alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
     (vote,) = votes(alone.ticks(ONSET + 11))
     assert (vote.actuator, vote.value, vote.confidence, vote.target) == (SCALE, 0.1, 0.7, "loss")
     assert vote.rationale == (
-        f"lr_too_high: loss 2.1 at ticks {ONSET} to {ONSET + 9}; back if loss above 2.3 (diagnosis 1, asked at tick "
+        f"lr_too_high: loss 2.1 at ticks {ONSET} to {ONSET + 9}; revert if loss above 2.3 (diagnosis 1, asked at tick "
         f"{asked})"
     )
     assert vote.expected_change < 0 and "symptom:update_ratio_high" in vote.evidence
@@ -108,13 +108,22 @@ def test_it_asks_once_an_alarm_is_new_and_votes_when_the_answer_is_there(alone: 
 @pytest.mark.parametrize(
     ("found", "told"),
     [
-        (Found(None, "evidence_differs", "loss is 2 in the log, 9 in the answer", RESULT), "abstains: loss is 2"),
-        (Found(Diagnosis("none", (), "", None, None, 0.9), "", "", RESULT), "nothing is wrong, says diagnosis 1"),
-        (Found(Diagnosis("judge_biased", (PROOF,), "", None, None, 0.5), "", "", RESULT), "no knob would help"),
+        (
+            DiagnosisResult(None, "evidence_differs", "loss is 2 in the log, 9 in the answer", RESULT),
+            "abstains: loss is 2",
+        ),
+        (
+            DiagnosisResult(Diagnosis("none", (), "", None, None, 0.9), "", "", RESULT),
+            "nothing is wrong",
+        ),
+        (
+            DiagnosisResult(Diagnosis("judge_biased", (PROOF,), "", None, None, 0.5), "", "", RESULT),
+            "no knob would help",
+        ),
         (ModelFailure("timeout", "no answer"), "abstains: timeout"),
     ],
 )
-def test_an_answer_without_a_change_is_a_notice(alone: Alone, found: Found | ModelFailure, told: str) -> None:
+def test_an_answer_without_a_change_is_a_notice(alone: Alone, found: DiagnosisResult | ModelFailure, told: str) -> None:
     alone.ticks(ONSET + 10)
     alone.answered(found)
     said = alone.ticks(ONSET + 11)
@@ -122,14 +131,14 @@ def test_an_answer_without_a_change_is_a_notice(alone: Alone, found: Found | Mod
 
 
 def test_an_alarm_that_was_over_and_fires_again_is_asked_about_again(alone: Alone) -> None:
-    nothing = Found(Diagnosis("none", (), "", None, None, 0.9), "", "", RESULT)
+    nothing = DiagnosisResult(Diagnosis("none", (), "", None, None, 0.9), "", "", RESULT)
 
     def questions(until: int, **metrics: float) -> list[int]:
         found: list[int] = []
         while alone.tick < until:
             alone.ticks(alone.tick + 1, **metrics)
             if not alone.agent.desk.free:
-                found.append(alone.agent.desk.asked_tick)
+                found.append(alone.agent.desk.posted_tick)
                 alone.answered(nothing)
         return found
 
@@ -142,34 +151,34 @@ def test_an_alarm_that_was_over_and_fires_again_is_asked_about_again(alone: Alon
 
 def test_late_and_overtaken_answers_expire(alone: Alone) -> None:
     alone.ticks(ONSET + 10)
-    alone.agent.desk.answered.clear()
-    asked = alone.agent.desk.asked_tick
-    taken = alone.agent.desk.take
-    alone.agent.desk.take = lambda: None  # type: ignore[method-assign]
+    alone.agent.desk.ready.clear()
+    asked = alone.agent.desk.posted_tick
+    taken = alone.agent.desk.collect
+    alone.agent.desk.collect = lambda: None  # type: ignore[method-assign]
     alone.ticks(asked + 9)
-    alone.agent.desk.take = taken  # type: ignore[method-assign]
-    alone.answered(Found(DIAGNOSIS, "", "", RESULT))
+    alone.agent.desk.collect = taken  # type: ignore[method-assign]
+    alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
     said = alone.ticks(asked + 10)
-    assert not votes(said) and f"the answer of tick {asked} came at {asked + 10}" in notices(said)
+    assert not votes(said) and f"the answer to the question of tick {asked} came at tick {asked + 10}" in notices(said)
     assert alone.agent.unused == {"expired": 1}
 
 
 def test_an_answer_about_a_knob_that_has_moved_is_void(alone: Alone) -> None:
     alone.ticks(ONSET + 10)
     alone.receipt(2.0)
-    alone.answered(Found(DIAGNOSIS, "", "", RESULT))
+    alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
     said = alone.ticks(ONSET + 11)
-    assert not votes(said) and "optimizer.lr_scale has moved" in notices(said)
+    assert not votes(said) and "optimizer.lr_scale has changed" in notices(said)
 
 
 def test_what_it_proposed_is_taken_back_where_its_own_condition_comes_true(alone: Alone) -> None:
     alone.ticks(ONSET + 10)
-    alone.answered(Found(DIAGNOSIS, "", "", RESULT))
+    alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
     assert votes(alone.ticks(ONSET + 11))
     alone.receipt(0.1)
     assert not votes(alone.ticks(ONSET + 14, loss=2.2)), "the bound is not met"
     (back,) = votes(alone.ticks(ONSET + 22, loss=2.6))
-    assert (back.actuator, back.value) == (SCALE, 1.0) and "to be taken back where loss above 2.3" in back.rationale
+    assert (back.actuator, back.value) == (SCALE, 1.0) and "asks to revert if loss above 2.3" in back.rationale
 
 
 def test_one_that_started_again_takes_back_what_it_had_proposed(
@@ -178,7 +187,7 @@ def test_one_that_started_again_takes_back_what_it_had_proposed(
     monkeypatch.setenv("OVEN_TEST_KEY", KEY)
     kept = Transcripts(tmp_path)
     kept.begin(Question(1, ONSET + 9, 99, {SCALE: 1.0}, GraphView()))
-    kept.end(1, Found(DIAGNOSIS, "", "", RESULT))
+    kept.end(1, DiagnosisResult(DIAGNOSIS, "", "", RESULT))
     kept.take(1, ONSET + 11)
     run = Alone(tmp_path, diagnoses=1)
     run.ticks(ONSET + 11)
@@ -191,7 +200,7 @@ def test_one_that_started_again_takes_back_what_it_had_proposed(
 
 def test_nothing_is_taken_back_that_somebody_else_has_changed_since(alone: Alone) -> None:
     alone.ticks(ONSET + 10)
-    alone.answered(Found(DIAGNOSIS, "", "", RESULT))
+    alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
     alone.ticks(ONSET + 11)
     alone.receipt(0.1)
     alone.receipt(0.5, 0.1)
@@ -205,15 +214,15 @@ def test_diagnoses_are_counted_over_restarts(tmp_path: Path, monkeypatch: pytest
         kept.begin(Question(number, 10, 30, {}, GraphView()))
     kept.take(2, 14)
     kept.take(3, 15)
-    assert kept.count == 2 and [one.taken for one in kept.kept()] == [None, 14]
+    assert kept.count == 2 and [one.taken for one in kept.stored()] == [None, 14]
     run = Alone(tmp_path, diagnoses=2)
     said = run.ticks(ONSET + 10)
-    assert run.agent.desk.free and "all 2 of supervisor.diagnoses are made: 2 diagnoses" in notices(said)
+    assert run.agent.desk.free and "all 2 of supervisor.diagnoses are used: 2 diagnoses" in notices(said)
     assert run.beside is not None
     run.beside.close()
-    (kept.place(1) / "question.json").write_text("[]")
-    with pytest.raises(ConfigError, match=r"001 does not hold a kept diagnosis"):
-        kept.kept()
+    (tmp_path / "diagnoses" / "001" / "question.json").write_text("[]")
+    with pytest.raises(ConfigError, match=r"001 does not hold a stored diagnosis"):
+        kept.stored()
 
 
 def test_without_a_model_its_key_or_a_kept_diagnosis_it_says_so(
@@ -223,12 +232,12 @@ def test_without_a_model_its_key_or_a_kept_diagnosis_it_says_so(
     monkeypatch.delenv("OVEN_TEST_KEY", raising=False)
     run = Alone(tmp_path)
     assert run.beside is None and "OVEN_TEST_KEY is not set" in str(run.agent.cannot_fire(started()))
-    with pytest.raises(ConfigError, match="keeps no diagnosis"):
+    with pytest.raises(ConfigError, match="has no diagnosis"):
         Supervisor().recall(tmp_path, [], {})
     with pytest.raises(ConfigError, match="backtest supervisor RUN` repeats"):
         load_repeatable("supervisor")
     assert "supervisor" not in repeatable_agents() and isinstance(load("supervisor")[1], Supervisor)
-    assert Asked(1, 2, {}).number == 1
+    assert DiagnosisRequest(1, 2, {}).number == 1
 
 
 def test_it_is_there_only_with_a_model_in_a_process_of_its_own_and_a_shadow() -> None:
@@ -245,7 +254,7 @@ def test_it_is_there_only_with_a_model_in_a_process_of_its_own_and_a_shadow() ->
     assert [pool.names for pool in pools([agent_spec("supervisor")], None)] == [("supervisor",)]
     counted = Settings.model_validate(settings("http://127.0.0.1:9/v1", shadow=False))
     assert with_agent_rules(counted).rules.shadow == ()
-    with pytest.raises(ConfigError, match="supervisor has settings, and is not an agent of this run"):
+    with pytest.raises(ConfigError, match="supervisor has settings but is not an agent of this run"):
         with_agent_rules(Settings.model_validate(settings("http://127.0.0.1:9/v1") | {"agents": ["divergence"]}))
     wrong = settings("http://127.0.0.1:9/v1")
     wrong["supervisor"]["worker"] = {"provider": "cluade", "model": "m"}

@@ -207,7 +207,7 @@ except RuntimeError as error:
     ("call", "said"),
     [
         ("worker(7)", "takes a text, not a value of type int"),
-        ("worker(['a'])", "not a list; for several there is worker_batch"),
+        ("worker(['a'])", "not a list; use worker_batch for several"),
         ("worker('a', 'b')", "takes one argument; it got 2"),
         ("worker_batch('ab')", "takes a list of texts, not a text"),
         ("worker_batch(['a', None])", "item 1 is None"),
@@ -274,7 +274,7 @@ def test_a_price_that_is_not_known_is_none_and_no_cap_on_dollars_is_pretended() 
     free = ScriptedHandler(lambda text: program("FINAL(1)"), usd=None)
     assert asked(free).cost_usd is None
     free.priced = False
-    with pytest.raises(ConfigError, match="cannot be kept, since the price of scripted is not known; cap tokens"):
+    with pytest.raises(ConfigError, match="cannot be kept, because the price of scripted is unknown; cap tokens"):
         asked(free, caps=Caps(usd=1))
     with pytest.raises(ConfigError, match="cap of 1 US dollars cannot be kept"):
         asked(ScriptedHandler(lambda text: program("print(1)"), usd=None), caps=Caps(usd=1))

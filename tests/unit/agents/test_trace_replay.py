@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 from tests.support.command_line import call
+from tests.support.made_traces import edit, made_traces, right_line
+from tests.support.scripted_teachers import chosen_line
 
-from oven_bench.trace_replay.made_traces import edit, made_traces, right_line
-from oven_bench.trace_replay.scripted_teachers import chosen_line
 from oven_controller.cli.traces_replay import forecast_all, spread_traces
 from oven_core.errors import ConfigError, StoreInUseError
-from oven_llm.providers import conversation
-from oven_llm.providers.conversation import Answer, ConversationFailure
+from oven_llm.providers.conversation import Conversation, ModelReply, SamplesMissing
 from oven_llm.providers.failures import Kind, ModelFailure
+from oven_llm.providers.usage import Usage
 from oven_llm.trace_replay import cost_forecast, replay_report
 from oven_llm.trace_replay.replay import REFUSING, Replay, Teacher, answerable, in_prefix_order
 from oven_llm.trace_replay.replies_file import RepliesFile
@@ -36,20 +36,17 @@ def settings(**more: Any) -> TeacherSettings:
     return TeacherSettings.model_validate({"family": "f", "provider": "compatible", "model": "m", "lanes": 1} | more)
 
 
-def answer(line: int = 0, **more: Any) -> Answer:
+def answer(line: int = 0, **more: Any) -> ModelReply:
     name, arguments = edit(line, "s")
-    said: dict[str, Any] = {
+    reply: dict[str, Any] = {
         "text": "",
-        "calls": (conversation.ToolCall("c", name, arguments),),
-        "tokens_in": 100,
-        "tokens_cached": 40,
-        "tokens_out": 10,
-        "usd": 0.01,
-        "seconds": 0.5,
+        "calls": (ToolCall(id="c", name=name, arguments=arguments),),
+        "usage": Usage(100, 10, 40),
+        "cost_usd": 0.01,
         "model": "m-1",
         "finish": "tool_calls",
     }
-    return Answer(**(said | more))
+    return ModelReply(**(reply | more))
 
 
 class Model:
@@ -57,17 +54,17 @@ class Model:
 
     name, model = "scripted", "m"
 
-    def __init__(self, *script: Answer | Exception) -> None:
-        self.asked: list[Sequence[conversation.Message]] = []
+    def __init__(self, *script: ModelReply | Exception) -> None:
+        self.asked: list[Sequence[Message]] = []
         self._script = list(script)
 
-    async def converse(self, messages: Sequence[conversation.Message], **how: Any) -> list[Answer]:
-        self.asked.append(messages)
+    async def ask(self, conversation: Conversation, timeout_s: float, samples: int = 1) -> list[ModelReply]:
+        self.asked.append(conversation.messages)
         await asyncio.sleep(0)
         said = self._script.pop(0) if self._script else answer()
         if isinstance(said, Exception):
             raise said
-        return [said] * how["samples"]
+        return [said] * samples
 
     async def close(self) -> None:
         pass
@@ -120,7 +117,7 @@ def test_calls_without_ids_get_some_and_their_results_name_them() -> None:
 def test_what_is_no_action_is_a_failure_with_its_cost(tmp_path: Path, said: Any, failure: str) -> None:
     replay, replies = replayed(tmp_path, Model(said))
     assert (replies[0].failure, replies[0].action) == (failure, None)
-    assert replies[0].usd == (0.01 if isinstance(said, Answer) else None)
+    assert replies[0].usd == (0.01 if isinstance(said, ModelReply) else None)
     again = failure == "timeout"  # which may be better luck the next time
     assert replay.outcome.failed == {failure: 1} and replay.outcome.answered == STATES - 1 + again
 
@@ -133,7 +130,7 @@ def test_an_unreadable_answer_is_asked_for_again_and_no_other_failure_is(tmp_pat
 
 
 def test_samples_that_came_before_one_failed_are_kept(tmp_path: Path) -> None:
-    lost = ConversationFailure(ModelFailure("timeout"), [answer(2)])
+    lost = SamplesMissing(ModelFailure("timeout"), [answer(2)])
     _, replies = replayed(tmp_path, Model(lost), samples=3)
     assert [reply.failure for reply in replies[:3]] == ["", "timeout", "timeout"]
     assert [reply.sample for reply in replies[:3]] == [0, 1, 2]
@@ -145,7 +142,7 @@ def test_a_text_is_an_action_where_the_teacher_calls_nothing(tmp_path: Path) -> 
 
 
 def test_a_refusal_was_paid_for_though_another_sample_failed_on_the_way(tmp_path: Path) -> None:
-    refused = ConversationFailure(ModelFailure("timeout"), [answer(finish="refusal", calls=(), text="No.")])
+    refused = SamplesMissing(ModelFailure("timeout"), [answer(finish="refusal", calls=(), text="No.")])
     _, replies = replayed(tmp_path, Model(refused), samples=2)
     assert [reply.failure for reply in replies[:2]] == ["refusal", "timeout"]
     file = RepliesFile(tmp_path / "replies.jsonl", TRACES, {}, {})
@@ -157,7 +154,7 @@ def test_again_asks_once_more_what_failed_for_good_and_then_not_again(tmp_path: 
     refused = answer(finish="refusal", calls=(), text="No.")
     replayed(tmp_path, Model(refused, ModelFailure("malformed_request")))
 
-    def called(*script: Answer | Exception) -> tuple[int, int]:
+    def called(*script: ModelReply | Exception) -> tuple[int, int]:
         """How many questions a call with --again asked, and how many it leaves."""
         teacher, model = settings(), Model(*script)
         file = RepliesFile(tmp_path / "replies.jsonl", TRACES, {"t": teacher.described()}, {"t": "f"}, again=True)

@@ -89,4 +89,4 @@ def test_an_address_with_a_password_is_refused_without_it(capsys: pytest.Capture
     for more in ((), ("--json",)):
         assert invoke("config", "show", "--set", "nats=nats://me:secret@h:4222", *more) == 2
         said = "".join(capsys.readouterr())
-        assert "the address nats://h:4222 was given with a user or a password" in said and "secret" not in said
+        assert "the address nats://h:4222 has a user or a password" in said and "secret" not in said

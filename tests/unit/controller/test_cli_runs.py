@@ -14,7 +14,7 @@ from tests.support.own_home import invoke, own_home
 from tests.support.replayed import a_run, left_behind
 
 from oven_runs.home import removal
-from oven_runs.home.model_spend import ModelSpend, Spend, judges_file
+from oven_runs.home.model_spend import NAME, ModelSpend, Spend
 from oven_runs.home.run_folder import Home, RunFolder
 
 DAY = 86400
@@ -235,9 +235,9 @@ def test_status_says_what_judges_have_cost(home: Home, capsys: pytest.CaptureFix
     judges = json.loads(capsys.readouterr().out)["judge_costs"]
     assert judges == {"cost_usd": 0.5, "tokens": 1000, "calls": None, "budget": {"usd": 5}}, "of the log"
 
-    books = ModelSpend(judges_file(folder.path), "critic")
+    books = ModelSpend(folder.path / NAME)
     for cost in (Spend(2, 1, 0, 900, 100, 0.75), Spend(1, 0, 1, 50, 5, 0.0)):
-        held = books.hold(cost)
+        held = books.hold("judges/critic", cost)
         assert isinstance(held, int)
         books.book(held, cost)
     books.close()
@@ -251,7 +251,7 @@ def test_status_says_what_judges_have_cost(home: Home, capsys: pytest.CaptureFix
     assert "judges: $0.7500 of $5, 1,055 tokens, 3 calls\n" in said
     assert "1 of the calls got no answer, and count with their maximum cost" in said
 
-    judges_file(folder.path).write_bytes(b"no database" * 100)
+    (folder.path / NAME).write_bytes(b"no database" * 100)
     assert invoke("status", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["judge_costs"] == {} and any("spend.sqlite cannot be read" in note for note in found["notes"])

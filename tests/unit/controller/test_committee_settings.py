@@ -8,9 +8,9 @@ import pytest
 
 from oven_controller.cli.main import run as invoke
 from oven_core.errors import ConfigError
+from oven_runs.settings.committee_members import check_keys
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import NO_KEY, catalogue, endpoint_of, key_of
-from oven_runs.settings.member_checks import check_keys
 from oven_runs.settings.model import Settings
 from oven_runs.settings.resolution import resolve
 
@@ -151,7 +151,7 @@ together: {wire: openai, base_url: "https://api.together.xyz/v1", key_env: TOGET
         ("openai: {kye_env: K}", "there is no setting 'openai.kye_env' .*did you mean 'openai.key_env'"),
         ("openai: {models: {m: {price: {input: -1, output: 1}}}}", r"openai.models.m.price.input = -1"),
         ("openai: {key_env: sk-canary-1}", r"openai.key_env \(.*not the key itself"),
-        ("- openai", "holds a list"),
+        ("- openai", "contains a list"),
     ],
 )
 def test_a_users_file_that_does_not_fit(tmp_path: Path, text: str, words: str) -> None:

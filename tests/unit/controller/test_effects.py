@@ -11,14 +11,11 @@ from tests.support import runs
 from tests.support.mesh_log import LR, METRICS, MOVES, SPECS, Log
 
 from oven_agents.sdk.window import Knob, Window
-from oven_bench.gym.intervention_counter import InterventionCounter
-from oven_bench.gym.task_table import USUAL
-from oven_bench.gym.trainee_factory import make
 from oven_controller.importing.declared_knobs import asked
 from oven_core.errors import ConfigError
 from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.codec import Malformed, decode
-from oven_core.protocol.messages import ActuatorSpec, LearnerMessage, Receipt, RunStarted
+from oven_core.protocol.messages import ActuatorSpec, RunStarted
 from oven_learner.actuators import Actuators
 
 
@@ -72,23 +69,7 @@ def test_a_scripts_own_measurement_costs_no_intervention_and_has_no_outcome() ->
     assert [outcome.actuator for outcome in log.outcomes] == ["my.shuffle"]
 
 
-def test_the_gym_counts_no_measurement_either() -> None:
-    class Nobody:
-        def send(self, make: Any, *, droppable: bool = False) -> None:
-            make()
-
-    tap = InterventionCounter(Nobody(), lambda: None, lambda: False)  # type: ignore[arg-type]
-
-    def said(message: LearnerMessage) -> None:
-        tap.send(lambda: message)
-
-    said(RunStarted(incarnation=1, n=0, recipe="r", actuators=own()))
-    for n, name in enumerate(("my.probe", "my.swap", "my.probe", "my.shuffle"), 1):
-        said(Receipt(incarnation=1, n=n, decision_id=f"d{n}", actuator=name, status="applied", tick=n, step=n))
-    assert tap.interventions == 2
-
-
-def test_what_moves_the_weights_disturbs_everything_that_is_being_judged() -> None:
+def test_a_change_of_the_weights_closes_all_windows() -> None:
     for actuator, cut in (("my.swap", True), ("my.shuffle", False)):
         log = running()
         change(log, LR, 0.5, target="eval/loss")
@@ -141,7 +122,7 @@ def test_a_spec_that_contradicts_itself_is_refused(said: dict[str, Any], words: 
 
 
 @pytest.mark.parametrize(("said", "words"), [(said, words) for said, words in WRONG if said["kind"] == "action"])
-def test_and_one_sentence_says_so_to_the_script_that_announces_it(said: dict[str, Any], words: str) -> None:
+def test_an_inconsistent_spec_gets_one_sentence(said: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         Actuators().action("a.b", lambda _: None, **{key: value for key, value in said.items() if key != "kind"})
     assert words in str(refused.value) and str(refused.value).startswith("a.b") and "\n" not in str(refused.value)
@@ -153,16 +134,7 @@ def test_a_log_from_before_effects_reads_with_settings_alone() -> None:
     assert spec.effect == "setting" and spec.intervenes and spec.has_outcome and not spec.moves_weights
 
 
-@pytest.mark.parametrize("kind", USUAL)
-def test_what_a_trainee_announces_is_what_the_vocabulary_says_of_it(kind: Any) -> None:
-    specs = make(kind, 101).actuators.specs()
-    assert specs
-    for spec in specs:
-        known = ACTUATORS[spec.name]
-        assert (spec.kind, spec.effect, spec.moves_own_metric) == (known.kind, known.effect, known.moves_own_metric)
-
-
-def test_what_an_imported_log_announces_has_the_effects_too() -> None:
+def test_actuators_of_an_imported_log_have_effects_too() -> None:
     given = {
         "teacher.active": "a,b",
         "reward.weights": "a:.5,b:.5",

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.webhook_server import Reply, WebhookServer
 
-from oven_bench.performance.webhook_server import Reply, WebhookServer
 from oven_controller.notify import delivery
 from oven_controller.notify.delivery import Delivery
 from oven_controller.notify.message import Message, Notice

@@ -73,7 +73,7 @@ def test_settings_that_are_written_down_have_no_address_and_find_it_again(tmp_pa
             {"to": [{"url": HOOK, "headers": {"X-A": f"{SECRET}-x"}}]},
             "it should be the name of an environment variable",
         ),
-        ({"to": [{"url": HOOK, "headers": {"Host": "A"}}]}, "the header Host is set by each message itself"),
+        ({"to": [{"url": HOOK, "headers": {"Host": "A"}}]}, "every message sets the header Host itself"),
         (
             {"to": [{"url": "slack://a/b/c", "headers": {"X-A": "A"}}]},
             "`headers` is for webhooks, and slack:// is not one",

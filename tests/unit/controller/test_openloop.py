@@ -1,20 +1,19 @@
-"""A mesh over a recording with something changed, and the bench whose log is a busy run's."""
+"""A mesh over a recording with something changed."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from tests.golden import recorded
 from tests.support.mesh_log import LR, RUN, Log
 from tests.support.replayed import a_run
 
-from oven_bench.mesh import replay_speed as bench
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
 from oven_core.protocol.rules import Rules
 from oven_runs.log.counterfactual import OpenLoop
-from oven_runs.log.replay import replay
 from oven_runs.settings.resolution import with_rules
+
+GOLDEN = recorded.events("run-grpo-lr-high")
 
 
 def decided(events: list[Event], run: str, **rules: object) -> OpenLoop:
@@ -24,7 +23,7 @@ def decided(events: list[Event], run: str, **rules: object) -> OpenLoop:
     return loop
 
 
-@pytest.mark.parametrize(("events", "run"), [(a_run().events, RUN), (list(bench.busy_run(3000)), bench.RUN)])
+@pytest.mark.parametrize(("events", "run"), [(a_run().events, RUN), (GOLDEN, recorded.run_of(GOLDEN))])
 def test_with_nothing_changed_every_decision_is_the_logged_one(events: list[Event], run: str) -> None:
     loop = decided(events, run)
     assert len(loop.logged) >= 3
@@ -73,23 +72,3 @@ def test_rules_replace_those_of_every_incarnation() -> None:
 def test_one_actuators_autonomy_leaves_the_others() -> None:
     logged = Rules(autonomy_of={"grad.clip": "observe"})
     assert with_rules(logged, {"autonomy_of": {LR: "advise"}}).autonomy_of == {"grad.clip": "observe", LR: "advise"}
-
-
-def test_the_benchs_log_is_a_busy_one_and_the_same_each_time() -> None:
-    events = list(bench.busy_run(2000))
-    assert [event.data for event in events] == [event.data for event in bench.busy_run(2000)]
-    report = replay(events, bench.RUN)
-    assert report.same and report.finished and not report.pending
-    assert report.adopted > 10 and report.decisions > report.adopted and report.counters["malformed.vote"] > 5
-    assert {"observation", "vote", "agent", "ballot", "decision", "receipt"} <= set(report.by_kind)
-    verdicts = {event.body.verdict for event in events if isinstance(event.body, Decision)}
-    assert verdicts >= {"adopted", "rejected"}
-
-
-def test_the_bench_says_its_figures_in_one_flat_object(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.BENCH.run(["--events", "1000", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {"events", "events_per_s", "decode_events_per_s", "json_events_per_s", "same"} <= set(found)
-    assert found["same"] is True and found["events"] >= 1000
-    assert bench.BENCH.run(["--events", "1000"]) == 0
-    assert "byte-equal" in capsys.readouterr().out

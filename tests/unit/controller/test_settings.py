@@ -149,7 +149,7 @@ def test_a_script_of_the_users_own_begins_in_observe() -> None:
         ("rules.majority=.nan", "rules.majority = nan"),
         ("seed=-1", "seed = -1 (--set seed): it should be greater than or equal to 0"),
         ("minutes=.inf", "minutes = inf"),
-        ("kg=''", "give a folder that `oven-controller kg import` wrote, true or false"),
+        ("kg=''", "it should be a folder that `oven-controller kg import` wrote, true or false"),
         ("port=0", "port = 0 (--set port): it should be greater than or equal to 1"),
         ("rules=5", "rules = 5 (--set rules)"),
         ("nats=localhost:4222", "nats = 'localhost:4222'"),
@@ -164,7 +164,7 @@ def test_a_script_of_the_users_own_begins_in_observe() -> None:
         ("=5", "has no key and value"),
         ("seed=[1", "--set seed=[1: the value is not YAML: did not find expected ',' or ']'"),
         ("committee.rule=lowerquantile", "no rule named 'lowerquantile'; did you mean 'lower_quantile'"),
-        ("committee.caution=1", "caution is read by the rule cautious alone; set rule: cautious"),
+        ("committee.caution=1", "only the rule cautious reads caution; set rule: cautious"),
         ("recipe=grp", "no recipe named 'grp'; did you mean 'grpo'?"),
         ("start=tund", "--start tund: no start is called 'tund'; nearest: tuned"),
         ("agents=[learnig_rate]", "no agent named 'learnig_rate'; did you mean 'learning_rate'?"),
@@ -183,14 +183,14 @@ def test_bad_settings(sets: str, words: str) -> None:
     [
         ("seed: 1\nrules: {a: [1\n", ", line 3, column 1:"),
         ("seed: 1\n  steps: 2\n", ", line 2, column 8:"),
-        ("- seed\n", "holds a list; it must be `key: value` lines"),
-        ("seed\n", "holds the value 'seed' alone; it must be `key: value` lines"),
-        ("seed: 1\nsteps: 2\nseed: 3\n", ", line 3, column 1: the key 'seed' stands twice, first in line 1"),
-        ("rules:\n  majority: 1\n  majority: .6\n", ", line 3, column 3: the key 'majority' stands twice, first in li"),
+        ("- seed\n", "contains a list; it must be `key: value` lines"),
+        ("seed\n", "contains only the value 'seed'; it must be `key: value` lines"),
+        ("seed: 1\nsteps: 2\nseed: 3\n", ", line 3, column 1: the key 'seed' is a duplicate, first used in line 1"),
+        ("rules:\n  majority: 1\n  majority: .6\n", ", line 3, column 3: the key 'majority' is a duplicate, first"),
         ("agents: " + "[" * 5000, ", line 1, column 40: it is nested more than 32 deep"),
         ("start: 2026-99-01\n", ", line 1, column 8: '2026-99-01' cannot be read: month must be in 1..12"),
         ("steps: " + "9" * 5000, ", line 1, column 8: '99999999999999999999' cannot be read: Exceeds the limit"),
-        ("rules: &x {a: *x}\n", ", line 1, column 15: the alias 'x' is inside of what it stands for"),
+        ("rules: &x {a: *x}\n", ", line 1, column 15: the alias 'x' is inside the value that it refers to"),
         ("#" * 2_000_000, "it has more than 1,048,576 bytes, the most that are read"),
         ("seed: 1\nsteps: 0\n", "oven.yaml): it should be greater than or equal to 1"),
         ("rules:\n  window_tick: 3\n", "did you mean 'rules.window_ticks'?"),
@@ -233,7 +233,7 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
 def test_a_value_of_set_is_read_like_a_file() -> None:
     with pytest.raises(ConfigError, match="nested more than 32 deep"):
         resolve(sets=["agents=" + "[" * 5000])
-    with pytest.raises(ConfigError, match="'window_ticks' stands twice"):
+    with pytest.raises(ConfigError, match="'window_ticks' is a duplicate"):
         resolve(sets=["rules={window_ticks: 3, window_ticks: 4}"])
 
 

@@ -42,7 +42,7 @@ def test_settings_of_the_agents_that_ask_a_model_are_bounded(wrong: dict[str, An
 def test_a_model_for_an_agent_that_the_run_does_not_have_is_refused(name: str) -> None:
     given = {name: {"llm": {"provider": "openai", "model": "m"}}, "agents": ["divergence"]}
     with pytest.raises(
-        ConfigError, match=f"{name} has settings, and is not an agent of this run: add {name} to `agents`"
+        ConfigError, match=f"{name} has settings but is not an agent of this run: add {name} to `agents`"
     ):
         with_agent_rules(Settings.model_validate(given))
 

@@ -142,7 +142,7 @@ def test_on_a_full_disk_the_first_line_has_the_number_of_messages(tmp_path: Path
 
 
 def test_on_a_full_disk_the_runs_end_is_saved_before_observations(tmp_path: Path) -> None:
-    spool = spooling.taken(str(tmp_path), "r")
+    spool = spooling.take(str(tmp_path), "r")
     assert spool is not None
     letters = [Entry(kept.subject, kept.data, kept.message_id) for kept in messages(50)]
     with files_of_at_most(2000):

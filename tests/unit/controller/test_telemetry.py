@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from oven_core.errors import ConfigError
 from oven_core.protocol.events import Event
 from oven_core.telemetry import tracing
-from oven_llm import genai_telemetry as genai
+from oven_llm.providers import genai_telemetry as genai
 from oven_runs.server.embedded import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -55,7 +55,8 @@ def test_off_it_imports_nothing_of_opentelemetry_and_sends_no_header() -> None:
     done = python(
         "import sys, oven_core.replica.service, oven_agents.runtime.host, oven_learner.link.worker, "
         "oven_controller.cli.main\n"
-        "from oven_core.telemetry import tracing as telemetry; from oven_llm import genai_telemetry as genai\n"
+        "from oven_core.telemetry import tracing as telemetry\n"
+        "from oven_llm.providers import genai_telemetry as genai\n"
         "telemetry.start('mesh', 'r')\n"
         "with telemetry.span('observe', attributes={'oven.tick': 1}) as span: span.note({'a': 1})\n"
         "assert span is telemetry.OFF and telemetry.headers(span.traceparent) is None and not telemetry.on()\n"
@@ -118,10 +119,10 @@ def test_a_span_of_the_training_scripts_own_is_no_parent(spans: InMemorySpanExpo
 
 
 def test_contexts_are_bounded() -> None:
-    contexts = tracing.Contexts(kept=2)
+    contexts = tracing.Contexts(size=2)
     for name in ("a", "b", "c"):
-        contexts.keep(name, f"of {name}")
-    contexts.keep("d", "")
+        contexts.add(name, f"of {name}")
+    contexts.add("d", "")
     assert [contexts.get(name) for name in "abcd"] == ["", "of b", "of c", ""]
     assert contexts.since_ns("a") is None and contexts.since_ns("c")
 
@@ -193,7 +194,7 @@ def test_a_collector_that_is_gone_costs_one_line_and_no_traceback() -> None:
     assert done.returncode == 0 and done.stdout.strip() == "over"
     told = done.stderr.strip().splitlines()
     assert len(told) == 2, done.stderr
-    assert "does not take the traces" in told[0] and "3 of 3 spans did not reach" in told[1]
+    assert "does not accept traces" in told[0] and "3 of 3 spans did not reach" in told[1]
 
 
 def test_what_the_training_script_traces_itself_is_still_heard(

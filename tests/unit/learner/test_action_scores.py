@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from tests.support.command_line import call
+from tests.support.scripted_replay import Skills, scripted
 from tests.support.traces import REPAIR, called
 
-from oven_bench.trace_pairs.scripted_replay import Skills, scripted
 from oven_core.errors import ConfigError
 from oven_learner.losses.pair_tokens import end_tokens, rendered
 from oven_recipes.repair.action_scores import action_scores

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.attached import THIRD_PARTY, equal, trainer, weights
 
-from oven_bench.gym.arms.in_memory_link import LoopLink
+from oven_bench.gym.arms.controller import LoopLink
 from oven_core.protocol.messages import (
     AgentStatus,
     Decision,

@@ -19,7 +19,7 @@ def looks(times: list[float], leisure_s: float = LEISURE_S) -> tuple[list[float]
         if found:
             late += [now - at for at in found]
             waiting = waiting[len(found) :]
-            schedule.found(found[-1])
+            schedule.note_message(found[-1])
         now += schedule.pause_s(now)
     return late, count
 
@@ -51,6 +51,6 @@ def test_what_comes_with_a_step_does_not_change_its_pace() -> None:
 
 def test_in_lockstep_it_looks_as_often_as_it_is_told() -> None:
     schedule = PollSchedule(SOON_S)
-    schedule.found(0.0)
-    schedule.found(0.02)
+    schedule.note_message(0.0)
+    schedule.note_message(0.02)
     assert schedule.pause_s(0.02) == schedule.pause_s(0.03) == SOON_S

@@ -12,8 +12,8 @@ from typing import get_args
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.support.simulated_judges import by_rule, play, raw_mean
 
-from oven_bench.judging.simulated_judges import by_rule, play, raw_mean
 from oven_core.errors import UnknownNameError
 from oven_learner.rewards import Committee
 from oven_learner.rewards.aggregation import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.attached import THIRD_PARTY, trainer
 
-from oven_bench.gym.arms.in_memory_link import LoopLink
+from oven_bench.gym.arms.controller import LoopLink
 from oven_core.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunStarted, Vote
 from oven_core.protocol.rules import Rules
 from oven_learner.hf.attach import attach

@@ -1,13 +1,9 @@
-"""A long log that is opened: the preview, all of it checked behind, and the cache, which holds for the same bytes."""
+"""Opening a long log: the preview, then all of it, verified in a thread."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
-import pickle
-import zlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,11 +21,11 @@ from oven_runs.home.run_folder import Home, RunFolder
 from oven_tui import feed as feeds
 from oven_tui.feed import Feed
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.past import cache, opening
+from oven_tui.past import opening
 from oven_tui.past.fold import Fold, Folding
-from oven_tui.past.frames import Failed, Frame, Preview, Progress, Whole
 from oven_tui.past.opening import Opening
 from oven_tui.past.preview import preview
+from oven_tui.past.reader import Failed, Frame, Preview, Progress, Whole
 
 EVENTS = 700
 
@@ -41,91 +37,9 @@ def signed(tmp_path: Path) -> RunFolder:
     return folder
 
 
-def folded(folder: RunFolder, begin: Fold | None = None, digest: hashlib.blake2b | None = None) -> Folding:
-    folding = Folding(folder, begin, digest=digest or hashlib.blake2b())
-    for _ in folding:
-        pass
-    return folding
-
-
-def saved(folder: RunFolder) -> Fold:
-    folding = folded(folder)
-    assert folding.begin is not None
-    cache.save(folder, folding.begin, folding.digest)
-    return folding.begin
-
-
-def test_the_cache_gives_the_same_fold(signed: RunFolder) -> None:
-    fold = saved(signed)
-    found = cache.load(signed)
-    assert found is not None
-    assert plain(found[0].view) == plain(fold.view) and found[0].offset == signed.export.stat().st_size
-    assert (signed.path / cache.NAME).stat().st_mode & 0o077 == 0
-
-
-def test_a_log_that_grew_is_folded_on_from_the_cache(signed: RunFolder) -> None:
-    whole = signed.export.read_bytes()
-    signed.export.write_bytes(whole[: offset_behind(signed, 400)])
-    saved(signed)
-    signed.export.write_bytes(whole)
-    found = cache.load(signed)
-    assert found is not None and found[0].seq == 400
-    resumed, anew = folded(signed, *found), folded(signed)
-    assert resumed.begin is not None and anew.begin is not None
-    assert plain(resumed.begin.view) == plain(anew.begin.view)
-    assert resumed.digest.digest() == anew.digest.digest() == hashlib.blake2b(whole).digest()
-
-
-def _other_byte(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
-
-
-class Trap:
-    """What makes a folder when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
-        return os.mkdir, (str(self.path),)
-
-
-def _trap(folder: RunFolder) -> None:
-    data = (folder.path / cache.NAME).read_bytes()
-    head = data[cache.MAC_BYTES :].partition(b"\n")[0]
-    trap = zlib.compress(pickle.dumps(Trap(folder.path / "sprung")))
-    (folder.path / cache.NAME).write_bytes(data[: cache.MAC_BYTES] + head + b"\n" + trap)
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda folder: _other_byte(folder.export),
-        lambda folder: folder.export.write_bytes(folder.export.read_bytes()[:-9]),
-        lambda folder: _other_byte(folder.path / cache.NAME),
-        lambda folder: (folder.path / cache.NAME).write_bytes(b""),
-        lambda folder: (folder.path / cache.NAME).unlink(),
-        lambda folder: (folder.path.parent.parent / "cache" / cache.KEY).write_text("00" * 32),
-        lambda folder: (folder.path.parent.parent / "cache" / cache.KEY).chmod(0o644),
-        lambda folder: (folder.path.parent.parent / "cache" / cache.KEY).unlink(),
-        _trap,
-    ],
-)
-def test_a_cache_of_other_bytes_or_of_somebody_else_is_none(
-    signed: RunFolder, spoil: Callable[[RunFolder], object]
-) -> None:
-    saved(signed)
-    spoil(signed)
-    assert cache.load(signed) is None
-    assert not (signed.path / "sprung").exists()
-
-
-def test_a_cache_of_other_code_is_none(signed: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved(signed)
-    monkeypatch.setattr(cache, "code", lambda: "another")
-    assert cache.load(signed) is None
+def folded(folder: RunFolder) -> Fold:
+    *_, fold = Folding(folder)
+    return fold
 
 
 def test_a_forged_event_counts_for_nothing_once_all_is_checked(signed: RunFolder) -> None:
@@ -133,8 +47,8 @@ def test_a_forged_event_counts_for_nothing_once_all_is_checked(signed: RunFolder
     place = next(n for n, line in enumerate(lines) if b'"type": "Decision"' in line)
     lines[place] = lines[place].replace(b"three agents of three", b"nobody but an attacker")
     signed.export.write_bytes(b"".join(lines))
-    fold = folded(signed).begin
-    assert fold is not None and fold.view.run.malformed == 1
+    fold = folded(signed)
+    assert fold.view.run.malformed == 1
     assert fold.view.run.adopted == LongLog.decided(EVENTS) - 1
     assert not any("attacker" in repr(entry) for entry in fold.view.entries)
 
@@ -185,7 +99,7 @@ class Shown:
                 await self.changed.wait()
 
 
-async def test_a_long_log_is_read_by_a_process_and_shown_twice(
+async def test_a_long_log_is_shown_as_a_preview_and_then_verified(
     signed: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("oven_tui.past.reader.LONG_BYTES", 1000)
@@ -244,14 +158,14 @@ async def test_what_comes_while_a_log_is_checked_is_in_both_views(
         yield Preview(fold(old).view)
         yield Progress(0.5)
         await go_on.wait()
-        yield Whole(fold(events[:110]), cached=False)  # the file went on growing
+        yield Whole(fold(events[:110]))  # the file went on growing
 
     monkeypatch.setattr(opening, "frames", coming)
     shown = Shown()
     reader = Opening(folder, lambda view, _keyring: shown.show(view), lambda _share: None)
     await reader.begin(growing=True)
     assert shown.views[0].run.seq == 100 and reader.under_way
-    reader.hear(new)
+    reader.add(new)
     go_on.set()
     await reader.done()
     assert plain(shown.views[1]) == plain(fold(events).view)

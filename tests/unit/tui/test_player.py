@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -28,9 +27,8 @@ from oven_runs.home.run_folder import Home, RunFolder
 from oven_tui.apps.play_app import PlayApp
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.past import fold
-from oven_tui.past.frames import Checkpoint, Frame, Whole, read
 from oven_tui.past.player import Player
-from oven_tui.past.process import Reading
+from oven_tui.past.reader import Checkpoint, Frame, Whole, read
 from oven_tui.widgets.header import About
 
 
@@ -66,11 +64,8 @@ def live(folder: RunFolder, seq: int) -> MonitorView:
 
 @cache
 def reading(path: Path, checkpoints: int = 0) -> list[Frame]:
-    """The frames of the process that reads a log, made here."""
-    out = io.BytesIO()
-    Reading(RunFolder(path), out, False, checkpoints).run()
-    out.seek(0)
-    return list(iter(lambda: read(out), None))
+    """All frames of a log."""
+    return list(read(RunFolder(path), checkpoints=checkpoints))
 
 
 def played(folder: RunFolder) -> Player:
@@ -93,7 +88,7 @@ def imported(home: Home) -> RunFolder:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunFolder]]:
     home = Home(tmp_path_factory.mktemp("home"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fold, "LOOK_EVENTS", 7)  # short logs with many checkpoints
+        patch.setattr(fold, "CHUNK_EVENTS", 7)  # short logs with many checkpoints
         yield {
             "recorded": write_run(home, "recorded", recorded()),
             "imported": imported(home),

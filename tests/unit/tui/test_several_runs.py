@@ -220,7 +220,7 @@ async def test_a_burst_of_ten_thousand_events_with_noise_among_them() -> None:
 def test_a_log_cut_in_half_is_shown_as_far_as_it_goes_and_the_remedy_named(tmp_path: Path) -> None:
     from tests.unit.tui.test_player import reading
 
-    from oven_tui.past.frames import Failed, Whole
+    from oven_tui.past.reader import Failed, Whole
 
     folder = write_run(Home(tmp_path), "cut", EVENTS)
     data = folder.export.read_bytes()

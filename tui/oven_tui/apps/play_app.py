@@ -15,8 +15,8 @@ from oven_runs.home.run_folder import RunFolder
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
 from oven_tui.bindings import bindings
-from oven_tui.past.frames import Failed
 from oven_tui.past.player import SPEEDS, Player
+from oven_tui.past.reader import Failed
 from oven_tui.screens.help import BOARD, HelpScreen
 from oven_tui.widgets.header import About
 from oven_tui.widgets.play_bar import PlayBar

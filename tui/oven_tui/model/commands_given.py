@@ -58,7 +58,9 @@ class CommandsGiven:
 
     def under_way(self, of: str) -> CommandResult | None:
         """The newest command that concerns a decision or a ballot and has not come to its end."""
-        return next((one for one in reversed(self.by_id.values()) if one.command.of == of and not one.whole), None)
+        return next(
+            (one for one in reversed(self.by_id.values()) if one.command.subject_id == of and not one.whole), None
+        )
 
     def copy(self) -> CommandsGiven:
         """One that stays as it is while this one continues."""
@@ -85,7 +87,7 @@ def asked(command: OperatorCommand) -> str:
 def object_of(command: OperatorCommand) -> str:
     """What the command concerns: a decision, an actuator, an agent; empty for the run itself."""
     on = ", ".join(command.actuators)
-    return " ".join(part for part in (command.of, command.actuator, command.agent, on) if part)
+    return " ".join(part for part in (command.subject_id, command.actuator, command.agent, on) if part)
 
 
 def value_of(command: OperatorCommand) -> str:

@@ -33,9 +33,9 @@ def sentence(view: MonitorView, command: OperatorCommand) -> str:
         case "hold" | "resume" | "stop":
             return _of_run(view, command.action)
         case "approve":
-            return _approval(view, command.of)
+            return _approval(view, command.subject_id)
         case "veto":
-            return _veto(view, command.of)
+            return _veto(view, command.subject_id)
         case "set":
             return _setting(view, command)
         case "autonomy":

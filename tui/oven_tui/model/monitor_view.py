@@ -206,8 +206,8 @@ class MonitorView:
         self._enter(entry)
         if body.verdict == "adopted":
             self._mark(body.id, body.apply_at_tick, entry.proposer, entry.fate)
-        if body.of:
-            self._amend(body.of, approved=True)
+        if body.approves:
+            self._amend(body.approves, approved=True)
 
     def _receipt(self, body: Receipt) -> None:
         self._knobs()

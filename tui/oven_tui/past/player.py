@@ -6,8 +6,6 @@ checkpoint before the place and folds on from it. It has no clock: the caller sa
 
 from __future__ import annotations
 
-import pickle
-import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -18,8 +16,8 @@ from oven_core.security.signing import Keyring
 from oven_runs.access.log_sources import LogFile
 from oven_runs.home.run_folder import RunFolder
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.past.fold import Decided, Fold
-from oven_tui.past.frames import Checkpoint, Frame, Preview, Progress, Whole
+from oven_tui.past.fold import DecisionPosition, Fold
+from oven_tui.past.reader import Checkpoint, Frame, Preview, Progress, Whole
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 PIECE = 500
@@ -38,7 +36,7 @@ class Player:
         self._folder = folder
         self.speed = 1.0
         self.checkpoints: list[Checkpoint] = []
-        self.decisions: list[Decided] = []
+        self.decisions: list[DecisionPosition] = []
         """Those of what was read, in order."""
         self.share = 0.0
         """Of the log that was read for going to."""
@@ -60,9 +58,9 @@ class Player:
                 self.share = share
             case Checkpoint():
                 self.checkpoints.append(frame)
-                self.decisions += frame.decided
+                self.decisions += frame.decisions
             case Whole(fold):
-                self.decisions += frame.decided
+                self.decisions += frame.decisions
                 run = fold.view.run
                 self.last, self.share, self.whole = (run.seq, run.tick, run.step), 1.0, True
 
@@ -147,7 +145,7 @@ class Player:
         best = self.checkpoints[checkpoints - 1] if checkpoints else None
         ahead = seq is not None and self.fold.seq <= seq
         if not ahead or (best is not None and best.seq > self.fold.seq):
-            fold = pickle.loads(zlib.decompress(best.packed)) if best else None
+            fold = best.unpack() if best else None
             self._go_on(fold or Fold(MonitorView(), Keyring(self._folder.pin())))
         yield from self._fold_on(there)
         self.clock = self.view.run.last_time

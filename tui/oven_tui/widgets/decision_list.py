@@ -215,7 +215,7 @@ class Decisions(Painted, ScrollView, Panel, can_focus=True):
     def _command(self, entry: Note, given: CommandResult, width: int) -> list[Run]:
         """What a person asked for, and how far it has come."""
         command = given.command
-        on = given.decision.actuator if command.of and given.decision is not None else object_of(command)
+        on = given.decision.actuator if command.subject_id and given.decision is not None else object_of(command)
         what = " ".join(part for part in (command.action, value_of(command)) if part)
         why = told(given) + (f" ({command.reason})" if command.reason and command.reason not in told(given) else "")
         name_width, change_width = _widths(width)

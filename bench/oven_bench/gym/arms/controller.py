@@ -1,104 +1,129 @@
-"""The controller as an arm: with a prior, without one, with a false one, and agents by themselves.
+"""The controller as an arm, in one process: all agents with the knowledge graph or without it, and single agents.
 
-Nothing is tuned for the gym: the rules are the product's defaults in autonomy `auto`, the agents those that are
-installed. Arms that are compared withhold nothing; one of its own pays for controls.
+Nothing is tuned for the gym. The rules are the product's defaults with autonomy `auto`, and the agents are those that
+are installed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from random import Random
-from typing import ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
-from oven_agents.runtime.closed_loop import participants
-from oven_bench.gym.arms.in_memory_link import LoopLink
+from oven_agents.runtime.closed_loop import ClosedLoop, Participant, participants
 from oven_controller.stack.kg_rules import merged
-from oven_core.errors import ConfigError
+from oven_core.protocol.events import Event
 from oven_core.protocol.graph_requests import GraphInfo, GraphInfoRequest
+from oven_core.protocol.messages import Decision, LogMessage, Observation, Outcome, RunStarted
 from oven_core.protocol.rules import Autonomy, Rules
 from oven_kg.service.endpoints import answers
+from oven_learner.link.link_interface import Make
+from oven_learner.link.resume_state import ResumeState
+from oven_learner.link.samples import Parcel
 
 Ask: TypeAlias = Callable[[str, bytes], bytes | None]
-"""The prior service without a bus: (endpoint, request) → answer."""
-
-Tries: TypeAlias = Literal["", "risky", "unsure", "all"]
-
-SHUFFLES = 8
-"""Permuted graphs that the control draws from: one alone may be lucky."""
-WITHHELD = 0.1
-"""Share of passed decisions, in the arm that has controls."""
+"""The prior service without a bus: (endpoint, request) → reply."""
 
 
 @dataclass(frozen=True)
 class MeshArm:
-    """`agents`: their names; None: all that are installed. `prior`: whether they have one, and which."""
+    """A mesh with the named agents (None: all that are installed), with or without the knowledge graph."""
 
     name: str
     agents: tuple[str, ...] | None = None
-    prior: Literal["none", "graph", "shuffled"] = "none"
-    control_share: float = 0.0
+    with_graph: bool = False
     autonomy: Autonomy = "auto"
-    tries: Tries = ""
-    """Which changes are tried on a branch first (rules.trials). Empty: the learner makes no trials."""
     keeps_best: ClassVar[bool] = True
 
     def link(self, run: str, rng: Random) -> LoopLink:
-        """Raises UnknownNameError or ConfigError when an agent or the prior is not installed."""
-        shuffled = rng.randrange(SHUFFLES) if self.prior == "shuffled" else None
-        ask = None if self.prior == "none" else prior(shuffled)
-        return controller_link(run, self.agents, ask, self.control_share, self.autonomy, self.tries)
+        """Raises UnknownNameError for an agent that is not installed."""
+        ask = graph_service() if self.with_graph else None
+        members = participants(self.agents, ask)
+
+        def rules(announced: Rules) -> Rules:
+            """The rules as `up` sets them: installed agents are trusted, and the graph adds its own rules."""
+            trusting = announced.trusting(member.name for member in members)
+            update = trusting.model_copy(update={"autonomy": self.autonomy})
+            return update if ask is None else merged(update, _graph_info(ask))
+
+        return LoopLink(run, members, rules)
 
 
 MESH = MeshArm("mesh")
-MESH_KG = MeshArm("mesh+kg", prior="graph")
-MESH_SHUFFLED = MeshArm("mesh+kg.shuffled", prior="shuffled")
-MESH_TRIALS = MeshArm("mesh+trials", tries="all")
-MESH_KG_TRIALS = MeshArm("mesh+kg+trials", prior="graph", tries="all")
-MESH_KG_RISKY_TRIALS = MeshArm("mesh+kg+trials.risky", prior="graph", tries="risky")
-"""The product's default for a run that can make trials."""
-MESH_SHUFFLED_TRIALS = MeshArm("mesh+kg.shuffled+trials", prior="shuffled", tries="all")
-MESH_WITHHELD = MeshArm("mesh+kg+withheld", prior="graph", control_share=WITHHELD)
+MESH_WITH_GRAPH = MeshArm("mesh+kg", with_graph=True)
 
 
-def alone(agent: str) -> MeshArm:
-    """The controller with one agent and no prior: says whether all of them together add anything to the best one."""
+def single_agent(agent: str) -> MeshArm:
+    """The controller with one agent and no graph, which shows whether all agents together beat the best one."""
     return MeshArm(f"agent.{agent}", (agent,))
 
 
-def controller_link(
-    run: str,
-    agents: tuple[str, ...] | None,
-    ask: Ask | None,
-    control_share: float = 0.0,
-    autonomy: Autonomy = "auto",
-    trials: Tries | Literal["off"] = "",
-) -> LoopLink:
-    """A mesh with these installed agents, None: all; `trials`: the rule, empty: as the client announces it."""
-    members = participants(agents, ask)
-
-    def rules(announced: Rules) -> Rules:
-        """As `up` has them: installed agents are trusted, and what the prior knows of needs and contradictions becomes
-        the run's rules."""
-        trusting = announced.trusting(member.name for member in members)
-        update: dict[str, object] = {"autonomy": autonomy, "control_share": control_share}
-        if trials:
-            update["trials"] = trials
-        given = trusting.model_copy(update=update)
-        return given if ask is None else merged(given, _known(ask))
-
-    return LoopLink(run, members, rules)
+@cache
+def graph_service() -> Ask:
+    """The prior service. Episodes of a process share it, because requests do not change it."""
+    return answers()
 
 
-@lru_cache(maxsize=2 * SHUFFLES)
-def prior(shuffled: int | None) -> Ask:
-    """Shared by the episodes of a process: what they ask changes nothing in it."""
-    return answers(shuffled=shuffled)
+def _graph_info(ask: Ask) -> GraphInfo:
+    reply = ask("info", GraphInfoRequest().wire())
+    assert reply is not None  # every prior service has this endpoint
+    return GraphInfo.model_validate_json(reply)
 
 
-def _known(ask: Ask) -> GraphInfo:
-    answer = ask("info", GraphInfoRequest().wire())
-    if answer is None:
-        raise ConfigError("the prior service has no endpoint `info`")
-    return GraphInfo.model_validate_json(answer)
+class LoopLink:
+    """A link whose other side is the whole controller: the real mesh and its participants, in this process.
+
+    It decides on each message of the learner before the learner continues. A decision arrives at the next step
+    boundary, as on a bus that is never late, so the run is in lockstep whether or not the client asks for it.
+    """
+
+    dropped = 0
+
+    def __init__(
+        self, run: str, participants: Iterable[Participant], rules: Callable[[Rules], Rules] = lambda rules: rules
+    ) -> None:
+        """`rules` turns the rules that the client announces into those of the run."""
+        self._loop = ClosedLoop(run, participants)
+        self._rules = rules
+        self._inbox: deque[LogMessage] = deque()
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """The run's whole log."""
+        return self._loop.events
+
+    def open(self) -> ResumeState:
+        """The state that a restarted learner resumes from. Nothing is unanswered, because nothing is ever late."""
+        messages = [event.body for event in self.events]
+        started = next((message for message in reversed(messages) if isinstance(message, RunStarted)), None)
+        if started is None:
+            return ResumeState()
+        tick = max((message.tick for message in messages if isinstance(message, Observation)), default=started.tick)
+        decided = frozenset(message.id for message in messages if isinstance(message, Decision))
+        return ResumeState(started.incarnation, tick, len(messages), decided=decided, training=started.training)
+
+    def begin(self) -> None:
+        pass
+
+    def send(self, make: Make, *, droppable: bool = False) -> None:
+        message = make()
+        if isinstance(message, RunStarted):
+            message = message.model_copy(update={"rules": self._rules(message.rules)})
+        self._inbox.extend(self._loop.send(message))
+
+    def show(self, make: Parcel) -> None:
+        pass
+
+    def receive(self) -> LogMessage | None:
+        return self._inbox.popleft() if self._inbox else None
+
+    def close(self, timeout_s: float) -> bool:
+        return True
+
+    def outcomes(self) -> list[Any]:
+        """The mesh's outcomes as plain values."""
+        return [json.loads(event.data) for event in self.events if isinstance(event.body, Outcome)]

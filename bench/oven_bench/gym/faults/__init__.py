@@ -1,1 +1,20 @@
-"""The families of faults, by what they go wrong in: a class each, made by `@fault`. `catalogue` finds them."""
+"""The families of faults that the gym plays: about twenty of each task, healthy runs that only look ill among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+
+from oven_bench.gym.fault import Fault
+
+MODULES = ("grpo_rewards", "grpo_training", "pretraining_data", "pretraining_training")
+
+
+@cache
+def families() -> Mapping[str, type[Fault]]:
+    """All families by name, sorted by name."""
+    modules = [import_module(f"{__name__}.{module}") for module in MODULES]
+    classes = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
+    found = {one.name: one for one in classes if issubclass(one, Fault) and "name" in vars(one)}
+    return dict(sorted(found.items()))

@@ -18,11 +18,10 @@ from typing import Annotated, Any, Final
 
 from typer import Option
 
-from oven_bench.bench_command import Bench, Json, print_object
+from oven_bench.intervals import observed_quantile
 from oven_bench.performance.large_graph import plain_networkx, prior_service, sorted_arrays
 from oven_bench.performance.large_graph.drawn_graph import draw, drawn_nodes
-from oven_bench.statistics import seen_quantile
-from oven_bench.worker_pool import workers
+from oven_bench.study import Report, Study, in_new_process
 from oven_core.errors import ProcessError
 from oven_kg.arrays.folder import write
 
@@ -39,14 +38,14 @@ ASKED: Final = 1000
 def compare(folder: Path, scratch: Path, asked: list[str]) -> dict[str, float]:
     """Ours against networkx. Raises ProcessError where they find different nodes."""
     saved, ranks = scratch / "graph.pickle", scratch / "ranks.npy"
-    _alone(plain_networkx.pickled, folder, saved)
-    without_gc_s = _alone(plain_networkx.load_seconds_without_collection, saved)
-    plain = _alone(plain_networkx.measure, saved, asked, ACCURACY, EXACT, ranks, without_gc_s)
-    ours = _alone(sorted_arrays.measure, folder, asked, ACCURACY, ranks)
+    in_new_process(plain_networkx.pickled, folder, saved)
+    without_gc_s = in_new_process(plain_networkx.load_seconds_without_collection, saved)
+    plain = in_new_process(plain_networkx.measure, saved, asked, ACCURACY, EXACT, ranks, without_gc_s)
+    ours = in_new_process(sorted_arrays.measure, folder, asked, ACCURACY, ranks)
     if plain.hop2_sizes != ours.hop2_sizes:
         raise ProcessError("networkx and the arrays find different nodes within two edges")
     loop_us, theirs_us, ours_us = (
-        seen_quantile(took, 0.99) for took in (plain.hop2_loop_us, plain.hop2_us, ours.hop2_us)
+        observed_quantile(took, 0.99) for took in (plain.hop2_loop_us, plain.hop2_us, ours.hop2_us)
     )
     return {
         "load_ratio": round(plain.load_s / ours.load_s, 1),
@@ -56,7 +55,7 @@ def compare(folder: Path, scratch: Path, asked: list[str]) -> dict[str, float]:
         "pagerank_l1_error": float(f"{ours.pagerank_l1_error:.2g}"),
         "hop2_p99_ratio": round(theirs_us / ours_us, 2),
         "hop2_loop_p99_ratio": round(loop_us / ours_us, 2),
-        "ppr_p99_ms": round(seen_quantile(ours.ppr_us, 0.99) / 1e3, 2),
+        "ppr_p99_ms": round(observed_quantile(ours.ppr_us, 0.99) / 1e3, 2),
         "ppr_overlap": round(fmean(ours.ppr_overlaps), 3),
         "ppr_least_overlap": round(min(ours.ppr_overlaps), 3),
         "networkx_load_s": round(plain.load_s, 2),
@@ -76,10 +75,10 @@ def serve(folder: Path, scratch: Path, asked: list[str]) -> dict[str, float]:
     found = asyncio.run(prior_service.query(folder, asked[: max(2, len(asked) // 3)], scratch))
     every = [ms for took in found.query_ms.values() for ms in took]
     return {
-        "query_p99_ms": seen_quantile(every, 0.99),
-        **{f"query_{kind}_p99_ms": seen_quantile(took, 0.99) for kind, took in found.query_ms.items()},
+        "query_p99_ms": observed_quantile(every, 0.99),
+        **{f"query_{kind}_p99_ms": observed_quantile(took, 0.99) for kind, took in found.query_ms.items()},
         "query_cpu_ms": round(found.cpu_ms, 2),
-        "diagnose_p99_us": _alone(prior_service.diagnose_p99_us, folder),
+        "diagnose_p99_us": in_new_process(prior_service.diagnose_p99_us, folder),
         "service_start_s": round(found.start_s, 2),
         "service_mb": round(found.memory_bytes / 1e6),
         "token_prior_s": round(found.scores.took_s, 2),
@@ -89,29 +88,21 @@ def serve(folder: Path, scratch: Path, asked: list[str]) -> dict[str, float]:
     }
 
 
-def _alone(function: Any, *args: Any) -> Any:
-    """In a new process, whose memory and caches nothing else has used."""
-    with workers(1) as pool:
-        return pool.submit(function, *args).result()
-
-
 def bench(
     nodes: Annotated[int, Option(min=100, max=2**24)] = 500_000,
     edges: Annotated[int, Option(min=100)] = 3_000_000,
     seed: Annotated[int, Option(help="Of the graph and of the nodes asked about.")] = 0,
     quick: Annotated[bool, Option("--quick", help="20,000 nodes and 120,000 edges: seconds.")] = False,
-    as_json: Json = False,
-) -> int:
+) -> Report:
     if quick:
         nodes, edges = 20_000, 120_000
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         folder = scratch / "graph"
-        asked, held = _alone(_written, folder, nodes, edges, seed)
+        asked, held = in_new_process(_written, folder, nodes, edges, seed)
         found: dict[str, Any] = {"nodes": nodes, "edges": held}
         found |= compare(folder, scratch, asked) | serve(folder, scratch, asked)
-    print_object(found, as_json)
-    return 0
+    return Report(found)
 
 
 def _written(folder: Path, nodes: int, edges: int, seed: int) -> tuple[list[str], int]:
@@ -120,10 +111,9 @@ def _written(folder: Path, nodes: int, edges: int, seed: int) -> tuple[list[str]
     return drawn_nodes(arrays, ASKED, seed + 1), arrays.edges
 
 
-BENCH = Bench(
+STUDY = Study(
     "kg",
     bench,
-    "a graph of 3,000,000 edges in our arrays, against plain networkx, and the prior service with it",
     "--quick --json",
     "Full size takes some four minutes of a core and 2 GB of memory, most of both networkx's.",
 )

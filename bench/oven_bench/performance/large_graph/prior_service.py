@@ -14,8 +14,8 @@ from typing import Final
 
 import psutil
 
+from oven_bench.intervals import observed_quantile
 from oven_bench.performance.on_cpu_clock import OnCpu
-from oven_bench.statistics import seen_quantile
 from oven_controller.stack.plan import Plan
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ProcessError
@@ -139,7 +139,7 @@ def _children_s(process: psutil.Process) -> float:
 
 def _cpu_s(process: psutil.Process) -> float:
     times = process.cpu_times()
-    return times.user + times.system
+    return float(times.user + times.system)
 
 
 def diagnose_p99_us(folder: Path, rounds: int = 500) -> float:
@@ -154,4 +154,4 @@ def diagnose_p99_us(folder: Path, rounds: int = 500) -> float:
             if not found or not json.loads(found)["causes"]:
                 raise ProcessError("the answers had no cause for the symptoms of a loss spike")
             took.append(us)
-    return seen_quantile(took, 0.99)
+    return observed_quantile(took, 0.99)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.support.scripted_replay import Skills, scripted
 from tests.support.traces import REPAIR, called, reply
 
-from oven_bench.trace_pairs.scripted_replay import Skills, scripted
 from oven_llm.trace_replay.gate import GATES, NEEDS, NOTHING, Curve, RecordedReplay, cheapest, curve, replayed, tiers
 from oven_llm.trace_replay.pairs import grouped
 from oven_runs.traces.records import Reply, Sampled, Trace

@@ -7,9 +7,8 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.support.scripted_replay import PLANTED, scripted
 
-from oven_bench.trace_pairs.command import PLANTED
-from oven_bench.trace_pairs.scripted_replay import scripted
 from oven_controller.cli.main import run
 from oven_runs.traces import jsonl
 from oven_runs.traces.records import Message, Pair, Reply

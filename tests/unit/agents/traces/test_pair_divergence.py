@@ -7,9 +7,8 @@ import random
 from dataclasses import replace
 
 import pytest
+from tests.support.scripted_replay import PLANTED, STATES, ScriptedReplay, scripted, shuffled
 
-from oven_bench.trace_pairs.command import PLANTED, STATES
-from oven_bench.trace_pairs.scripted_replay import ScriptedReplay, scripted, shuffled
 from oven_llm.trace_replay.pair_divergence import FEATURES, information, log_ratio_feature, preferred_tool
 from oven_llm.trace_replay.pairs import MinedPair, grouped, mined
 from oven_runs.traces.comparable_actions import Action

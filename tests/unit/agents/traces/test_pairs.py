@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.closed_form import expected
+from tests.support.scripted_replay import Skills, scripted, target
 from tests.support.traces import REPAIR, called, reply
 
-from oven_bench.trace_pairs.closed_form import expected
-from oven_bench.trace_pairs.scripted_replay import Skills, scripted, target
 from oven_llm.trace_replay.pairs import Mined, grouped, mined
 from oven_runs.traces.records import Message, Reply, Trace
 

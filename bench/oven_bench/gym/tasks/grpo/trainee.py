@@ -107,15 +107,6 @@ class Grpo:
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.cursor = state["cursor"]
 
-    def branch_state(self) -> Mapping[str, Any]:
-        turned, steps, asked = self.knobs.copied(), self.gradient_steps, self._asked
-        return {"state": self.state(), "turned": turned, "gradient_steps": steps, "asked": asked}
-
-    def restore_branch(self, state: Mapping[str, Any]) -> None:
-        self.restore(state["state"])
-        self.knobs.put_back(state["turned"])
-        self.gradient_steps, self._asked = state["gradient_steps"], state["asked"]
-
     @torch.no_grad()
     def examples(self) -> list[float]:
         """Of each held-out prompt, whether it is sorted, greedily: 0 or 1."""

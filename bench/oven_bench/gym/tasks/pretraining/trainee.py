@@ -109,21 +109,6 @@ class Pretraining:
         self.cursor = state["cursor"]
         self._seen = set(state["seen"])
 
-    def branch_state(self) -> Mapping[str, Any]:
-        return {
-            "state": self.state(),
-            "gradient_steps": self.gradient_steps,
-            "asked": self._asked,
-            "scale": self._scale,
-            "replaced": dict(self._replaced),
-            "shares": dict(self._shares),
-        }
-
-    def restore_branch(self, state: Mapping[str, Any]) -> None:
-        self.restore(state["state"])
-        self.gradient_steps, self._asked, self._scale = state["gradient_steps"], state["asked"], state["scale"]
-        self._replaced, self._shares = dict(state["replaced"]), dict(state["shares"])
-
     @torch.no_grad()
     def examples(self) -> list[float]:
         """Nats a byte of each row that `eval/loss` is the mean of."""
@@ -211,7 +196,6 @@ class Pretraining:
             scale="log",
             unit="× the schedule",
             risky=True,
-            scales_rate=True,
         )
         knobs.scalar(
             "grad.clip",

@@ -1,0 +1,237 @@
+"""A model's diagnosis, and its check against the log: the host recomputes every figure. Pure.
+
+The cause must be a node of the knowledge graph, and each piece of evidence an announced metric's mean over a stretch of
+the log. The knob must be announced and allowed by the settings, and its value within the announced bounds. An answer
+with one error is refused as a whole, by kind: a model that invented one figure may have invented the cause."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from oven_core.errors import OvenError
+from oven_core.protocol.messages import ActuatorSpec, Value
+from oven_core.terminal_text import clean
+from oven_llm.diagnosis.log_context import LogContext
+
+NONE: Final = "none"
+"""The cause in a healthy run."""
+CLOSE: Final = 0.005
+"""Share by which a figure may differ from the host's, so that three digits must be right."""
+MOST: Final = 8
+"""Maximum pieces of evidence."""
+SHARES: Final = 1e-3
+"""Maximum difference between the sum of a simplex's shares and 1."""
+
+RefusalKind = Literal[
+    "schema", "unknown_cause", "not_announced", "evidence_differs", "not_allowed", "out_of_range", "no_evidence"
+]
+
+
+class AnswerRefusedError(OvenError, ValueError):
+    """An answer that does not match the log or the settings. It is counted under `kind`."""
+
+    def __init__(self, kind: RefusalKind, reason: str) -> None:
+        super().__init__(reason)
+        self.kind: RefusalKind = kind
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class Evidence(_Strict):
+    """The claim that a metric had this mean over a stretch of ticks."""
+
+    metric: str = Field(max_length=120)
+    from_: int = Field(alias="from")
+    to: int
+    value: float | Literal["nan"]
+    """The mean of its readings there; "nan" if one of them is not finite."""
+
+    def plain(self) -> dict[str, Any]:
+        return {"metric": self.metric, "from": self.from_, "to": self.to, "value": self.value}
+
+
+class RevertIf(_Strict):
+    """The condition for reverting the change: the metric's mean beyond a bound."""
+
+    metric: str = Field(max_length=120)
+    above: float | None = None
+    below: float | None = None
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> RevertIf:
+        if (self.above is None) == (self.below is None):
+            raise ValueError("revert_if has exactly one of above and below")
+        return self
+
+    def holds(self, value: float) -> bool:
+        """Return whether a reading is beyond the bound. One that is not finite always is."""
+        if not math.isfinite(value):
+            return True
+        return value > self.above if self.above is not None else self.below is not None and value < self.below
+
+    def text(self) -> str:
+        """Return the condition as text: "loss above 4"."""
+        side = f"above {self.above:g}" if self.above is not None else f"below {self.below:g}"
+        return f"{self.metric} {side}"
+
+
+class ModelAnswer(_Strict):
+    """The value for FINAL. `knob` and `value` are missing, or null, if nothing should be changed."""
+
+    cause: str = Field(max_length=64)
+    evidence: tuple[Evidence, ...] = Field(default=(), max_length=MOST)
+    knob: str | None = Field(default=None, max_length=120)
+    value: float | str | dict[str, float] | None = None
+    revert_if: RevertIf | None = None
+    confidence: float = Field(ge=0, le=1)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A checked answer."""
+
+    cause: str
+    """A node of the knowledge graph; "none" for a healthy run."""
+    evidence: tuple[Evidence, ...]
+    """With the host's figures."""
+    knob: str
+    """Empty if nothing should be changed."""
+    value: Value
+    revert_if: RevertIf | None
+    confidence: float
+
+    @property
+    def onset(self) -> int | None:
+        """The first tick of the first piece of evidence; None without evidence."""
+        return self.evidence[0].from_ if self.evidence else None
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "cause": self.cause,
+            "onset": self.onset,
+            "evidence": [item.plain() for item in self.evidence],
+            "knob": self.knob or None,
+            "value": self.value,
+            "revert_if": self.revert_if.model_dump(exclude_none=True) if self.revert_if else None,
+            "confidence": self.confidence,
+        }
+
+
+def verified(
+    answer_value: Any, log: LogContext, causes: Collection[str], knobs: Collection[str] | None = None
+) -> Diagnosis:
+    """Return the diagnosis of an answer after checking it. `answer_value`: the value given to FINAL. `causes`: those of
+    the graph. `knobs`: those that may be changed, None for all announced ones. Raises AnswerRefusedError."""
+    answer = _parsed(answer_value)
+    if answer.cause != NONE and answer.cause not in causes:
+        raise AnswerRefusedError(
+            "unknown_cause", f"the cause {_shown(answer.cause)} is not a node of the knowledge graph"
+        )
+    if answer.cause != NONE and not answer.evidence:
+        raise AnswerRefusedError("no_evidence", f"{answer.cause} has no evidence; give a metric's mean")
+    evidence = tuple(_recomputed(item, log) for item in answer.evidence)
+    if answer.revert_if is not None and answer.revert_if.metric not in log.announced:
+        raise AnswerRefusedError(
+            "not_announced", f"revert_if names {_shown(answer.revert_if.metric)}, which the run does not announce"
+        )
+    knob = answer.knob or ""
+    if not knob and answer.value is not None:
+        raise AnswerRefusedError("schema", "the answer has a value and no knob")
+    value = _settable(knob, answer.value, log, knobs) if knob else None
+    return Diagnosis(answer.cause, evidence, knob, value, answer.revert_if, answer.confidence)
+
+
+def evidence(log: LogContext, metric: str, first: int, last: int) -> Evidence:
+    """Return the host's figure. Programs can call this. Raises AnswerRefusedError for a metric that is not announced,
+    or a stretch without a reading."""
+    if metric not in log.announced:
+        raise AnswerRefusedError("not_announced", f"the run does not announce the metric {_shown(metric)}")
+    readings = log.readings(metric, first, last)
+    if not readings:
+        raise AnswerRefusedError(
+            "evidence_differs", f"{metric} has no reading from tick {first} to {last}; the log ends at {log.ticks[-1]}"
+        )
+    finite = all(map(math.isfinite, readings))
+    value: float | Literal["nan"] = float(f"{fmean(readings):.6g}") if finite else "nan"
+    return Evidence.model_validate({"metric": metric, "from": first, "to": last, "value": value})
+
+
+def _parsed(answer_value: Any) -> ModelAnswer:
+    try:
+        return ModelAnswer.model_validate(_with_tuple(answer_value))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the answer"
+        raise AnswerRefusedError(
+            "schema", f"the answer has {error.error_count()} errors: {where}: {first['msg']}"
+        ) from None
+
+
+def _with_tuple(answer_value: Any) -> Any:
+    """Return the value with a tuple of evidence: strict validation requires it, and JSON has no tuples."""
+    if isinstance(answer_value, dict) and isinstance(answer_value.get("evidence"), list):
+        return {**answer_value, "evidence": tuple(answer_value["evidence"])}
+    return answer_value
+
+
+def _recomputed(claim: Evidence, log: LogContext) -> Evidence:
+    own = evidence(log, claim.metric, claim.from_, claim.to)
+    if isinstance(own.value, str) or isinstance(claim.value, str):
+        same = own.value == claim.value
+    else:
+        size = max(abs(own.value), fmean(map(abs, log.readings(claim.metric, claim.from_, claim.to))))
+        same = abs(claim.value - own.value) <= CLOSE * size + 1e-9
+    if not same:
+        raise AnswerRefusedError(
+            "evidence_differs",
+            f"{claim.metric} from tick {claim.from_} to {claim.to} is {own.value} in the log, "
+            f"{claim.value} in the answer",
+        )
+    return own
+
+
+def _settable(knob: str, value: Value, log: LogContext, knobs: Collection[str] | None) -> Value:
+    spec = next((spec for spec in log.started.actuators if spec.name == knob), None)
+    if spec is None:
+        raise AnswerRefusedError("not_announced", f"the run announces no actuator {_shown(knob)}")
+    if knobs is not None and knob not in knobs:
+        raise AnswerRefusedError("not_allowed", f"{knob} may not be changed; allowed are {', '.join(sorted(knobs))}")
+    if spec.kind == "scalar":
+        return _number(spec, value)
+    if spec.kind == "choice":
+        if value not in spec.choices:
+            raise AnswerRefusedError("out_of_range", f"{knob} = {_shown(value)} is none of {', '.join(spec.choices)}")
+        return value
+    if spec.kind == "simplex":
+        return _shares(spec, value)
+    raise AnswerRefusedError("not_allowed", f"{knob} is an action, which a diagnosis cannot request")
+
+
+def _number(spec: ActuatorSpec, value: Value) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise AnswerRefusedError("schema", f"{spec.name} takes a number, and the answer has {_shown(value)}")
+    low, high = (-math.inf if spec.low is None else spec.low), (math.inf if spec.high is None else spec.high)
+    if not low <= value <= high:
+        raise AnswerRefusedError("out_of_range", f"{spec.name} = {value:g} is outside {low:g} to {high:g}")
+    return float(value)
+
+
+def _shares(spec: ActuatorSpec, value: Value) -> dict[str, float]:
+    if not isinstance(value, dict) or set(value) != set(spec.choices):
+        raise AnswerRefusedError("schema", f"{spec.name} takes a share for each of {', '.join(spec.choices)}")
+    if not all(0 <= share <= 1 for share in value.values()) or abs(sum(value.values()) - 1) > SHARES:
+        raise AnswerRefusedError("out_of_range", f"the shares of {spec.name} are not within 0 to 1 with the sum 1")
+    return {name: float(share) for name, share in value.items()}
+
+
+def _shown(value: object) -> str:
+    """Return the beginning of a model's text, so that messages contain little of it."""
+    return repr(clean(str(value))[:60])

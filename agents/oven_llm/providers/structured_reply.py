@@ -1,0 +1,57 @@
+"""Reading a model's reply as one JSON value of a given form. Nothing is searched for in prose."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from oven_llm.providers.failures import ModelFailure
+
+_FENCED: Final = re.compile(r"\A```(?:json)?\s*\n(.*)\n```\Z", re.DOTALL)
+
+
+class ReplyForm(BaseModel):
+    """Base of the forms that replies must have: no coercion, no further fields, finite numbers."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+Form = TypeVar("Form", bound=ReplyForm)
+
+
+def object_schema(**properties: dict[str, Any]) -> dict[str, Any]:
+    """JSON Schema of an object with exactly these properties, as all providers' strict modes accept it. They do not all
+    accept ranges and lengths, so check those when reading."""
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def read_reply(text: str, form: type[Form]) -> Form:
+    """Return the whole text as this form. A code fence around it is removed: endpoints that enforce no schema add one.
+
+    Raises ModelFailure `bad_json` or `schema`.
+    """
+    text = text.strip()
+    fenced = _FENCED.match(text)
+    try:
+        value = json.loads(fenced[1] if fenced else text, object_pairs_hook=_unique)
+    except _RepeatedKeyError:
+        raise ModelFailure("schema", "a key stands twice in one object") from None
+    except (ValueError, RecursionError):
+        raise ModelFailure("bad_json", "the answer is not one JSON object") from None
+    try:
+        return form.model_validate(value)
+    except ValidationError as error:
+        raise ModelFailure("schema", f"{error.error_count()} fields are not as the schema has them") from None
+
+
+class _RepeatedKeyError(ValueError):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) != len(pairs):
+        raise _RepeatedKeyError
+    return dict(pairs)

@@ -1,0 +1,60 @@
+"""All benches by name. A bench's module is imported when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Final
+
+from oven_core.errors import UnknownNameError
+
+SUMMARIES: Final[Mapping[str, str]] = {
+    "committee": "a reward committee whose remote judges fail: wrong scores, skipped groups, faults by kind",
+    "configurations": "TRL's and transformers' trainers, alone and attached in observe: are both the same bits?",
+    "foreign": "training scripts of other authors, with and without the controller: does it do harm?",
+    "gym": "faults in small training runs, repaired by the controller, by fixed rules, at random or not at all",
+    "hostile": "faulty or hostile agents on the real stack, next to the same run without them",
+    "kg": "our arrays against networkx on a large graph, and the prior service over NATS",
+    "latency": "time from an observation to its decision, next to a bare relay through as many processes",
+    "monitor": "the monitor's CPU at 20 and 500 observations per second, key to paint, and first paint",
+    "opening": "time and memory to open a run of 1,000,000 events in the monitor",
+    "overhead": "observe and poll on the training thread, and a training step with and without the whole stack",
+    "rates": "final bits per byte from a random learning rate: swarm, no controller, plateau rule, cosine schedule",
+    "sandbox": "attacks on the sandbox for model-written code, honest programs in it, and its speed",
+    "snapshots": "share of wall time that copies for rollback take, and the time of one copy",
+    "starts": "final held-out accuracy from random starts: swarm, no controller, blind schedule, plateau rule",
+    "step": "an optimizer step with the whole stack attached, next to plain TRL on the same model and task",
+    "teachers": "memory, time per batch, error and swap time of a teacher, for each way of keeping it",
+    "telemetry": "observe on the training thread with and without traces, in alternating blocks",
+    "throughput": "steps per second that 4 and 64 agents keep up with, and how many steps late decisions are",
+}
+"""Name → what it measures."""
+
+_MODULES: Final[Mapping[str, str]] = {
+    "committee": "oven_bench.committee",
+    "configurations": "oven_bench.configurations.command",
+    "foreign": "oven_bench.foreign.command",
+    "gym": "oven_bench.gym.command",
+    "hostile": "oven_bench.hostile.command",
+    "kg": "oven_bench.performance.large_graph.command",
+    "latency": "oven_bench.performance.latency",
+    "monitor": "oven_bench.performance.monitor",
+    "opening": "oven_bench.performance.opening",
+    "overhead": "oven_bench.performance.overhead",
+    "rates": "oven_bench.training.drawn_learning_rates",
+    "sandbox": "oven_bench.sandbox.command",
+    "snapshots": "oven_bench.performance.snapshots",
+    "starts": "oven_bench.training.drawn_starts",
+    "step": "oven_bench.performance.step",
+    "teachers": "oven_bench.performance.teachers",
+    "telemetry": "oven_bench.performance.telemetry",
+    "throughput": "oven_bench.performance.throughput",
+}
+
+
+def run(name: str, args: Sequence[str]) -> int:
+    """Run a bench with its command-line arguments and return the exit code. Raises UnknownNameError, and what the bench
+    raises."""
+    if name not in _MODULES:
+        raise UnknownNameError("bench", name, _MODULES)
+    return int(import_module(_MODULES[name]).STUDY.run(args, SUMMARIES[name]))

@@ -1,0 +1,247 @@
+"""`bench committee`: what the committee makes of remote judges a quarter of whose answers are faulty.
+
+A real server, and a committee as a run has it: a rule and remote members, all with weight. The truth of each completion
+is known and every honest answer tells it, so that any reward but the truth is a wrong score. The same groups are judged
+once without faults (the floor of the time), and the faulty members' groups are counted that one judge alone would lose.
+Every fault that was injected has to be counted by its kind; otherwise, or with a wrong score, the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from nats.aio.msg import Msg
+from typer import Option
+
+from oven_bench.study import Report, Study
+from oven_core.bus.connection import Bus
+from oven_core.protocol import names
+from oven_core.protocol.committee_requests import JudgeHealth, ScoreReply, ScoreRequest
+from oven_core.security.credentials import Credentials
+from oven_learner.rewards import Committee
+from oven_learner.rewards.remote_members import RemoteMembers
+from oven_learner.rewards.scores import Abstention, Cost, Scores
+from oven_runs.server.embedded import EmbeddedServer, ServerFolder
+
+
+class MembersOnAThread:
+    """A context: the server and the members run on an event loop beside the caller's thread."""
+
+    def __init__(self, folder: Path, members: Sequence[str]) -> None:
+        self.names = tuple(members)
+        self._files = ServerFolder(folder / "nats", "bench")
+        self._files.add_user("learner", "learner")
+        for name in self.names:
+            self._files.add_user("member", name)
+        self._log = folder / "nats-server.log"
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._server: EmbeddedServer | None = None
+        self._buses: list[Bus] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._do(self._open())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._do(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def remote(self, deadline_s: float) -> RemoteMembers:
+        """What a committee asks them by."""
+        assert self._server is not None
+        return RemoteMembers(self.names, self._server.url, self._key("learner"), deadline_s=deadline_s)
+
+    def answering(self, bus: Bus, member: str) -> Callable[[Msg], Awaitable[None]]:
+        """What this member does with a request; its reply goes over this bus."""
+        raise NotImplementedError
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _key(self, name: str) -> Credentials:
+        return Credentials.load(self._files.creds / f"{name}.nk")
+
+    async def _open(self) -> None:
+        self._server = await EmbeddedServer.start(self._files, self._log)
+        for name in self.names:
+            bus = await Bus.open(self._server.url, self._key(name))
+            self._buses.append(bus)
+            await bus.subscribe(names.reward(name), self.answering(bus, name))
+            await bus.flush()
+
+    async def _close(self) -> None:
+        for bus in self._buses:
+            await bus.close()
+        if self._server is not None:
+            await self._server.stop()
+
+
+COMPLETIONS = 8
+GROUPS_A_STEP = 25
+RIGHT = 1e-9
+"""A reward this near to the truth is the truth: standardising and putting back rounds."""
+
+
+def truth(text: str) -> float:
+    return float(text.rsplit(" ", 1)[1]) / 100
+
+
+def _honest(asked: ScoreRequest, member: str) -> ScoreReply:
+    return ScoreReply(member=member, group=asked.group, scores={c.id: truth(c.text) for c in asked.completions})
+
+
+def _edited(**update: object) -> Callable[[ScoreRequest, str], bytes]:
+    return lambda asked, member: _honest(asked, member).model_copy(update=update).wire()
+
+
+def rescored(change: Callable[[float], float]) -> Callable[[ScoreRequest, str], bytes]:
+    def make(asked: ScoreRequest, member: str) -> bytes:
+        reply = _honest(asked, member)
+        return reply.model_copy(update={"scores": {id: change(s) for id, s in (reply.scores or {}).items()}}).wire()
+
+    return make
+
+
+def _other_ids(asked: ScoreRequest, member: str) -> bytes:
+    """The scores of a group that was never asked for, in the order of this one's."""
+    scores = {f"{n}": truth(completion.text) for n, completion in enumerate(asked.completions)}
+    return ScoreReply(member=member, group=asked.group, scores=scores).wire()
+
+
+def _one_missing(asked: ScoreRequest, member: str) -> bytes:
+    scores = {completion.id: truth(completion.text) for completion in asked.completions[1:]}
+    return ScoreReply(member=member, group=asked.group, scores=scores).wire()
+
+
+FAULTS: dict[str, Callable[[ScoreRequest, str], bytes] | None] = {
+    "silence": None,
+    "prose": lambda asked, member: b"I would give the first one 7/10.",
+    "cut short": lambda asked, member: _honest(asked, member).wire()[:-20],
+    "other ids": _other_ids,
+    "one missing": _one_missing,
+    "another group": _edited(group="another"),
+    "another's name": _edited(member="somebody"),
+    "percent": rescored(lambda score: 100 * score + 2),
+    "nan": rescored(lambda score: float("nan")),
+    "its own failure": _edited(scores=None, failure="rate_limit"),
+}
+
+
+class Members(MembersOnAThread):
+    """Members whose answers are right, until a share of them goes wrong."""
+
+    def __init__(self, folder: Path, count: int, share: float, seed: int) -> None:
+        super().__init__(folder, [f"judge{n}" for n in range(1, count + 1)])
+        self.share = 0.0
+        self._full = share
+        self._rng = {name: random.Random(f"faults {seed} {name}") for name in self.names}
+        self.injected = 0
+
+    def go_wrong(self) -> None:
+        self.share = self._full
+
+    def answering(self, bus: Bus, member: str) -> Callable[[Msg], Awaitable[None]]:
+        async def answer(message: Msg) -> None:
+            asked, rng = ScoreRequest.model_validate_json(message.data), self._rng[member]
+            fault = rng.choice(list(FAULTS)) if rng.random() < self.share else ""
+            self.injected += bool(fault)
+            make = FAULTS[fault] if fault else lambda asked, member: _honest(asked, member).wire()
+            if make is not None:
+                await bus.publish(message.reply, make(asked, member))
+
+        return answer
+
+
+class Told:
+    """Counts the groups that the first remote member abstained on, on the way to the committee."""
+
+    def __init__(self, remote: RemoteMembers) -> None:
+        self.members, self.judges, self.deadline_s = remote.members, remote.judges, remote.deadline_s
+        self.probe, self.join, self.leave = remote.probe, remote.join, remote.leave
+        self.lost_by_one = 0
+        self._remote = remote
+
+    @property
+    def health(self) -> dict[str, JudgeHealth]:
+        return self._remote.health
+
+    def ask(self, requests: Any, members: Mapping[str, Any]) -> dict[str, list[Scores | Abstention]]:
+        found = self._remote.ask(requests, members)
+        self.lost_by_one += sum(isinstance(verdict, Abstention) for verdict in found[self.members[0]])
+        return found
+
+    def take_reasons(self, member: str, group: str) -> dict[str, str]:
+        return self._remote.take_reasons(member, group)
+
+    def take_cost(self) -> Cost:
+        return self._remote.take_cost()
+
+    def close(self) -> None:
+        self._remote.close()
+
+
+def measure(folder: Path, groups: int, members: int, share: float, deadline_s: float, seed: int) -> dict[str, Any]:
+    """The bench's figures; `seconds` is for all groups, `seconds_clean` for the same without faults."""
+    rng = random.Random(f"truths {seed}")
+    steps = [
+        [[f"answer {rng.randrange(101)}" for _ in range(COMPLETIONS)] for _ in range(min(GROUPS_A_STEP, groups - at))]
+        for at in range(0, groups, GROUPS_A_STEP)
+    ]
+    with Members(folder, members, share, seed) as judges:
+        remote = judges.remote(deadline_s)
+        told = Told(remote)
+        committee = Committee(
+            {"rule": lambda completions, **_: [truth(t) for t in completions]}, remote=told, seed=seed
+        )
+        committee.group_size = COMPLETIONS
+        seconds = {}
+        for case in ("clean", "faulty"):
+            wrong = skipped = told.lost_by_one = 0
+            started = time.perf_counter()
+            for step, of_step in enumerate(steps):
+                texts = [text for group in of_step for text in group]
+                rewards = committee([f"prompt {step}"] * len(texts), texts)
+                wrong += sum(r is not None and abs(r - truth(t)) > RIGHT for r, t in zip(rewards, texts, strict=True))
+                skipped += committee.last.skipped
+            seconds[case] = time.perf_counter() - started
+            judges.go_wrong()
+        committee.close()
+    return {
+        "groups": groups,
+        "wrong_scores": wrong,
+        "skipped": skipped,
+        "skipped_by_one_judge": told.lost_by_one,
+        "faults_injected": judges.injected,
+        "faults_by_kind": dict(sorted(remote.faults.items())),
+        "seconds": round(seconds["faulty"], 3),
+        "seconds_clean": round(seconds["clean"], 3),
+    }
+
+
+def bench(
+    groups: Annotated[int, Option(min=1, help="Groups of eight completions.")] = 200,
+    members: Annotated[int, Option(min=1, help="Remote members, in addition to one rule.")] = 4,
+    share: Annotated[float, Option(min=0, max=1, help="Share of replies that are faulty.")] = 0.25,
+    deadline: Annotated[float, Option(help="Seconds for all groups of a step.")] = 1.0,
+    seed: Annotated[int, Option(help="Random seed.")] = 1,
+) -> Report:
+    with tempfile.TemporaryDirectory() as scratch:
+        found = measure(Path(scratch), groups, members, share, deadline, seed)
+    failures = [f"{found['wrong_scores']} wrong scores"] if found["wrong_scores"] else []
+    if (counted := sum(found["faults_by_kind"].values())) != found["faults_injected"]:
+        failures.append(f"{counted} faults were counted, and {found['faults_injected']} were injected")
+    return Report(found, failures=failures)
+
+
+STUDY = Study("committee", bench, "--groups 200 --json", "Exit code 1: a wrong score, or a fault that was not counted.")

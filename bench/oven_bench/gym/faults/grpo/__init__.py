@@ -1,1 +1,0 @@
-"""Faults of a GRPO run, and what only looks like one."""

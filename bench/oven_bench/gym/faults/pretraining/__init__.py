@@ -1,1 +1,0 @@
-"""Faults of a pretraining run, and what only looks like one."""

@@ -1,1 +1,0 @@
-"""Measures of the reward committee and its judges."""

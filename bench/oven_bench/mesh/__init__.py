@@ -1,1 +1,0 @@
-"""Benches of the mesh: replay, and reputations in a simulated swarm."""

@@ -1,0 +1,312 @@
+"""The harness of all benches: command, options, worker processes, progress, results file and report.
+
+A bench is a `Study` around one function. The function's annotated parameters are its options, and it returns a `Report`
+with every figure next to its baseline from the same run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+import typer
+import typer.main
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from oven_core.errors import ConfigError
+from oven_runs.process.child import follow_spawner
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time, each on one thread.")]
+FirstSeed = Annotated[int, typer.Option(help="The first seed. The others follow it.")]
+HomeFolder = Annotated[
+    Path | None, typer.Option("--home", metavar="DIR", help="Keep runs and caches there, not in a temporary folder.")
+]
+_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+_ROWS = Annotated[Path | None, typer.Option("--rows", metavar="FILE", help="Write the table's rows there as JSON.")]
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
+"""Environment of a worker, so that two workers use two cores and neither spins."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a bench measured."""
+
+    figures: Mapping[str, object]
+    """The flat object that `--json` prints. None stands for what was not measured."""
+    rows: Sequence[Mapping[str, object]] = ()
+    """A table for people, with the same keys in every row."""
+    failures: Sequence[str] = ()
+    """What is wrong, one sentence each. With a failure the exit code is 1."""
+    error: Exception | None = None
+    """Raised after the report was printed."""
+
+    def show(self, as_json: bool) -> None:
+        if as_json:
+            print(json.dumps(self.figures))
+        else:
+            console = Console()
+            if self.rows:
+                table = Table(*self.rows[0], box=None, pad_edge=False)
+                for row in self.rows:
+                    table.add_row(*map(cell, row.values()))
+                console.print(table)
+            for name, value in self.figures.items():
+                console.print(f"{name}: {value}", highlight=False, markup=False, soft_wrap=True)
+        for failure in self.failures:
+            print(failure, file=sys.stderr)
+
+
+def cell(value: object) -> str:
+    """A value as a table shows it."""
+    match value:
+        case None:
+            return "–"
+        case bool():
+            return "yes" if value else "NO"
+        case float():
+            return f"{value:.4g}"
+    return str(value)
+
+
+class Study:
+    """A bench and its command line."""
+
+    def __init__(self, name: str, measure: Callable[..., Report], example: str, notes: str = "") -> None:
+        """`example` are arguments that the help shows, and `notes` is more text for it."""
+        self._program = "oven-controller " + (name if name == "gym" else f"bench {name}")
+        self._name, self._measure = name, measure
+        self._epilog = f"Example: {self._program} {example}\n\n{notes}"
+
+    def run(self, args: Sequence[str], summary: str = "") -> int:
+        """Measure, print the report and return the exit code. Raises typer's usage errors, and OvenError."""
+        app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
+        app.command(self._name, help=summary, epilog=self._epilog)(self._command())
+        command: Any = typer.main.get_command(app)
+        return int(command.main(args=list(args), prog_name=self._program, standalone_mode=False) or 0)
+
+    def _command(self) -> Callable[..., int]:
+        """The function with `--json` and `--rows` added to its options."""
+
+        def command(as_json: bool, rows_file: Path | None, **options: Any) -> int:
+            report = self._measure(**options)
+            report.show(as_json)
+            if rows_file is not None:
+                rows_file.write_text(json.dumps(list(report.rows), indent=1) + "\n")
+            if report.error is not None:
+                raise report.error
+            return int(bool(report.failures))
+
+        own = inspect.signature(self._measure, eval_str=True).parameters.values()
+        added = [
+            inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_JSON),
+            inspect.Parameter("rows_file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_ROWS),
+        ]
+        every = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own] + added
+        command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
+        return command
+
+
+def run_tasks(
+    function: Callable[[T], R],
+    tasks: Sequence[T],
+    jobs: int,
+    *,
+    unit: str = "runs",
+    describe: Callable[[R], str] = lambda result: "",
+    failed: Callable[[T, Exception], R] | None = None,
+) -> Iterator[R]:
+    """Results of all tasks as they finish, with progress on stderr from the start.
+
+    One job: in this process. More: each in a fresh process with one thread, since a fork would copy the locks of
+    torch's threads. The processes end when this one does, even by kill -9. `failed` makes a result of an error; without
+    it the error is raised.
+    """
+    os.environ.update(ONE_THREAD)  # before a worker imports torch
+
+    def result_of(task: T, get: Callable[[], R]) -> R:
+        try:
+            return get()
+        except Exception as error:
+            if failed is None:
+                raise
+            return failed(task, error)
+
+    with progress(unit, len(tasks)) as advance:
+        if jobs == 1:
+            _use_one_thread()
+            for task in tasks:
+                result = result_of(task, lambda task=task: function(task))  # type: ignore[misc]
+                advance(describe(result))
+                yield result
+            return
+        with worker_pool(jobs) as pool:
+            pending: dict[Future[R], T] = {pool.submit(function, task): task for task in tasks}
+            try:
+                while pending:
+                    for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                        result = result_of(pending.pop(future), future.result)
+                        advance(describe(result))
+                        yield result
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+
+def worker_pool(jobs: int) -> ProcessPoolExecutor:
+    """A pool of fresh processes with one thread each, which end when this process does."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker)
+
+
+def in_new_process(function: Callable[..., R], *args: Any) -> R:
+    """Call a function in a new process, whose memory and caches nothing else has used."""
+    with worker_pool(1) as pool:
+        return pool.submit(function, *args).result()
+
+
+def _start_worker() -> None:
+    follow_spawner()
+    if "torch" in sys.modules:
+        _use_one_thread()
+
+
+def _use_one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@contextlib.contextmanager
+def progress(unit: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Show progress on stderr: a bar in a terminal, else a line at the start and at every tenth.
+
+    Call the value of the context with a description of each item that is done.
+    """
+    console = Console(stderr=True)
+    if console.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                   TimeRemainingColumn())  # fmt: skip
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task(unit, total=total)
+            yield lambda newest: bar.update(task, advance=1, description=newest or unit)
+        return
+    start, done = time.monotonic(), 0
+    if total:
+        console.print(f"{unit}: 0 of {total}", soft_wrap=True)
+
+    def advance(newest: str) -> None:
+        nonlocal done
+        done += 1
+        if 10 * done // total > 10 * (done - 1) // total:
+            seconds = time.monotonic() - start
+            console.print(f"{unit}: {done} of {total} after {seconds:.0f} s; {newest}", soft_wrap=True, markup=False)
+
+    yield advance
+
+
+class ResultsFile(Generic[R]):
+    """Results as JSON lines in a file that a later call continues.
+
+    The first line is a header with the options that the results depend on. Raises ConfigError if the file is not a
+    results file of this bench, or has another header.
+    """
+
+    def __init__(self, path: Path, adapter: TypeAdapter[R], header: Mapping[str, object] | None = None) -> None:
+        """Without a header the file has results only."""
+        self._path, self._adapter = path, adapter
+        self.rows: list[R] = []
+        """Results that were in the file when it was opened."""
+        first = [] if header is None else [json.dumps({"made_with": header}) + "\n"]
+        lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
+        if not lines:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(first))
+            return
+        if lines[: len(first)] != first:
+            raise ConfigError(f"{path} was made with other options or by another bench; name another file")
+        if not lines[-1].endswith("\n"):  # a kill cut this line off; its result is measured again
+            lines.pop()
+            path.write_text("".join(lines))
+        for number, line in enumerate(lines[len(first) :], 1 + len(first)):
+            try:
+                self.rows.append(adapter.validate_json(line))
+            except ValidationError as error:
+                raise ConfigError(f"{path}, line {number}, is not a result of this bench; name another file") from error
+
+    def append(self, row: R) -> None:
+        with self._path.open("a") as file:
+            file.write(self._adapter.dump_json(row).decode() + "\n")
+
+
+def one_of(names: Iterable[str], about: str) -> Any:
+    """An option whose value is one of these names."""
+    choices = tuple(names)
+
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(choices)}")
+        return text
+
+    return typer.Option(parser=parse, metavar="|".join(choices), help=about)
+
+
+def comma_separated(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def seed_list(text: str) -> list[int]:
+    """Parse "1,3-5" into [1, 3, 4, 5]. Raises ConfigError."""
+    seeds: list[int] = []
+    for part in comma_separated(text):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            raise ConfigError(f"--seeds {text}: {part!r} is not a number or a range; give e.g. 100,102-104")
+        seeds += range(int(first), int(last or first) + 1)
+    if not seeds:
+        raise ConfigError(f"--seeds {text!r} names no seed; give e.g. 100,102-104")
+    return seeds
+
+
+@contextlib.contextmanager
+def home_folder(path: Path | None) -> Iterator[Path]:
+    """The folder of `--home`, absolute, or a temporary one that is removed afterwards."""
+    with tempfile.TemporaryDirectory() as scratch:
+        yield (path or Path(scratch)).absolute()
+
+
+def code_digest(folders: Iterable[Path], skip: Sequence[str] = ()) -> str:
+    """16 hex digits over the names and contents of all files in these folders, for the header of a results file."""
+    digest = hashlib.blake2b(digest_size=8)
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts and path.name not in skip:
+                data = path.read_bytes()
+                digest.update(f"{path.relative_to(folder).as_posix()} {len(data)} ".encode() + data)
+    return digest.hexdigest()
+
+
+def package_folders(names: Iterable[str]) -> Iterator[Path]:
+    """The folders of installed packages."""
+    for name in names:
+        spec = find_spec(name)
+        yield from map(Path, spec.submodule_search_locations or () if spec else ())

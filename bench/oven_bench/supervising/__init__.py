@@ -1,1 +1,0 @@
-"""What a supervised run costs besides its models."""

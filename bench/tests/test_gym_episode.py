@@ -1,0 +1,280 @@
+"""Episodes on a linear model: what is shared changes no bit, no arm is told the fault, no failure passes for calm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from random import Random
+
+import pytest
+
+from bench_testing.gym_line import FAMILIES, BadStretch, Line, Plain, Script, TooHigh, TooLow, line
+from bench_testing.gym_line import NotANumber as NaN
+from oven_bench.fixed_rules import Change
+from oven_bench.gym import shared_prefix
+from oven_bench.gym.arms import Arm, arms
+from oven_bench.gym.arms.controller import MeshArm
+from oven_bench.gym.episode import Outcome, play, run_id
+from oven_bench.gym.fault import Fault, fault
+from oven_bench.gym.runner import Ground
+from oven_bench.gym.shared_prefix import Record, healthy, untouched
+from oven_core.protocol.messages import LearnerMessage, Observation, RunStarted, Value
+from oven_learner.link.link_interface import Link
+from oven_learner.testing import FakeLink
+
+SEED = 101
+NOTHING, NOT_A_NUMBER, BEST_CHECKPOINT = (arms()[name] for name in ("nothing", "not_a_number", "best_checkpoint"))
+
+
+class Listener(FakeLink):
+    """An arm and its link: keeps what it is given, and says what `says` does."""
+
+    name = "listener"
+    keeps_best = False
+
+    def __init__(self, plan: dict[int, tuple[str, Value]] | None = None) -> None:
+        super().__init__(plan)
+        self.heard: list[bytes] = []
+
+    def link(self, run: str, rng: Random) -> Link:
+        self.heard = [run.encode(), repr(rng.random()).encode()]
+        return self
+
+    def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
+        super().send(make, droppable=droppable)
+        self.heard.append(self.sent[-1].wire())
+
+
+class Heard:
+    """An arm, and what its link is told."""
+
+    name = "heard"
+
+    def __init__(self, arm: Arm) -> None:
+        self._arm = arm
+        self.keeps_best = arm.keeps_best
+        self.heard: list[LearnerMessage] = []
+
+    def link(self, run: str, rng: Random) -> Link:
+        link, heard = self._arm.link(run, rng), self.heard
+        send = link.send
+
+        def listen(make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
+            heard.append(message := make())
+            send(lambda: message, droppable=droppable)
+
+        link.send = listen  # type: ignore[method-assign]
+        return link
+
+
+@cache
+def beginning() -> Record:
+    return healthy(line, "pretraining", SEED)
+
+
+def alone(family: type[Fault]) -> Record:
+    return _alone(family.name)
+
+
+@cache
+def _alone(name: str) -> Record:
+    family = next(family for family in FAMILIES if family.name == name)
+    return untouched(line, family.kind, SEED, shared_prefix.draw(family, SEED), beginning())
+
+
+def played(family: type[Fault], arm: Arm, record: Record | None) -> tuple[Outcome, object]:
+    trainee = line(family.kind, SEED)
+    ended = play(trainee, shared_prefix.draw(family, SEED), arm, record)
+    return ended, {name: value.tolist() for name, value in trainee.state()["model"].items()}
+
+
+ARMS = [
+    arms()["rule.rollback_cut_8"],
+    arms()["rule.rollback_skip"],
+    NOT_A_NUMBER,
+    BEST_CHECKPOINT,
+    Script({40: [("optimizer.lr_scale", 0.25)]}),
+    Script({43: [("run.rollback", 21)], 150: [("data.skip", 7)]}),
+    Script(
+        {3: [("run.checkpoint", None), ("run.evaluate", None)], 104: [("run.rollback", 0), ("optimizer.lr_scale", 0.5)]}
+    ),
+    Script({100: [("run.stop", None)]}),
+    Script({127: [("run.hold", None)]}),
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "arm"),
+    [*((BadStretch, arm) for arm in ARMS), *((family, ARMS[0]) for family in FAMILIES), (NaN, ARMS[2])],
+    ids=lambda one: one.name,
+)
+def test_an_episode_from_the_record_is_the_live_one_bit_for_bit(family: type[Fault], arm: Arm) -> None:
+    shared, weights = played(family, arm, alone(family))
+    unshared, live = played(family, arm, None)
+    assert shared == unshared
+    if shared.interventions:
+        assert repr(weights) == repr(live)
+
+
+def test_what_an_arm_hears_is_the_same_from_the_record_and_live() -> None:
+    live, shared = Listener(), Listener()
+    played(BadStretch, live, None)
+    played(BadStretch, shared, alone(BadStretch))
+    assert live.heard == shared.heard
+    assert len(live.heard) > shared_prefix.PREFIX + shared_prefix.HORIZON
+
+
+def test_doing_nothing_ends_where_the_record_does_and_the_twin_where_a_healthy_run_does() -> None:
+    ground = Ground(TooHigh, SEED, line)
+    row = ground.play(NOTHING)
+    assert row.loss == row.nothing > row.twin
+    assert row.interventions == 0
+    trainee = line("pretraining", SEED)
+    for _ in range(shared_prefix.last_step(ground.fault)):
+        trainee.train_step()
+    assert row.twin == trainee.quality()
+
+
+def test_a_fault_from_the_start_ends_a_hundred_steps_later() -> None:
+    row = Ground(TooLow, SEED, line).play(NOTHING)
+    assert (row.onset, row.steps) == (0, shared_prefix.HORIZON)
+    assert row.nothing > row.twin
+
+
+def test_the_best_checkpoint_is_gone_back_to_only_where_it_reads_better() -> None:
+    worse, better = Ground(TooHigh, SEED, line), Ground(TooLow, SEED, line)
+    row = worse.play(BEST_CHECKPOINT)
+    assert (row.interventions, row.steps) == (1, row.onset + shared_prefix.HORIZON)
+    trainee = line("pretraining", SEED)
+    readings = [trainee.train_step(worse.fault).get("eval/loss", math.inf) for _ in range(row.steps)]
+    assert row.loss == min(readings) < row.nothing
+    untouched = better.play(BEST_CHECKPOINT)
+    assert (untouched.interventions, untouched.loss) == (0, untouched.nothing)
+
+
+def test_the_controller_is_announced_the_choice_of_the_end_and_a_rule_is_not() -> None:
+    def announced(arm: Arm) -> set[str]:
+        heard = Heard(arm)
+        played(BadStretch, heard, alone(BadStretch))
+        return {spec.name for message in heard.heard if isinstance(message, RunStarted) for spec in message.actuators}
+
+    assert "run.best" in announced(MeshArm("mesh", agents=("lr_cooldown",)))
+    assert "run.best" not in announced(NOTHING)
+
+
+def test_a_choice_for_the_end_leaves_an_episode_on_its_record_until_then() -> None:
+    """So that the arm costs no more than doing nothing, and its steps are those of the record."""
+
+    class Counted(Line):
+        calls = 0
+
+        def train_step(self, fault: Fault | None = None) -> dict[str, float]:
+            Counted.calls += 1
+            return super().train_step(fault)
+
+    case = shared_prefix.draw(TooLow, SEED)
+    ended = play(Counted("pretraining", SEED), case, BEST_CHECKPOINT, alone(TooLow))
+    assert ended.interventions == 0 and Counted.calls == 0
+
+
+def test_steps_that_a_rollback_threw_away_count_and_a_skip_moves_on() -> None:
+    plan: dict[int, list[Change]] = {shared_prefix.LATEST + 20: [("run.rollback", 60)]}
+    ended, _ = played(Plain, Script(plan), alone(Plain))
+    assert ended.steps == shared_prefix.last_step(shared_prefix.draw(Plain, SEED))
+    assert ended.interventions == 1
+    assert ended.loss != alone(Plain).losses[ended.steps]
+
+
+def test_a_checkpoint_is_no_intervention_and_what_changes_nothing_is_none() -> None:
+    plan: dict[int, list[Change]] = {20: [("run.checkpoint", None)], 30: [("optimizer.lr_scale", 1.0)]}
+    ended, _ = played(Plain, Script(plan), alone(Plain))
+    assert ended.interventions == 0
+    assert ended.loss == alone(Plain).losses[ended.steps]
+
+
+def test_an_arm_that_stops_or_holds_ends_the_episode_and_is_scored_by_what_stands() -> None:
+    for action in ("run.stop", "run.hold"):
+        ended, _ = played(Plain, Script({50: [(action, None)]}), alone(Plain))
+        assert ended.steps == 50
+        trainee = line("pretraining", SEED)
+        for _ in range(50):
+            trainee.train_step()
+        assert ended.loss == trainee.quality()
+
+
+class Raising(Listener):
+    def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
+        if isinstance(make(), Observation):
+            raise RuntimeError("the arm is broken")
+
+
+def test_an_arm_that_raises_fails_its_episode_instead_of_looking_calm() -> None:
+    with pytest.raises(RuntimeError, match="the arm is broken"):
+        played(Plain, Raising(), alone(Plain))
+
+
+@fault("line.another", kind="pretraining")
+class Renamed(TooHigh):
+    """The same fault under another name: the name may draw another severity, and nothing else."""
+
+
+def test_no_arm_is_told_which_fault_it_is() -> None:
+    case = shared_prefix.draw(TooHigh, SEED)
+    heard = []
+    for family in (TooHigh, Renamed):
+        listener = Listener()
+        record = untouched(line, family.kind, SEED, case, beginning())
+        play(line(family.kind, SEED), case, listener, record)
+        heard.append(listener.heard)
+    assert heard[0] == heard[1]
+    assert not any(b"line." in each or b"too_high" in each for each in heard[0])
+
+
+def test_the_order_and_company_of_families_change_nothing_that_an_arm_hears() -> None:
+    def heard(families: list[type[Fault]]) -> dict[str, list[bytes]]:
+        found = {}
+        for family in families:
+            listener = Listener()
+            Ground(family, SEED, line).play(listener)
+            found[family.name] = listener.heard
+        return found
+
+    first, second = heard(list(FAMILIES)), heard([TooHigh, Plain][::-1])
+    assert second == {name: first[name] for name in second}
+
+
+def test_until_the_onset_all_faults_of_a_seed_look_the_same() -> None:
+    """Run id, the arm's generator, the announcement and every observation before the first of the onsets."""
+    heard = []
+    for family in FAMILIES:
+        if shared_prefix.draw(family, SEED).onset:
+            listener = Listener()
+            Ground(family, SEED, line).play(listener)
+            heard.append(listener.heard[: 3 + shared_prefix.PREFIX])
+    assert len(heard) > 2
+    assert all(each == heard[0] for each in heard)
+
+
+def test_runs_of_other_seeds_have_other_names() -> None:
+    assert run_id("pretraining", 1) != run_id("pretraining", 2) != run_id("grpo", 2)
+
+
+def test_an_episode_ends_and_its_twin_was_measured_there_whatever_is_drawn() -> None:
+    for family in FAMILIES:
+        for seed in range(50):
+            case = shared_prefix.draw(family, seed)
+            assert case.onset == 0 or shared_prefix.PREFIX <= case.onset <= shared_prefix.LATEST
+            assert shared_prefix.last_step(case) in beginning().states
+
+
+def test_a_broken_run_has_a_score() -> None:
+    record = untouched(line, "pretraining", SEED, NaN(onset=110), beginning())
+    assert record.losses[210] == 10.0
+
+
+def test_a_decision_is_carried_out_at_the_boundary_that_follows() -> None:
+    arm = Listener({10: ("optimizer.lr_scale", 0.5)})
+    ended, _ = played(Plain, arm, alone(Plain))
+    assert ended.interventions == 1
+    assert b'"status":"applied"' in arm.heard[13]

@@ -82,7 +82,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("backtest", {"agent": "curiculum", "run": "r"}, "no agent named 'curiculum'; did you mean 'curriculum'?"),
     ("backtest", {"agent": "../../x.py", "run": "r"}, "the folder of --agent-files"),
     ("backtest", {"agent": "none.py", "run": "r"}, "no agent file named 'none.py'; did you mean 'counting.py'?"),
-    ("backtest", {"agent": "counting.py", "run": "bare"}, "run 'bare' has no RunStarted"),
+    ("backtest", {"agent": "counting.py", "run": "bare"}, "run 'bare' never started"),
     *((name, {}, f"Unknown tool: {name}") for name in ACTING),
 ]
 

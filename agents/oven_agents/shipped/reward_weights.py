@@ -1,4 +1,4 @@
-"""Takes weight from a member of the reward committee whose scores rise while held-out quality falls."""
+"""Lowers the weight of a committee member whose scores rise while held-out quality falls."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
 JUDGES = "committee.*"
-"""Which model judges as each member: another one has other means."""
+"""The model that judges as each member. Another model has other means."""
 OVER_OPTIMISED = ("symptom:reward_up_heldout_down",)
 
 
 class RewardWeights(Agent):
-    """Signals: the newest two held-out readings lie below the best one, while a member's mean score since then
-    is above its mean at the best. Past some point a proxy reward keeps rising while the quality that it stands for
-    falls (Gao et al. 2022, arXiv 2210.10760); an ensemble of judges delays that and does not prevent it, since some
-    flaws are common to all (Eisenstein et al. 2023, arXiv 2312.09244). It reads evaluations since the weights, a judge,
-    the mixture or the policy were last set.
+    """Signals: the newest two held-out readings are below the best one, while a member's mean score since then is above
+    its mean at the best. Past some point a proxy reward keeps rising while the quality that it stands for falls (Gao et
+    al. 2022, arXiv 2210.10760). An ensemble of judges delays that and does not prevent it, because all share some flaws
+    (Eisenstein et al. 2023, arXiv 2312.09244). The agent reads evaluations since the weights, a judge, the mixture or
+    the policy were last set.
 
     Actions: a member that rose has lost touch with quality, and one that fell saw the loss. Every member with weight
-    that rose gives up half of its share to those that fell.
+    that rose gives half of its share to those that fell.
 
-    False alarms: a member counts as moved only beyond SIGMAS standard errors. While held-out quality is flat it is
-    silent: a proxy that rises to its ceiling over a plateau is what training looks like when it works. A rise that
-    another knob caused looks the same to it.
+    False alarms: a member has moved only beyond SIGMAS standard errors. While held-out quality is flat, the agent is
+    silent: a proxy that rises to its ceiling over a plateau is what successful training looks like. A rise from another
+    knob looks the same.
 
-    Limits: it is silent without a held-out metric and without a member that saw the loss; where all members are fooled,
-    none fell, and it has nothing to propose. It never gives weight back by itself.
+    Limits: it is silent without a held-out metric and without a member that saw the loss; if all members are fooled,
+    none fell. It never returns weight by itself.
     """
 
     needs = ("rewards/*/mean",)
@@ -43,28 +43,27 @@ class RewardWeights(Agent):
     options = dict.fromkeys(("sure", "moved", "kept", "worth"), SHARE)
 
     EVALUATIONS = 4
-    """Held-out readings since the last change that have to be there: two that fell, and two for the best one to be the
-    best of."""
+    """Held-out readings since the last change: two that fell, and two for the best one."""
     FALL = 0.05
-    """Share of the best reading by which both of the newest have to lie below it. Less would more often be the noise of
-    an evaluation."""
+    """Share of the best reading by which both of the newest must be below it. Less would more often be evaluation
+    noise."""
     CLEAR_FALL = 0.1
-    """Share of the best reading by which both have to lie below it for it to be sure: twice FALL."""
+    """Share of the best reading by which both must be below it for the agent to be sure: twice FALL."""
     SURE = 0.8
-    """Confidence at a clear fall; below that it is a rule of thumb, for which a second voice is needed."""
+    """Confidence at a clear fall. Below that it is a rule of thumb, which needs a second agent."""
     MOVED = 0.02
-    """Least change of a member's mean score that counts, on its scale of 0 to 1. Smaller ones may be certain over many
-    steps, and mean nothing."""
+    """Smallest change of a member's mean score that counts, on its scale of 0 to 1. Smaller ones may be certain over
+    many steps and mean nothing."""
     SIGMAS = 3.0
-    """Standard errors of a difference of means beyond which a member's score has moved. Several members are asked at
-    once, so that two would be crossed by chance."""
+    """Standard errors of a difference of means beyond which a member's score has moved. Several members are tested at
+    once, so chance would exceed two."""
     LEAST = 5
-    """Steps that have to be measured on either side of the best reading, for a mean and its error."""
+    """Steps on either side of the best reading, for a mean and its error."""
     KEPT = 0.5
-    """Share of its weight that a fooled member keeps, 0 to 1; it may be right again, and weight is not given back by
+    """Share of its weight, 0 to 1, that a fooled member keeps. It may be right again, and weight does not return by
     itself."""
     WORTH = 0.05
-    """Least mass of the weights that has to move for a proposal: below it the change would not show."""
+    """Smallest mass of the weights to move. Below it the change would not show."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -124,8 +123,9 @@ class RewardWeights(Agent):
         )
 
     def _change(self, window: Window, member: str, since: int, best_at: int) -> float | None:
-        """By how much its mean score moved from before the best evaluation to after it; 0 when it is within noise, None
-        when too little is measured. Of the time after, the half that is nearer: a fall is judged where it stands."""
+        """Return how far a member's mean score moved from before the best evaluation to after it; 0 within noise, None
+        if too little was measured. Only the newer half of the time after counts, because a fall is judged where it
+        stands."""
         name = f"rewards/{member}/mean"
         middle = (best_at + window.tick) // 2
         before = [o.metrics[name] for o in window.observations if since < o.tick <= best_at and name in o.metrics]

@@ -55,8 +55,8 @@ class AuxiliaryLoss(Agent):
 
     def vote(self, window: Window) -> Vote | None:
         for name in _terms(window.run):
-            if (said := self._too_heavy(window, name)) is not None:
-                return said
+            if (vote := self._too_heavy(window, name)) is not None:
+                return vote
         return None
 
     def _too_heavy(self, window: Window, name: str) -> Vote | None:

@@ -109,37 +109,39 @@ class BestCheckpoint(Agent):
         if len(values) <= self.LEARNT or not all(map(math.isfinite, values)):
             return None
         share = self.lost(values)
-        at, best = max(seen[:-1], key=lambda reading: reading[1])
-        back = [receipt for receipt in window.applied(ROLLBACK) if receipt.tick > at]
-        if share is None or len(back) >= self.ATTEMPTS or is_off_policy(window, at):
+        best_tick, best = max(seen[:-1], key=lambda reading: reading[1])
+        back = [receipt for receipt in window.applied(ROLLBACK) if receipt.tick > best_tick]
+        if share is None or len(back) >= self.ATTEMPTS or is_off_policy(window, best_tick):
             return None
-        step = next(o.step for o in window.observations if o.tick == at)
+        step = next(o.step for o in window.observations if o.tick == best_tick)
         passed = {receipt.tick for receipt in window.applied(SKIP)}
         tried = any(_number(receipt.after) <= step or receipt.tick in passed for receipt in back)
         was, now = signed(metric, best), signed(metric, values[-1])
-        why = f"{metric.name} was {was:.4g} at tick {at} and is {now:.4g}: {share:.0%} of what was learnt is lost"
+        why = (
+            f"{metric.name} was {was:.4g} at tick {best_tick} and is {now:.4g}: {share:.0%} of what was learnt is lost"
+        )
         low = self._low(values)
         if low == 1 and any(receipt.tick >= window.tick - 1 for receipt in window.applied(EVALUATE)):
             return None  # it was asked for by somebody who saw more, and has the word
         if low == 1 and available(window) and self.lost(values, self.BEYOND) is None:
             return request_evaluation(window, why)
-        slowed = not tried and any(receipt.tick > at for receipt in window.applied(SCALE))
-        found = self._remedy(window, at, tried, once=slowed or at == seen[-low - 1][0])
-        if found is None:
+        slowed = not tried and any(receipt.tick > best_tick for receipt in window.applied(SCALE))
+        remedy_found = self._remedy(window, best_tick, tried, once=slowed or best_tick == seen[-low - 1][0])
+        if remedy_found is None:
             return None
-        remedy, changes, also = found
-        why += f"; back to tick {at}{also}"
+        remedy, changes, also = remedy_found
+        why += f"; back to tick {best_tick}{also}"
         votes = tuple(
             window.propose(
                 name, value, confidence=self.AGAIN if tried else self.SURE, why=why, target=metric.name, horizon=40,
                 expected_change=signed(metric, round(best - values[-1], 4)),
             )
-            for name, value in ((ROLLBACK, float(at)), *changes)
+            for name, value in ((ROLLBACK, float(best_tick)), *changes)
         )  # fmt: skip
         return offer([Plan(remedy, votes)], {SYMPTOMS[metric.better]: min(1.0, share)})
 
     def _remedy(
-        self, window: Window, at: int, tried: bool, *, once: bool
+        self, window: Window, tick: int, tried: bool, *, once: bool
     ) -> tuple[str, tuple[tuple[str, float], ...], str] | None:
         """Return its name, the changes in addition to the rollback, and these in words. `once`: the same rate need not
         lose it again. None if nothing is left that differs from the last attempt."""
@@ -155,7 +157,7 @@ class BestCheckpoint(Agent):
             if once or longer >= self.LONGER:
                 return "rollback", (), ""
         if optimizer_gauges.unexplained_jump(
-            window, at, window.tick - at
+            window, tick, window.tick - tick
         ):  # by no step; and what repairs them is steps
             return None if tried else ("rollback", (), "")
         knob = window.knobs[SCALE]
@@ -167,7 +169,7 @@ class BestCheckpoint(Agent):
     def _low(self, values: Sequence[float]) -> int:
         """Return how many of the newest readings in a row show the loss."""
         shorter = (values[:end] for end in range(len(values), self.LEARNT, -1))
-        return sum(1 for _ in takewhile(lambda kept: self.lost(kept) is not None, shorter))
+        return sum(1 for _ in takewhile(lambda prefix: self.lost(prefix) is not None, shorter))
 
     def lost(self, values: Sequence[float], times: float = 1.0) -> float | None:
         """Return the share of what was learnt that the newest reading lost, if that is clear, or `times` as much;

@@ -78,12 +78,12 @@ class CalibrationDrift(Agent):
         if since >= 0 and window.tick < since + self.WAIT:
             return None
         readings = calibration_readings(window)
-        found = calibration_drift(readings)
+        sighting = calibration_drift(readings)
         apart = int(self.WAIT / 2)
-        if found is None or len(readings) <= apart or readings[-1][1] < readings[-1 - apart][1] - self.FALLING:
+        if sighting is None or len(readings) <= apart or readings[-1][1] < readings[-1 - apart][1] - self.FALLING:
             return None
         well = [tick for tick, error, null in readings if error <= null]
-        return self._offer(window, found.why, well[-1] if well else None)
+        return self._offer(window, sighting.why, well[-1] if well else None)
 
     def _offer(self, window: Window, why: str, well: int | None) -> Alternatives | None:
         knobs, target = window.knobs, _target(window.run)

@@ -122,11 +122,11 @@ class Curriculum(Agent):
 
     def _open(self, passed: dict[str, list[float]]) -> dict[str, bool]:
         """Return for each level whether its prerequisite, and that level's own, is met."""
-        found, met = {}, True
+        opened, met = {}, True
         for level, values in passed.items():
-            found[level] = met
+            opened[level] = met
             met = met and (len(values) < 3 or self._bound(fmean(values), len(values)) >= self.READY)
-        return found
+        return opened
 
     def _bound(self, rate: float, trials: int) -> float:
         """Return Wilson's lower bound of a success rate."""

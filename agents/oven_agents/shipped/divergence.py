@@ -163,21 +163,21 @@ class Divergence(Agent):
         harm = self._broken(window) or self._damaged(window) or self._poisoned(window) or self._risen(window)
         if harm is None or (rollbacks_exhausted(window) and harm.symptom != "loss_nan"):
             return None
-        return self._heard(window, harm) if harm.shows else self._offer(window, harm)
+        return self._weigh_evidence(window, harm) if harm.shows else self._offer(window, harm)
 
-    def _heard(self, window: Window, harm: _Harm) -> Alternatives | Vote | None:
+    def _weigh_evidence(self, window: Window, harm: _Harm) -> Alternatives | Vote | None:
         """Act on a held-out reading, or ask for one."""
-        heard = held_out_evidence(window, harm.onset, self._passed(window, harm.onset))
-        if heard.state == "ask":
+        evidence = held_out_evidence(window, harm.onset, self._passed(window, harm.onset))
+        if evidence.state == "ask":
             return request_evaluation(window, harm.why)
-        if heard.state == "wait" or (heard.state == "known" and heard.lost <= self.MINDED):
+        if evidence.state == "wait" or (evidence.state == "known" and evidence.lost <= self.MINDED):
             return None
-        if heard.state == "known" and not harm.excess and math.isfinite(heard.lost):
-            harm = replace(harm, excess=heard.lost * harm.level)
+        if evidence.state == "known" and not harm.excess and math.isfinite(evidence.lost):
+            harm = replace(harm, excess=evidence.lost * harm.level)
         if (
-            heard.state == "known"
+            evidence.state == "known"
             and harm.order[0] == SKIPPING
-            and heard.lost * abs(harm.level) < self.OWN * harm.excess
+            and evidence.lost * abs(harm.level) < self.OWN * harm.excess
         ):
             harm = replace(harm, order=(PASSING,), sure=self.PAST)
         return self._offer(window, harm)
@@ -201,13 +201,15 @@ class Divergence(Agent):
         return _Harm("loss_nan", 1.0, first, why, stubborn=True, shows=False, sure=self.BROKEN)
 
     def _damaged(self, window: Window) -> _Harm | None:
-        found = optimizer_gauges.unexplained_jump(window, window.last_change_tick(ROLLBACK))
-        if found is None:
+        displacement = optimizer_gauges.unexplained_jump(window, window.last_change_tick(ROLLBACK))
+        if displacement is None:
             return None
-        tick, moved = found
+        tick, moved = displacement
         why = f"the norm of the weights changed by {moved:.1%} beyond the update of tick {tick - 1}"
         before = [
-            value for at, value in window.surviving_series(objective(window.run).name, last=self.REFERENCE) if at < tick
+            value
+            for measured_at, value in window.surviving_series(objective(window.run).name, last=self.REFERENCE)
+            if measured_at < tick
         ]
         level = abs(median(before)) if before else 0.0
         return _Harm("weights_displaced", 1.0, tick, why, level=level, order=(RETURNING,), stubborn=True)
@@ -242,8 +244,10 @@ class Divergence(Agent):
         if objective(window.run).name != LOSS:
             return None
         fresh = window.last_change_tick(ROLLBACK, SCALE, SKIP)
-        kept = window.surviving_series(LOSS, after=window.last_change_tick(MIXTURE), last=self.REFERENCE + self.RECENT)
-        seen = [(tick, value) for tick, value in kept if math.isfinite(value)]
+        losses = window.surviving_series(
+            LOSS, after=window.last_change_tick(MIXTURE), last=self.REFERENCE + self.RECENT
+        )
+        seen = [(tick, value) for tick, value in losses if math.isfinite(value)]
         recent = sum(tick > fresh for tick, _ in seen)
         if recent < self.IN_A_ROW or len(seen) < self.REFERENCE // 2:
             return None
@@ -334,10 +338,10 @@ class Divergence(Agent):
         with_cut = {r.tick for r in window.applied(SCALE)} & backs
         skipped = {r.tick for r in window.applied(SKIP) if r.tick > window.tick - self.MEMORY}
         with_skip = skipped & backs
-        found = {CUTTING} if with_cut else set()
-        found |= {SKIPPING} if with_skip else set()
-        found |= {PASSING} if skipped - backs else set()
-        return found | ({RETURNING} if backs and (len(backs) > 1 or self._hurt(window, onset) is None) else set())
+        remedies = {CUTTING} if with_cut else set()
+        remedies |= {SKIPPING} if with_skip else set()
+        remedies |= {PASSING} if skipped - backs else set()
+        return remedies | ({RETURNING} if backs and (len(backs) > 1 or self._hurt(window, onset) is None) else set())
 
     def _hurt(self, window: Window, onset: int) -> int | None:
         """Return the tick of the last rollback's snapshot if harm began again so SOON that the snapshot was damaged."""

@@ -79,12 +79,16 @@ class Drift(Agent):
         since = window.last_change_tick(BETA, SCALE, ROLLBACK)
         for metric, large, unit in ((BITS, self.LARGE, "bits per byte"), (KL, self.FAR, "nats per place")):
             count = int(self.READINGS)
-            found = window.surviving_series(metric, after=since, last=count)
-            values = [value for _, value in found]
-            if len(values) < count or not all(map(math.isfinite, values)) or window.tick - found[-1][0] > self.FRESH:
+            readings_found = window.surviving_series(metric, after=since, last=count)
+            values = [value for _, value in readings_found]
+            if (
+                len(values) < count
+                or not all(map(math.isfinite, values))
+                or window.tick - readings_found[-1][0] > self.FRESH
+            ):
                 continue
             grows = all(later > before for before, later in pairwise(values))
-            if grows and values[-1] > large and not self._learns(window, found[0][0]):
+            if grows and values[-1] > large and not self._learns(window, readings_found[0][0]):
                 why = (
                     f"{metric} is {values[-1]:.3g} {unit} above step 0 and grew at each of {count} readings (from "
                     f"{values[0]:.3g}) while nothing improved"

@@ -107,12 +107,12 @@ class EntropyCollapse(Agent):
         knob, since = window.knobs.get(LAMBDA), window.last_change_tick(ROLLBACK, SCALE, BETA, LAMBDA)
         if knob is None or held_out(window.run) is None or (since >= 0 and window.tick < since + self.BEFORE):
             return None
-        found = confidence_sighting(window)
+        sighting = confidence_sighting(window)
         raised = knob.bounded(max(2 * knob.number, self.LEAST_LAMBDA))
-        if found is None or raised <= knob.number:
+        if sighting is None or raised <= knob.number:
             return None
         return self._offered(
-            window, found.why, self.BOTH, {"confidence_collapse": 0.8}, [("raise_calibration", {LAMBDA: raised})]
+            window, sighting.why, self.BOTH, {"confidence_collapse": 0.8}, [("raise_calibration", {LAMBDA: raised})]
         )
 
     def _collapsed(self, window: Window) -> Alternatives | None:

@@ -234,10 +234,10 @@ class LearningRate(Agent):
             return None
         healthy = last_healthy(window, since)
         onset = healthy + EASED + 1
-        heard = held_out_evidence(window, onset).state
-        if heard == "ask":
+        evidence = held_out_evidence(window, onset).state
+        if evidence == "ask":
             return request_evaluation(window, f"{lost[0].name} fell from {lost[0].was:.2f} to {lost[0].now:.2f}")
-        if heard == "wait" or not policy_shifted(window, onset):
+        if evidence == "wait" or not policy_shifted(window, onset):
             return None
         scale = window.knobs[SCALE].number
         cut = window.knobs[SCALE].bounded(scale / self.CUT)
@@ -263,9 +263,9 @@ class LearningRate(Agent):
 
     def _too_low(self, window: Window) -> list[Vote]:
         aligned = self._aligned(window)
-        said = aligned or self._leaning(window)
+        raise_reason = aligned or self._leaning(window)
         if (
-            not said
+            not raise_reason
             or self._new(window)
             or self._sudden(window)
             or self._repairing(window)
@@ -275,7 +275,7 @@ class LearningRate(Agent):
             or (self._fades(window) and not (aligned and objective(window.run).name == "reward"))
         ):
             return []
-        why, factor = said
+        why, factor = raise_reason
         knob = window.knobs[SCALE]
         ceiling = min((scale / 4 for scale in scales_rolled_back(window)), default=math.inf)
         target = objective(window.run)

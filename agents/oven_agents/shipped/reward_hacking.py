@@ -102,9 +102,9 @@ class RewardHacking(Agent):
     def _changed(self, window: Window) -> Alternatives | None:
         shares = window.knobs[WEIGHTS].shares
         moved = {judge: self._jump(window, judge) for judge in shares}
-        known = {judge: one for judge, one in moved.items() if one is not None}
+        known = {judge: movement for judge, movement in moved.items() if movement is not None}
         for judge, (errors, difference) in known.items():
-            others = [abs(z) for other, (z, _) in known.items() if other != judge]
+            others = [abs(z) for witness, (z, _) in known.items() if witness != judge]
             if errors > self.JUMP and difference > self.LEAST_JUMP and others and max(others) < self.CALM:
                 why = (
                     f"the mean score of {judge} jumped by {difference:+.2f} within {self.NOW} steps "
@@ -116,7 +116,7 @@ class RewardHacking(Agent):
     def _apart(self, window: Window) -> Alternatives | Vote | None:
         shares = window.knobs[WEIGHTS].shares
         moved = {judge: self._moved(window, judge, self.LATELY, self.REFERENCE) for judge in shares}
-        known = {judge: one for judge, one in moved.items() if one is not None}
+        known = {judge: movement for judge, movement in moved.items() if movement is not None}
         rose = [j for j, (z, d) in known.items() if z > self.ROSE and d > self.LEAST and shares[j] > 0]
         fell = [j for j, (z, d) in known.items() if z < self.FELL and d < -self.LEAST]
         if not rose or not fell or not quality_dropped(window):
@@ -139,8 +139,8 @@ class RewardHacking(Agent):
             return None
         symptoms = {symptom: 0.8}
         for gauge, sign, named in ((LENGTH, 1, "length_drift"), (AGREEMENT, -1, "judge_disagreement")):
-            said = self._moved(window, "", self.LATELY, self.REFERENCE, gauge)
-            if said is not None and sign * said[0] > self.ROSE:
+            movement = self._moved(window, "", self.LATELY, self.REFERENCE, gauge)
+            if movement is not None and sign * movement[0] > self.ROSE:
                 symptoms.setdefault(named, 0.5)
         value = {j: round(s + freed * s / rest, 4) if j != judge else round(s - freed, 4) for j, s in shares.items()}
         most = max(value, key=lambda name: value[name])

@@ -72,7 +72,7 @@ class RewardWeights(Agent):
             return "no metric is announced as held out with a direction: nothing tells a fooled member from a good one"
         measured = {metric.name for metric in run.metrics}
         measured |= {
-            f"rewards/{of.name.removeprefix('committee.')}/mean" for of in run.actuators
+            f"rewards/{spec.name.removeprefix('committee.')}/mean" for spec in run.actuators
         }  # also of late comers
         members = next(spec.choices for spec in run.actuators if spec.name == WEIGHTS)
         unseen = [member for member in members if f"rewards/{member}/mean" not in measured]
@@ -83,13 +83,13 @@ class RewardWeights(Agent):
         assert metric is not None  # or cannot_fire had said so
         since = window.last_change_tick(WEIGHTS, JUDGES, ROLLBACK, MIXTURE)
         sign = -1.0 if metric.better == "down" else 1.0
-        found = [(o.tick, sign * o.metrics[metric.name]) for o in window.observations if metric.name in o.metrics]
-        found = [(tick, value) for tick, value in found if tick > since and math.isfinite(value)]
+        evaluations = [(o.tick, sign * o.metrics[metric.name]) for o in window.observations if metric.name in o.metrics]
+        evaluations = [(tick, value) for tick, value in evaluations if tick > since and math.isfinite(value)]
         # Asked when an evaluation came in, and not again until the next: its answer would be the same.
-        if len(found) < self.EVALUATIONS or found[-1][0] != window.tick:
+        if len(evaluations) < self.EVALUATIONS or evaluations[-1][0] != window.tick:
             return None
-        best_at, best = max(found[:-2], key=lambda one: one[1])
-        falls = [(best - value) / abs(best) if best else 0.0 for _, value in found[-2:]]
+        best_at, best = max(evaluations[:-2], key=lambda reading: reading[1])
+        falls = [(best - value) / abs(best) if best else 0.0 for _, value in evaluations[-2:]]
         if min(falls) < self.FALL:
             return None
         shares = window.knobs[WEIGHTS].shares
@@ -105,10 +105,12 @@ class RewardWeights(Agent):
         target[saw[0]] += 1 - sum(target.values())
         if total_variation(shares, target) < self.WORTH:
             return None
-        told = [f"{m} {'rose' if moved > 0 else 'fell'} by {abs(moved):.2f}" for m, moved in change.items() if moved]
+        movements = [
+            f"{m} {'rose' if moved > 0 else 'fell'} by {abs(moved):.2f}" for m, moved in change.items() if moved
+        ]
         why = (
             f"{metric.name} is {falls[0]:.0%} and {falls[1]:.0%} below its best ({sign * best:.3g} at tick {best_at}) "
-            f"in two evaluations, while of the members' mean scores {', '.join(told)}: move {freed:.0%} of the weight "
+            f"in two evaluations, while of the members' mean scores {', '.join(movements)}: move {freed:.0%} of the weight "
             f"from {', '.join(fooled)} to {', '.join(saw)}"
         )
         return window.propose(
@@ -118,7 +120,7 @@ class RewardWeights(Agent):
             why=why,
             target=metric.name,
             expected_change=sign * abs(best) * falls[-1] / 2,
-            horizon=3 * (found[-1][0] - found[-2][0]),
+            horizon=3 * (evaluations[-1][0] - evaluations[-2][0]),
             evidence=OVER_OPTIMISED,
         )
 

@@ -66,14 +66,14 @@ class RollbackUndo(Agent):
             return None
         shares = [share for tick, share in measured if tick >= back.tick + self.AFTER]
         if not shares:
-            return self._asked(window, back)
+            return self._request_reading(window, back)
         return self._undone(window, back, shares[0]) if shares[0] < RECOVERED else None
 
-    def _asked(self, window: Window, back: Receipt) -> Vote | None:
+    def _request_reading(self, window: Window, back: Receipt) -> Vote | None:
         """Request a reading, once."""
-        asked = any(receipt.tick >= back.tick + self.AFTER for receipt in window.applied(EVALUATE))
+        requested = any(receipt.tick >= back.tick + self.AFTER for receipt in window.applied(EVALUATE))
         why = f"whether the rollback of tick {back.tick} brought anything"
-        return None if asked or not available(window) else request_evaluation(window, why)
+        return None if requested or not available(window) else request_evaluation(window, why)
 
     def _undone(self, window: Window, back: Receipt, share: float) -> Plan:
         why = f"of what had been lost at tick {back.tick} the rollback regained {share:.0%}: what goes wrong goes on"

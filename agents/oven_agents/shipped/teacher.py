@@ -259,23 +259,23 @@ def _rewards(run: RunStarted) -> list[MetricSpec]:
 
 def _held_out(run: RunStarted) -> list[MetricSpec]:
     """Return the held-out metrics, the most general first: `eval/accuracy` before `eval/accuracy/len3`."""
-    found = [spec for spec in run.metrics if spec.held_out and spec.better == "up" and (spec.ceiling or 0) > 0]
-    return sorted(found, key=lambda spec: (spec.name.count("/"), spec.name))
+    metrics = [spec for spec in run.metrics if spec.held_out and spec.better == "up" and (spec.ceiling or 0) > 0]
+    return sorted(metrics, key=lambda spec: (spec.name.count("/"), spec.name))
 
 
 def _last_rewards(window: Window, count: int, *, after: int = -1, until: int | None = None) -> list[float]:
     """Return the last `count` rewards of ticks after `after` and up to `until`, oldest first: the reward, or the mean
     of its parts that were measured at the tick."""
     names = [spec.name for spec in _rewards(window.run)]
-    found: list[float] = []
+    rewards: list[float] = []
     for observation in reversed(window.observations):  # from the newest: it is asked at every tick
-        if observation.tick <= after or len(found) == count:
+        if observation.tick <= after or len(rewards) == count:
             break
         values = [observation.metrics[name] for name in names if name in observation.metrics]
         if values and (until is None or observation.tick <= until):
-            found.append(fmean(values))
-    found.reverse()
-    return found
+            rewards.append(fmean(values))
+    rewards.reverse()
+    return rewards
 
 
 def _stronger(window: Window) -> str:
@@ -284,12 +284,12 @@ def _stronger(window: Window) -> str:
     knob = window.knobs.get(TEACHER)
     if knob is None or knob.value not in knob.spec.choices:
         return ""
-    rank = {name: place for place, name in enumerate(knob.spec.choices)}
+    rank = {name: index for index, name in enumerate(knob.spec.choices)}
     changes = window.applied(TEACHER)
-    left = {r.before for r in changes if rank.get(str(r.after), 0) < rank.get(str(r.before), 0)}
+    abandoned = {r.before for r in changes if rank.get(str(r.after), 0) < rank.get(str(r.before), 0)}
     refused = " ".join(r.reason for r in window.receipts if r.actuator == TEACHER and r.status == "rejected")
     above = knob.spec.choices[rank[str(knob.value)] + 1 :]
-    return next((name for name in above if name not in left and repr(name) not in refused), "")
+    return next((name for name in above if name not in abandoned and repr(name) not in refused), "")
 
 
 def _up(window: Window, receipt: Receipt) -> bool:

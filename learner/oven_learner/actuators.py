@@ -119,13 +119,12 @@ class Actuators:
         unit: str = "",
         risky: bool = False,
         moves_own_metric: bool = False,
-        scales_rate: bool = False,
         proof: Proof | None = None,
     ) -> None:
         """Register a number within [low, high]. Raises ConfigError for invalid bounds or a value outside them.
 
         With a `proof` a change counts once training has used it. `moves_own_metric`: a change moves the metric that
-        would judge it, so that only held-out data can judge it. `scales_rate`: it multiplies the learning rate.
+        would judge it, so that only held-out data can judge it.
         """
         _check_bounds(name, scale, low, high, read)
         spec = _announcement(
@@ -137,7 +136,6 @@ class Actuators:
             high=high,
             risky=risky,
             moves_own_metric=moves_own_metric,
-            scales_rate=scales_rate,
         )
         self._add(spec, read, lambda value: write(float(value)), proof)  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ from oven_runs.log.since import FORMS
 
 if TYPE_CHECKING:
     from oven_runs.access.run_access import RunAccess
-    from oven_runs.log.decision_row import Wanted
+    from oven_runs.log.decision_row import DecisionFilter
     from oven_runs.log.explanation import Explanations
 
 
@@ -62,16 +62,16 @@ def decisions(
 
     from oven_core.errors import UnknownNameError
     from oven_runs.access.run_finder import find_run
-    from oven_runs.log.decision_row import VERDICTS, Wanted
+    from oven_runs.log.decision_row import VERDICTS, DecisionFilter
     from oven_runs.log.since import Since
 
     if verdict and verdict not in VERDICTS:
         raise UnknownNameError("verdict", verdict, VERDICTS)
-    wanted = Wanted(Since.read(since), actuator, agent, verdict)
+    wanted = DecisionFilter(Since.read(since), actuator, agent, verdict)
     asyncio.run(_print(find_run(one_run(run, run_), at), wanted, follow, as_json))
 
 
-async def _print(access: RunAccess, wanted: Wanted, follow: bool, as_json: bool) -> None:
+async def _print(access: RunAccess, wanted: DecisionFilter, follow: bool, as_json: bool) -> None:
     from oven_runs.log.decision_row import HEAD
     from oven_runs.log.explanation import Explanations
 
@@ -80,10 +80,10 @@ async def _print(access: RunAccess, wanted: Wanted, follow: bool, as_json: bool)
         seen.feed(event)
         last = event.seq
     if not follow:  # what is not known yet may still come
-        wanted.check(seen.found.values())
-    shown = [id_ for id_, one in seen.found.items() if wanted.holds(one, seen.newest)]
+        wanted.check(seen.by_id.values())
+    shown = [id_ for id_, one in seen.by_id.items() if wanted.matches(one, seen.newest)]
     if not as_json:
-        of = f"none of the {len(seen.found)} decisions is such a one" if seen.found else "no decisions yet"
+        of = f"none of the {len(seen.by_id)} decisions is such a one" if seen.by_id else "no decisions yet"
         print(HEAD if shown or follow else of)
     for id_ in shown:
         _show(seen, id_, wanted, as_json)
@@ -96,11 +96,11 @@ async def _print(access: RunAccess, wanted: Wanted, follow: bool, as_json: bool)
                 _show(seen, seen.changed, wanted, as_json)
 
 
-def _show(seen: Explanations, id_: str, wanted: Wanted, as_json: bool) -> None:
+def _show(seen: Explanations, id_: str, wanted: DecisionFilter, as_json: bool) -> None:
     from oven_core.terminal_text import say
     from oven_runs.log.decision_row import line, row
 
-    if wanted.holds(seen.found[id_], seen.newest):
+    if wanted.matches(seen.by_id[id_], seen.newest):
         found = row(seen.whole(id_))
         if as_json:
             print(found.model_dump_json(ensure_ascii=True), flush=True)

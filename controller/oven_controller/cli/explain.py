@@ -73,7 +73,7 @@ async def _read(access: RunAccess, name: str, rules: dict[str, Any]) -> tuple[Ex
         seen.feed(event)
     found = seen.find(name)
     if found is None:
-        raise UnknownNameError("decision", name, {one.decision.actuator for one in seen.found.values()})
+        raise UnknownNameError("decision", name, {one.decision.actuator for one in seen.by_id.values()})
     return found, await other_ruling(access, found.decision, rules) if rules else None
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from oven_runs.log.counterfactual import OpenLoop
     from oven_runs.log.replay import Replay, ReplayReport
 
-HOLES_SHOWN = 5
+GAPS_SHOWN = 5
 
 UntilTick = Annotated[
     int | None, typer.Option("--until", metavar="TICK", min=0, help="Stop at the first observation beyond this tick.")
@@ -114,9 +114,9 @@ class Signatures:
         numbering = self._numbering
         lines = []
         if numbering.missing:
-            shown = numbering.holes[:HOLES_SHOWN]
+            shown = numbering.gaps[:GAPS_SHOWN]
             which = ", ".join(f"{hole.first} to {hole.last} of incarnation {hole.incarnation}" for hole in shown)
-            more = len(numbering.holes) - len(shown)
+            more = len(numbering.gaps) - len(shown)
             which += f", and {more} more holes" if more else ""
             lines.append(f"missing: {numbering.missing} messages of the learner, by number {which}")
         if ended == "completed" and until is None and not numbering.ended:
@@ -249,7 +249,7 @@ def _answer(loop: OpenLoop, run: str, rules: dict[str, Any], count: int) -> dict
 
 
 def _told(loop: OpenLoop, run: str, rules: dict[str, Any], count: int) -> list[str]:
-    from oven_runs.log.counterfactual import spoken
+    from oven_runs.log.counterfactual import decision_text
 
     parted = loop.divergences()
     out = [
@@ -262,8 +262,8 @@ def _told(loop: OpenLoop, run: str, rules: dict[str, Any], count: int) -> list[s
         where = f"event {first.seq}, " if first.seq is not None else ""
         out += [
             f"first divergence of {len(parted)}: tick {first.tick}, {first.actuator} ({where}{first.subject})",
-            f"  logged:   {spoken(first.logged)}",
-            f"  computed: {spoken(first.computed)}",
+            f"  logged:   {decision_text(first.logged)}",
+            f"  computed: {decision_text(first.computed)}",
             "  open loop: from there on the metrics are those of a run that would have gone another way",
         ]
     for actuator, found in loop.verdicts().items():

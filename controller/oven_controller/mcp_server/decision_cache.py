@@ -40,7 +40,7 @@ class DecisionCache:
         async for event in access.events():
             seen.feed(event)
             hear(event)
-        if before is not None and before == _stamp(access) and len(seen.found) <= MOST:
+        if before is not None and before == _stamp(access) and len(seen.by_id) <= MOST:
             with self._lock:
                 self._kept[before] = seen
                 while len(self._kept) > KEPT:

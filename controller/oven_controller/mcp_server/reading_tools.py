@@ -26,7 +26,7 @@ from oven_runs.access.other_ruling import other_ruling
 from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import Home
 from oven_runs.home.run_listing import ListedRun, listed_runs
-from oven_runs.log.decision_row import DecisionRow, Verdict, Wanted, row
+from oven_runs.log.decision_row import DecisionFilter, DecisionRow, Verdict, row
 from oven_runs.log.explanation_report import ExplanationReport, report
 from oven_runs.log.metric_history import MetricHistory, MetricReader
 from oven_runs.log.named_symptoms import NamedSymptom, NamedSymptoms
@@ -148,10 +148,10 @@ class ReadingTools:
         target metric. `explain` has the whole of one."""
 
         def work(progress: Progress) -> DecisionList:
-            access, wanted = self._reach.find(run), Wanted(Since.read(since), actuator, agent, verdict or "")
+            access, wanted = self._reach.find(run), DecisionFilter(Since.read(since), actuator, agent, verdict or "")
             seen = asyncio.run(self._decided.read(access, progress.hear))
-            wanted.check(seen.found.values())
-            ids = [id_ for id_, one in seen.found.items() if wanted.holds(one, seen.newest)]
+            wanted.check(seen.by_id.values())
+            ids = [id_ for id_, one in seen.by_id.items() if wanted.matches(one, seen.newest)]
             rows = [row(seen.whole(id_)) for id_ in deque(ids, maxlen=limit)]
             return DecisionList(
                 run=access.run, tick=seen.tick, step=seen.step, decisions=tuple(rows), more=len(ids) - len(rows)
@@ -178,7 +178,7 @@ class ReadingTools:
             seen = asyncio.run(self._decided.read(access, progress.hear))
             found = seen.find(decision)
             if found is None:
-                raise UnknownNameError("decision", decision, {one.decision.actuator for one in seen.found.values()})
+                raise UnknownNameError("decision", decision, {one.decision.actuator for one in seen.by_id.values()})
             other = asyncio.run(other_ruling(access, found.decision, given, progress.hear)) if given else None
             return report(access.run, found, other)
 
@@ -203,7 +203,7 @@ class ReadingTools:
         def work(progress: Progress) -> DiagnosisReport:
             access, named = self._reach.find(run), NamedSymptoms(Since.read(since))
             asyncio.run(_fed(access, progress, named))
-            found = named.found()
+            found = named.symptoms()
             asked = tuple(symptoms) or tuple(one.id for one in found[:8])
             diagnosis = None
             if asked:

@@ -33,12 +33,12 @@ class Ruling:
     """What a guardrail rejected or limited; empty if none did."""
 
 
-def rule(state: State, spec: ActuatorSpec, tally: Tally, beside: Sequence[str] = ()) -> Ruling:
+def rule(state: State, spec: ActuatorSpec, tally: Tally, adopted_with: Sequence[str] = ()) -> Ruling:
     """Return the verdict on a change that passed the vote.
 
     The size is limited first, so that every other guardrail judges the value that would be set. Then, in this order:
     needs, autonomy, no change, waiting advice, rejections by the learner, cool-down, repeated rollbacks, budget,
-    contradictions. A change that passes all of them is advised if autonomy says so. `beside` has the changes adopted
+    contradictions. A change that passes all of them is advised if autonomy says so. `adopted_with` has changes adopted
     together with this one.
     """
     before = state.effective.get(spec.name)
@@ -51,8 +51,8 @@ def rule(state: State, spec: ActuatorSpec, tally: Tally, beside: Sequence[str] =
         or _turned_down(state, spec)
         or _cooling(state, spec)
         or repeated(state, spec, value)
-        or _spent(state, spec, len(beside))
-        or contradicted(state, spec, tally.direction, beside)
+        or _spent(state, spec, len(adopted_with))
+        or contradicted(state, spec, tally.direction, adopted_with)
     )
     if note:
         return Ruling("rejected", value, note)
@@ -214,12 +214,12 @@ def _spent(state: State, spec: ActuatorSpec, more: int = 0) -> str:
     return f"{SPENT}: {state.adopted} of {state.rules.max_interventions} interventions are used up"
 
 
-def contradicted(state: State, spec: ActuatorSpec, direction: str, beside: Sequence[str] = ()) -> str:
+def contradicted(state: State, spec: ActuatorSpec, direction: str, adopted_with: Sequence[str] = ()) -> str:
     """Return the change in flight, or adopted together with this one, that contradicts it; empty if none does."""
     change = spelt(spec.name, direction)
     for pair in state.rules.contradictions:
         for mine, theirs in (pair, pair[::-1]):
-            if covers(mine, change) and any(covers(theirs, adopted) for adopted in beside):
+            if covers(mine, change) and any(covers(theirs, adopted) for adopted in adopted_with):
                 return f"contradiction: {theirs} is part of the same plan"
     for flight in state.flying():
         for pair in state.rules.contradictions:

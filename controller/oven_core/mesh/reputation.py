@@ -9,7 +9,7 @@
 
 s is 1 for `propose` and `for`, −1 for `against`. p is the probability that the change beats doing nothing, and y that
 it did. The score is the expected one, so that nobody gains at y = ½. Taking a side claims at least even odds: a
-confidence below ½ counts as ½. Otherwise an agent could back harm for ever at a confidence so low that it is "right"
+confidence below ½ counts as ½. Otherwise an agent could back harm forever at a confidence so low that it is "right"
 about it. And credit needs a stake: a confidence below ½ earns nothing. A `for` earns half (and loses in full): agreeing
 with good agents is cheap, and should not pay for one's own harm.
 3. **Multiplicative weights** in the linear form, r ← r · (1 + rate · merit) (Cesa-Bianchi, Mansour & Stoltz 2007,

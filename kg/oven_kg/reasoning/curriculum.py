@@ -2,7 +2,7 @@
 
 A topic's weight is its learnability p̂(1 − p̂) (Rutherford et al. 2024, arXiv 2408.15099); at p̂ ≈ ½ a group of samples
 has something to compare (Bae et al. 2025, arXiv 2504.03380). The weight is 0 while one of the topic's prerequisites is
-not mastered. An even floor keeps every topic in the data, because without answers nobody would see that a topic has
+not mastered. An even floor keeps every topic in the data, because without answers no one would see that a topic has
 become easy. Mastery is a Beta distribution of a flat prior and the counts: p̂ is its mean, and a prerequisite counts as
 mastered when the lower bound of p reaches the threshold.
 """

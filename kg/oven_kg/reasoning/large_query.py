@@ -11,11 +11,10 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import GraphQuery, QueryAnswer, QueryRow
-from oven_kg.arrays.graph_arrays import GraphArrays
+from oven_kg.arrays.graph_arrays import GraphArrays, contained
 from oven_kg.arrays.paths import shortest_path, within
 from oven_kg.arrays.random_walk import RandomWalk
 from oven_kg.arrays.word_index import WordIndex, split
@@ -148,16 +147,7 @@ class LargeQuery:
             candidates = np.union1d(candidates, nodes)
         counts = np.zeros(len(candidates), np.int64)
         for nodes in nodes_by_word:
-            counts += _contained(candidates, nodes)
+            counts += contained(candidates, nodes)
         lengths = np.diff(self._arrays.name_offsets)[candidates]
         best = np.lexsort((candidates, lengths, -counts))[: request.limit + 1]
         return [self._row(int(candidates[n]), score=int(counts[n])) for n in best], more
-
-
-def _contained(nodes: NDArray[np.int32], others: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Which of the nodes are among the others; both ascending."""
-    if not len(others):
-        return np.zeros(len(nodes), bool)
-    positions = np.searchsorted(others, nodes)
-    positions[positions == len(others)] = 0
-    return np.asarray(others[positions] == nodes)

@@ -202,7 +202,7 @@ def test_a_log_of_another_schema_version_is_refused(
     folder.export.write_text("".join(later))
     assert invoke("replay", "r", *ask) == 2
     said = capsys.readouterr().err
-    assert "event 1 on oven.r.run is of schema version 2, and this program reads version 1" in said
+    assert "event 1 on oven.r.run has schema version 2, but this program reads version 1" in said
 
 
 def with_trials(text: str) -> str:

@@ -175,7 +175,7 @@ async def test_the_decisions_of_a_log_are_read_once_while_it_stays_as_it_is(home
             run.folder.export.write_text("".join(event.line() + "\n" for event in log))
         heard.clear()
         seen = await cache.read(run, lambda event: heard.append(event.seq))
-        assert len(heard) == count and len(seen.found) == len(decided(log))
+        assert len(heard) == count and len(seen.by_id) == len(decided(log))
 
 
 async def test_a_long_call_tells_its_progress_and_can_be_cancelled(

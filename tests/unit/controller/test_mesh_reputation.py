@@ -39,7 +39,7 @@ def test_merit_is_bounded_and_monotone(stance: Stance, confidence: float, y: flo
 
 
 @given(unit)
-def test_being_right_pays_and_being_wrong_costs_more_the_surer(confidence: float) -> None:
+def test_being_right_pays_and_being_wrong_costs_more_with_confidence(confidence: float) -> None:
     earns = merit("propose", confidence, 1)
     assert earns == 0 if confidence < 0.5 else earns >= 0.5, "credit needs a stake"
     assert merit("propose", confidence, 0) <= -0.5
@@ -75,7 +75,7 @@ def test_more_merit_never_leaves_less(reputation: float, one: float, other: floa
 
 
 @given(st.floats(0, 2))
-def test_forgetting_takes_everybody_back_to_one(reputation: float) -> None:
+def test_forgetting_moves_reputations_back_to_one(reputation: float) -> None:
     held, rules = {"a": reputation}, Rules()
     for _ in range(2000):
         after = moved(held, (), {}, rules)
@@ -108,19 +108,19 @@ def test_the_bound_is_what_the_documentation_says() -> None:
         assert f"| {confidence} | {' | '.join(map(str, counts))} |" in page
 
 
-def test_forgetting_can_be_so_quick_that_nobody_falls_silent() -> None:
+def test_with_quick_forgetting_no_agent_falls_silent() -> None:
     assert outcomes_until_silent(0.9, Rules(reputation_share=0.5)) is None
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20), st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
-def test_an_effect_has_neither_an_order_nor_a_sign_of_its_own(before: list[float], after: list[float]) -> None:
+def test_an_effect_does_not_depend_on_order_and_follows_the_sign(before: list[float], after: list[float]) -> None:
     seen = effect(before, after, 1, before)
     assert effect(before[::-1], after[::-1], 1, before[::-1]) == seen
     turned = effect(before, after, -1, before)
     assert (turned.gain, turned.noise) == (-seen.gain, seen.noise) and seen.noise >= 0
 
 
-def test_the_spread_is_robust_and_not_zero_for_want_of_variety() -> None:
+def test_the_spread_is_robust_and_not_zero_for_repeated_values() -> None:
     assert sigma([1.0, 2.0, 3.0, 4.0, 1e9]) == pytest.approx(1.4826)
     assert sigma([0.5, 0.5, 0.5, 0.6]) == pytest.approx(0.05)
     assert sigma([0.5] * 5) == 0 and sigma([0.5]) == 0 and median([1.0, 4.0, 2.0, 3.0]) == 2.5

@@ -11,17 +11,17 @@ from oven_kg.reasoning.diagnosis import diagnose
 from oven_kg.reasoning.judgement import judge
 from oven_kg.service.endpoints import answers
 
-ASKED = DiagnoseRequest(symptoms=(Symptom(id="loss_spike"),), phase="pretrain", k=50)
+REQUEST = DiagnoseRequest(symptoms=(Symptom(id="loss_spike"),), phase="pretrain", k=50)
 
 
-def test_they_answer_as_the_pure_functions_do() -> None:
-    held = answers()
-    assert held("diagnose", ASKED.wire()) == diagnose(load(), ASKED).wire()
-    asked = JudgeRequest(changes="optimizer.lr_scale:up", symptoms=(Symptom(id="loss_spike"),))
-    assert held("judge", asked.wire()) == judge(load(), asked).wire()
-    assert held("sing", b"{}") is None
+def test_endpoints_answer_like_the_pure_functions() -> None:
+    endpoints = answers()
+    assert endpoints("diagnose", REQUEST.wire()) == diagnose(load(), REQUEST).wire()
+    request = JudgeRequest(changes="optimizer.lr_scale:up", symptoms=(Symptom(id="loss_spike"),))
+    assert endpoints("judge", request.wire()) == judge(load(), request).wire()
+    assert endpoints("sing", b"{}") is None
 
 
-def test_a_request_that_cannot_be_read_is_an_error_with_its_place() -> None:
+def test_a_malformed_request_is_refused_with_the_field() -> None:
     with pytest.raises(ConfigError, match="not a JudgeRequest: changes: Field required"):
         answers()("judge", b"{}")

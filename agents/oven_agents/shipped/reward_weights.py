@@ -110,8 +110,8 @@ class RewardWeights(Agent):
         ]
         why = (
             f"{metric.name} is {falls[0]:.0%} and {falls[1]:.0%} below its best ({sign * best:.3g} at tick {best_at}) "
-            f"in two evaluations, while of the members' mean scores {', '.join(movements)}: move {freed:.0%} of the weight "
-            f"from {', '.join(fooled)} to {', '.join(saw)}"
+            f"in two evaluations, while of the members' mean scores {', '.join(movements)}: move {freed:.0%} of the "
+            f"weight from {', '.join(fooled)} to {', '.join(saw)}"
         )
         return window.propose(
             WEIGHTS,

@@ -85,7 +85,7 @@ def test_a_models_programs_are_run_and_its_answer_held_against_the_log(
     assert abs(found["diagnosis"]["onset"] - ONSET) <= 1 and found["diagnosis"]["knob"] == SCALE
     assert found["calls"] == len(endpoint.requests) and (tmp_path / "kept" / "supervisor.jsonl").is_file()
     code, said = run(capsys, log, *asked)
-    assert code == 0 and "by the model: lr_too_high since tick" in said and "price that is not known" in said
+    assert code == 0 and "by the model: lr_too_high since tick" in said and "at an unknown price" in said
 
 
 def test_the_key_of_the_named_variable_goes_to_the_server_alone(

@@ -17,6 +17,7 @@ from oven_llm.judges.judge import Judge, Watching
 from oven_llm.judges.member import Member
 from oven_llm.judges.sanitize import is_degenerate, shown
 from oven_llm.judges.self_checks import change_p_value
+from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.usage import CallTally, tallied
 
@@ -263,11 +264,11 @@ async def test_a_check_that_fails_finds_nothing_and_closes() -> None:
     started = asyncio.Event()
 
     class Hanging(Scripted):
-        async def ask(self, question, timeout_s):  # type: ignore[no-untyped-def]
+        async def ask(self, conversation: Conversation, timeout_s: float, samples: int = 1) -> list[ModelReply]:
             if self.shown:
                 started.set()
                 await asyncio.Event().wait()
-            return await super().ask(question, timeout_s)
+            return await super().ask(conversation, timeout_s)
 
     judge = Judge("critic", Hanging(len), watching=Watching(swapped=1.0))
     await judge.score(numbered(1, "3", "55"), CallTally())

@@ -8,9 +8,9 @@ import pytest
 
 from oven_controller.cli.main import run as invoke
 from oven_core.errors import ConfigError
+from oven_runs.settings.committee_members import check_keys
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import NO_KEY, catalogue, endpoint_of, key_of
-from oven_runs.settings.member_checks import check_keys
 from oven_runs.settings.model import Settings
 from oven_runs.settings.resolution import resolve
 

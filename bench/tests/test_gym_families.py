@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -21,6 +23,7 @@ from oven_bench.gym.faults.grpo_training import RateTooHigh
 from oven_bench.gym.faults.pretraining_data import CorruptedBatches, ShuffledTargets
 from oven_bench.gym.faults.pretraining_training import OutlierGradient
 from oven_bench.gym.seeded_draws import At, count, log10_uniform, log_uniform, uniform, whole
+from oven_bench.gym.shared_prefix import draw
 from oven_bench.gym.task_table import TASKS
 from oven_bench.gym.tasks.grpo.trainee import USER, Grpo
 from oven_bench.gym.tasks.pretraining.trainee import BATCH
@@ -83,6 +86,28 @@ def test_a_family_is_described_and_draws_from_mild_to_severe(family: type[Fault]
     assert {case.onset for case in cases} <= {0, 110} and all(case.length >= 1 for case in cases)
     assert family.name.endswith(".healthy") or len({repr(case) for case in cases}) > 2
     assert family.draw(At(0.0), 110) and family.draw(At(1.0), 110)
+
+
+def plain(value: Any) -> Any:
+    """A parameter as JSON holds it without a loss."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float() | bytes():
+            return value.hex()
+        case tuple() | list():
+            return [plain(inner) for inner in value]
+        case slice():
+            return [value.start, value.stop, value.step]
+    return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@every
+def test_a_family_draws_what_it_drew_for_the_published_figures(family: type[Fault], seed: int) -> None:
+    stored = json.loads((Path(__file__).parent / "data" / "draws.json").read_text())
+    case = draw(family, seed)
+    assert {"onset": case.onset, "drawn": plain(case)} == stored[f"{family.name} {seed}"]
 
 
 @every

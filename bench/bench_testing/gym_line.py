@@ -50,7 +50,6 @@ class Line:
             low=0.001,
             high=100,
             scale="log",
-            scales_rate=True,
         )
         self.actuators.scalar(
             "grad.clip", lambda: self.clip, lambda value: setattr(self, "clip", value), low=0.01, high=10, scale="log"

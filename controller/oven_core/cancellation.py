@@ -1,9 +1,8 @@
-"""Cancellation that is not lost: tasks are cancelled until they end, and a swallowed one is raised.
+"""Cancellation that is not lost: tasks are cancelled until they end, and a swallowed cancellation is raised again.
 
-`asyncio.wait_for` on Python 3.11 returns the result when a cancellation comes together with it (CPython issue 86296),
-nats-py waits with it, and swallows other cancellations itself. The task then continues, and anyone who waits for its
-end waits for ever. So nothing here waits with `wait_for`, what nats-py swallows is raised again, and a task is told to
-end more than once.
+On Python 3.11 `asyncio.wait_for` returns the result if a cancellation arrives together with it (CPython issue 86296).
+nats-py uses it, and swallows other cancellations itself. The task then continues, and whoever waits for its end waits
+forever. So this project does not use `wait_for`, raises again what nats-py swallows, and cancels a task more than once.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from typing import Any
 
 log = logging.getLogger("oven")
 
-AGAIN_S = 2.0
-"""A task has so long to end; then it is told again."""
-MOST_S = 10.0
+REPEAT_S = 2.0
+"""A task that has not ended after this time is cancelled again."""
+LIMIT_S = 10.0
 
 
-def call_at_end(told: Callable[[], object], *more: signal.Signals) -> None:
-    """Have the running event loop call `told` when this process is asked to end: at SIGTERM, SIGINT and `more`."""
+def call_at_end(callback: Callable[[], object], *more: signal.Signals) -> None:
+    """Have the running event loop call `callback` at SIGTERM, SIGINT and the signals in `more`."""
     for number in (signal.SIGTERM, signal.SIGINT, *more):
-        asyncio.get_running_loop().add_signal_handler(number, told)
+        asyncio.get_running_loop().add_signal_handler(number, callback)
 
 
 @contextlib.contextmanager
 def preserve_cancellation() -> Iterator[None]:
-    """Raises CancelledError at the end of the block if the current task was told to end within, and what it awaited
-    there kept that to itself. What had been said before the block does not count: a task that ends may clean up."""
+    """Raises CancelledError at the end of the block if the current task was cancelled within it and the awaited code
+    swallowed that. A cancellation from before the block does not count, so that a task that ends can clean up."""
     task = asyncio.current_task()
     assert task is not None
     before = task.cancelling()
@@ -47,19 +46,21 @@ def preserve_cancellation() -> Iterator[None]:
         raise asyncio.CancelledError
 
 
-async def end(*tasks: asyncio.Future[Any], within_s: float = MOST_S, again_s: float = AGAIN_S) -> None:
-    """Cancel them, again after each `again_s` (a short one interrupts what a task does at its end), and wait for their
-    end; whatever they end with is not news. One that has not ended within the limit is left alone, and that is
-    logged: to wait for it would only hang its owner, too."""
+async def end(*tasks: asyncio.Future[Any], within_s: float = LIMIT_S, again_s: float = REPEAT_S) -> None:
+    """Cancel tasks and wait for their end, whatever their results are.
+
+    They are cancelled again after each `again_s`; a short time interrupts a task's cleanup. A task that has not ended
+    within the limit is logged and abandoned, because waiting for it would hang its owner too.
+    """
     loop = asyncio.get_running_loop()
     limit = loop.time() + within_s
-    left = {task for task in tasks if not task.done()}
-    while left and (rest := limit - loop.time()) > 0:
-        for task in left:
+    running = {task for task in tasks if not task.done()}
+    while running and (rest := limit - loop.time()) > 0:
+        for task in running:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=min(rest, again_s))
+        _, running = await asyncio.wait(running, timeout=min(rest, again_s))
     for task in tasks:
         if task.done() and not task.cancelled():
-            task.exception()  # else asyncio complains that nobody looked
-    for task in left:
+            task.exception()  # else asyncio complains that nobody retrieved it
+    for task in running:
         log.error("a task was told to end and did not within %g s: %r", within_s, task)

@@ -1,9 +1,9 @@
-"""Cores and priority of the stack's processes, beside the training. Nothing but the standard library.
+"""Cores and priority of the stack's processes next to the training. It imports only the standard library.
 
-On two cores, under a scheduler that packs what wakes onto busy ones, a training step took a tenth more time for a stack
-that might wake on every core than for one that kept to the other half (docs/experiments.md). A trainer that leaves its
-half idle, waiting for a device or for judges, loses nothing by it: then the stack takes all cores, and a decision that
-passes through six processes is made sooner.
+On two cores, under a scheduler that packs waking processes onto busy cores, a training step took a tenth longer if the
+stack could wake on every core than if it used the other half only (docs/experiments.md). A trainer that leaves its half
+idle, waiting for a device or for judges, loses nothing if the stack uses all cores, and a decision that passes through
+six processes is then made sooner.
 """
 
 from __future__ import annotations
@@ -18,33 +18,35 @@ from pathlib import Path
 
 NICENESS = 10
 ENOUGH = 4
-"""So many cores of its own are all that the stack can use."""
+"""Number of own cores from which the stack needs no more."""
 LOOK_S = 1.0
-"""Between two looks at what the trainer leaves idle."""
+"""Seconds between two measurements of the trainer's load."""
 BUSY, IDLE = 0.5, 0.25
-"""Shares of the trainer's half: from the first on the stack keeps off it, below the second it may run there."""
+"""Load of the trainer's half from which the stack leaves it, and below which the stack may use it."""
 _STAT = Path("/proc/stat")
 
 
 @dataclass(frozen=True)
 class CoreSplit:
-    """The cores that this process may use: those that are left to the trainer, and those that the stack keeps to."""
+    """The cores that this process may use, split into those of the training and those of the stack."""
 
     training: frozenset[int]
     stack: frozenset[int]
 
     @classmethod
-    def of(cls, cores: Collection[int]) -> CoreSplit:
-        """The stack's is the smaller half. A single core is everybody's."""
+    def split(cls, cores: Collection[int]) -> CoreSplit:
+        """Split the cores; the stack gets the smaller half. A single core is shared."""
         ordered = sorted(cores)
         half = (len(ordered) + 1) // 2 if len(ordered) > 1 else 0
         return cls(frozenset(ordered[:half]), frozenset(ordered[half:]))
 
 
 def lower_priority() -> None:
-    """Be scheduled after the training, and never in its place: six processes wake at each observation, and on a machine
-    whose cores are all busy each could take the trainer's (SCHED_BATCH wakes without preempting; Linux only). A sandbox
-    that forbids it is not a reason not to start."""
+    """Lower this process's priority, so that it never runs in place of the training.
+
+    Six processes wake at each observation, and on a machine whose cores are all busy each could take the trainer's
+    core. SCHED_BATCH (Linux only) wakes without preempting. If a sandbox forbids it, the process starts anyway.
+    """
     if split := restrict_affinity():
         follow(os.getpid(), split)
     with contextlib.suppress(OSError):
@@ -54,10 +56,11 @@ def lower_priority() -> None:
 
 
 def restrict_affinity() -> CoreSplit | None:
-    """Leave the trainer its half of the cores. None: that cannot be asked here (it is Linux's), or is forbidden."""
+    """Restrict this process to the stack's half of the cores. Return None if that is impossible (it needs Linux) or
+    forbidden."""
     if not hasattr(os, "sched_getaffinity"):
         return None
-    split = CoreSplit.of(os.sched_getaffinity(0))
+    split = CoreSplit.split(os.sched_getaffinity(0))
     try:
         os.sched_setaffinity(0, split.stack)
     except OSError:
@@ -66,25 +69,25 @@ def restrict_affinity() -> CoreSplit | None:
 
 
 def follow(pid: int, split: CoreSplit) -> None:
-    """Have a thread let that process, which has kept off, run on all cores for as long as the trainer's are idle."""
+    """Start a thread that lets the restricted process use all cores while the trainer's are idle."""
     if split.training and len(split.stack) < ENOUGH:
         threading.Thread(target=_follow, args=(pid, split), name="core-split", daemon=True).start()
 
 
 def spread(spread: bool, busy: float) -> bool:
-    """Whether to run on the trainer's half too. `busy`: the share of it that the trainer takes."""
+    """Return whether to use the trainer's half too. `busy`: its load, 0..1; `spread`: whether it is in use already."""
     return busy < (BUSY if spread else IDLE)
 
 
 def busy(before: str, after: str, cores: Collection[int]) -> float:
-    """The share of these cores that went to what has not given way, by the system's count at two times. What has given
-    way is niced, and counts apart. 1 where nothing is counted."""
-    (user, total), (user_then, total_then) = _ticks(after, cores), _ticks(before, cores)
-    return (user - user_then) / (total - total_then) if total > total_then else 1.0
+    """Return the load of these cores, 0..1, between two readings of /proc/stat. Niced processes do not count. It is 1
+    if there are no counts."""
+    (user, total), (user_before, total_before) = _ticks(after, cores), _ticks(before, cores)
+    return (user - user_before) / (total - total_before) if total > total_before else 1.0
 
 
 def _ticks(stat: str, cores: Collection[int]) -> tuple[int, int]:
-    """(in user mode at an ordinary niceness, altogether), see proc_stat(5)."""
+    """(ticks in user mode at normal niceness, all ticks), see proc_stat(5)."""
     lines = (line.split() for line in stat.splitlines())
     counts = {name: [int(count) for count in rest[:8]] for name, *rest in lines if name.startswith("cpu")}
     mine = [counts[name] for name in (f"cpu{core}" for core in cores) if name in counts]
@@ -92,15 +95,15 @@ def _ticks(stat: str, cores: Collection[int]) -> tuple[int, int]:
 
 
 def _follow(pid: int, split: CoreSplit) -> None:
-    now = False
-    with contextlib.suppress(OSError):  # the process is gone, or it may not be moved
+    spreads = False
+    with contextlib.suppress(OSError):  # the process is gone, or may not be moved
         before = _STAT.read_text()
         while True:
             time.sleep(LOOK_S)
             after = _STAT.read_text()
-            then, now = now, spread(now, busy(before, after, split.training))
+            spread_before, spreads = spreads, spread(spreads, busy(before, after, split.training))
             before = after
-            if now != then:
+            if spreads != spread_before:
                 for thread in os.listdir(f"/proc/{pid}/task"):
                     with contextlib.suppress(ProcessLookupError):
-                        os.sched_setaffinity(int(thread), split.stack | (split.training if now else frozenset()))
+                        os.sched_setaffinity(int(thread), split.stack | (split.training if spreads else frozenset()))

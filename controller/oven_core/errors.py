@@ -38,15 +38,14 @@ RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
         "undo": "rollback_undo",
     }
 }
-"""By what is looked for: an earlier name → today's, for the error that names the nearest. None of them is accepted."""
+"""By kind: an earlier name → the present one, for the error that names the nearest. Earlier names are not accepted."""
 
-
-NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""Of an OSError: a full disk, a quota, a limit on a file's size, a disk that takes nothing."""
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Numbers of an OSError for a full disk, a quota, a limit on a file's size, or a read-only disk."""
 
 
 class OvenError(Exception):
-    """Base of all; `exit_code` is what the command line ends with."""
+    """Base of all. The command line ends with `exit_code`."""
 
     exit_code = 3
 
@@ -67,13 +66,13 @@ class UnknownNameError(OvenError, LookupError):
     exit_code = 2
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        """`kind` is what was looked for ("recipe"), `known` the names that would have done. A name in the table of
-        `oven_core.removed` gets the sentence that names the tag with it."""
+        """`kind` is the kind of name ("recipe"), and `known` has the valid names. A name in the table of
+        `oven_core.removed` gets the sentence with the tag."""
         known = sorted(known)
         earlier = {old: new for old, new in RENAMED.get(kind.split()[0], {}).items() if new in known}
-        spelt = earlier | {one: one for one in known}
-        close = [name] if name in earlier else difflib.get_close_matches(name, spelt, n=3, cutoff=0.4)
-        near = list(dict.fromkeys(spelt[one] for one in close))
+        candidates = earlier | {valid: valid for valid in known}
+        close = [name] if name in earlier else difflib.get_close_matches(name, candidates, n=3, cutoff=0.4)
+        near = list(dict.fromkeys(candidates[candidate] for candidate in close))
         if near:
             hint = "did you mean " + " or ".join(repr(n) for n in near) + "?"
         elif known:
@@ -82,11 +81,11 @@ class UnknownNameError(OvenError, LookupError):
             hint = f"there is no {kind} yet"
         super().__init__(removal(kind, name) or f"no {kind} named {name!r}; {hint}")
         self.name = name
-        self._made_of = (kind, name, known)
+        self._arguments = (kind, name, known)
 
     def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, list[str]]]:
-        """It comes out of worker processes, too."""
-        return type(self), self._made_of
+        """Support pickling, because worker processes raise it too."""
+        return type(self), self._arguments
 
 
 class BusError(OvenError, ConnectionError):
@@ -106,18 +105,18 @@ class ProcessError(OvenError, RuntimeError):
 
 
 class DivergedError(OvenError, RuntimeError):
-    """The log holds an output that this replica computes differently; continuing would fork the run's history."""
+    """The log has an output that this replica computes differently. Continuing would fork the run's history."""
 
     exit_code = 3
 
 
 def reason(error: BaseException) -> str:
-    """What an error that this project did not raise itself says, in one line for a person: not its class, no number of
-    the system's, and of a message that does not fit its model the first field that is wrong."""
+    """Return the cause of an error that this project did not raise itself, in one line for people: without its class
+    and the system's error number. Of a pydantic error it is the first wrong field."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    if callable(found := getattr(error, "errors", None)):  # pydantic's ValidationError; it is not imported for this
-        first, *others = found(include_url=False)
+    if callable(errors := getattr(error, "errors", None)):  # pydantic's ValidationError, without importing it
+        first, *others = errors(include_url=False)
         where = ".".join(str(part) for part in first["loc"])
         more = f" (and {len(others)} more)" if others else ""
         return f"{where}: {first['msg']}{more}" if where else f"{first['msg']}{more}"

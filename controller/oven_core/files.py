@@ -1,5 +1,4 @@
-"""Files written whole, so that a reader never sees a part; and those that a person names, read within
-limits: only regular ones, and only so many bytes."""
+"""Files: written atomically, so that no reader sees a part, and read within limits if a user names them."""
 
 from __future__ import annotations
 
@@ -16,26 +15,27 @@ from oven_core.errors import ConfigError
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
-    """A file to fill, which takes the place of `path` at the end of the block; if the block raises, nothing of it is
-    left. `private`: only its owner may read it (mode 0600)."""
+    """Open a file that replaces `path` at the end of the block, or is removed if the block raises. `private`: only its
+    owner may read it (mode 0600)."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # another process may write the same file
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
     try:
         with os.fdopen(descriptor, "wb") as out:
             if private:
-                os.fchmod(descriptor, 0o600)  # of one that was left behind, too
+                os.fchmod(descriptor, 0o600)  # the file may be left over from an earlier attempt
             yield out
             out.flush()
             os.fsync(descriptor)
         partial.replace(path)
     except BaseException:
-        partial.unlink(missing_ok=True)  # on a full disk it would take what room there is
+        partial.unlink(missing_ok=True)  # on a full disk it would take the remaining space
         raise
 
 
 @contextlib.contextmanager
 def longest_csv_field(characters: int) -> Iterator[None]:
-    """Within the block the module `csv` refuses longer fields. Its limit is the whole process's, so it is put back."""
+    """Make the module `csv` refuse longer fields within the block. Its limit belongs to the whole process, so it is
+    restored."""
     before = csv.field_size_limit(characters)
     try:
         yield
@@ -44,13 +44,13 @@ def longest_csv_field(characters: int) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes | str, *, private: bool = False) -> None:
-    """Replace the file's content, text as UTF-8. Raises OSError, and leaves the old content then."""
+    """Replace a file's content; text is UTF-8. Raises OSError, and the old content stays then."""
     with atomic_file(path, private=private) as out:
         out.write(data.encode() if isinstance(data, str) else data)
 
 
 FILE_BYTES = 1 << 20
-"""A settings file has a few thousand."""
+"""Limit of a settings file, which usually has a few thousand bytes."""
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -61,8 +61,8 @@ _KINDS = (
 
 
 def read_file(path: Path, called: str, limit: int = FILE_BYTES) -> bytes:
-    """The bytes of a regular file: a pipe may never say anything, and a device never end. `called`: what it is, for the
-    message. Raises ConfigError."""
+    """Return the bytes of a regular file. A pipe may never send anything, and a device may never end. `called` says
+    what the file is, for the error. Raises ConfigError."""
     try:
         if (kind := next((name for is_, name in _KINDS if is_(path.stat().st_mode)), "")) == "":
             with path.open("rb") as file:

@@ -44,19 +44,19 @@ def imported(kind: str, name: str, target: str) -> Any:
         ) from error
 
 
-def split_function(given: str) -> tuple[str, str] | None:
-    """(file, function) of what is written as FILE.py:FUNCTION; None for the name of an entry point."""
-    file, colon, function = given.rpartition(":")
+def split_function(name_or_file: str) -> tuple[str, str] | None:
+    """Return (file, function) of "FILE.py:FUNCTION"; None for the name of an entry point."""
+    file, colon, function = name_or_file.rpartition(":")
     return (file, function) if colon and file.endswith(".py") else None
 
 
-def load_function(group: str, kind: str, given: str, *, called: str, module: str) -> Callable[..., Any]:
-    """An entry point of `oven.<group>`, or the function of FILE.py:FUNCTION, whose file is imported as `module`.
-    `called` says whose it is, for messages. Raises ConfigError or UnknownNameError."""
-    place = split_function(given)
-    loaded = load(group, kind, given) if place is None else _from_file(called, module, *place)
+def load_function(group: str, kind: str, name_or_file: str, *, called: str, module: str) -> Callable[..., Any]:
+    """Return an entry point of `oven.<group>`, or the function of "FILE.py:FUNCTION", whose file is imported as
+    `module`. `called` is its purpose, for error messages. Raises ConfigError or UnknownNameError."""
+    parts = split_function(name_or_file)
+    loaded = load(group, kind, name_or_file) if parts is None else _from_file(called, module, *parts)
     if not callable(loaded):
-        raise ConfigError(f"{called} ({given}) is a {type(loaded).__name__}: it must be a function")
+        raise ConfigError(f"{called} ({name_or_file}) is a {type(loaded).__name__}: it must be a function")
     function: Callable[..., Any] = loaded
     return function
 
@@ -65,10 +65,10 @@ def _from_file(called: str, module: str, file: str, function: str) -> Any:
     spec = spec_from_file_location(module, Path(file))
     if spec is None or spec.loader is None:
         raise ConfigError(f"{called}: {file} is not a Python file")
-    made = module_from_spec(spec)
-    sys.modules[module] = made  # what is defined in it can be pickled
+    loaded = module_from_spec(spec)
+    sys.modules[module] = loaded  # so that its objects can be pickled
     try:
-        spec.loader.exec_module(made)
-        return getattr(made, function)
+        spec.loader.exec_module(loaded)
+        return getattr(loaded, function)
     except Exception as error:
         raise ConfigError(f"{called}: {file} cannot be used: {reason(error)}") from error

@@ -1,4 +1,4 @@
-"""What earlier versions had and this one does not, and the tag of the repository that still has it."""
+"""Names that earlier versions had and this one does not, and the tag of the repository that still has them."""
 
 from __future__ import annotations
 
@@ -9,65 +9,34 @@ TAG: Final = "evidence-1"
 COMMIT: Final = "bd5379d1453e678330abff41fc609c67028186e7"
 """The commit that the tag names, for clones without tags."""
 
-REMOVED: Final[Mapping[str, frozenset[str]]] = {
-    "bench": frozenset(
-        {
-            "aggregation",
-            "alerts",
-            "arm-comparison",
-            "completions",
-            "escalation",
-            "faults",
-            "hackable-judge",
-            "healthy",
-            "judge-bias",
-            "judge-swaps",
-            "keypress",
-            "local-teachers",
-            "loop-trials",
-            "motion",
-            "notifications",
-            "oracle",
-            "oracle-step",
-            "outage",
-            "overlap",
-            "pairs",
-            "questions",
-            "replay",
-            "reputation",
-            "short-horizon",
-            "source-swarm",
-            "supervised-run",
-            "supervisor",
-            "swaps",
-            "token-prior",
-            "trace-pairs",
-            "trace-replay",
-            "trials",
-        }
+_NAMES: Final = {
+    "bench": (
+        "aggregation alerts arm-comparison completions escalation faults hackable-judge healthy judge-bias "
+        "judge-swaps keypress local-teachers loop-trials motion notifications oracle oracle-step outage "
+        "overlap pairs questions replay reputation short-horizon source-swarm supervised-run supervisor swaps "
+        "token-prior trace-pairs trace-replay trials"
     ),
-    "command of kg": frozenset({"learn"}),
-    "command of supervise": frozenset({"analyze", "ask", "data", "grid"}),
-    "command of traces": frozenset({"ab"}),
-    "format of graphs": frozenset({"causenet", "gexf", "graphrag", "neo4j-csv", "neo4j-jsonl", "nquads", "trig"}),
-    "setting": frozenset(
-        {
-            *("rules.trials", "rules.trial_share", "rules.trial_steps", "rules.trial_cooldown", "rules.trial_margin"),
-            *("rules.sure_confidence", "rules.control_share"),
-        }
+    "command of kg": "learn",
+    "command of supervise": "analyze ask data grid",
+    "command of traces": "ab",
+    "format of graphs": "causenet gexf graphrag neo4j-csv neo4j-jsonl nquads trig",
+    "setting": (
+        "rules.control_share rules.sure_confidence rules.trial_cooldown rules.trial_margin rules.trial_share "
+        "rules.trial_steps rules.trials"
     ),
-    "task": frozenset({"qasper", "stdlib"}),
+    "task": "qasper stdlib",
 }
-"""Kind → removed names. The kinds are those that UnknownNameError is raised with."""
+REMOVED: Final[Mapping[str, frozenset[str]]] = {kind: frozenset(names.split()) for kind, names in _NAMES.items()}
+"""Kind → removed names. The kinds are those of UnknownNameError."""
 
 
 def removal(kind: str, name: str) -> str | None:
-    """A sentence that says that the name was removed and where to find it; None if it was not removed."""
+    """Return the sentence for a removed name, with the tag that still has it; None if it was not removed."""
     if name not in REMOVED.get(kind, ()):
         return None
     return f"the {kind} {name!r} was removed; check out the tag {TAG} (commit {COMMIT[:12]}) to use it"
 
 
 def removed_from_logs(content: str) -> str:
-    """The sentence for a recorded log with content that this version cannot replay, for example "trials"."""
+    """Return the sentence for a recorded log with content that this version cannot replay, for example "trials"."""
     return f"this log has {content}, which were removed; check out the tag {TAG} (commit {COMMIT[:12]}) to replay it"

@@ -1,4 +1,4 @@
-"""The knobs of a trainer: named getters and setters with bounds. Every change is read back."""
+"""The knobs of a trainer: named getters and setters with bounds. Every change is verified by reading it back."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from oven_core.protocol.messages import ActuatorSpec, Effect, Value
 Status = Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]
 
 DONE: tuple[Status, ...] = ("applied", "noop")
-"""The value is in force."""
+"""Outcomes after which the value is in force."""
 TOLERANCE = 1e-6
-"""Relative difference below which a value read back is the value that was set (bf16 scalars are not actuators)."""
+"""Largest relative difference between the value that was set and the value read back. Scalars in bf16 are not
+actuators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,54 +34,58 @@ class Applied:
 
 
 class Proof(Protocol):
-    """Says of a setting whether what trains has used it: somebody else may set it again before that."""
+    """Tells whether training has used a new setting: other code may overwrite it before that."""
 
     @property
     def sure(self) -> bool:
-        """Whether what has been seen so far leaves no doubt, so that a receipt need not wait."""
+        """Whether the setting will certainly be used, so that a receipt need not wait."""
 
     def refused(self) -> str:
-        """Why a change is not even tried; empty if it is."""
+        """Return why no change can be made; empty if one can."""
 
     def begin(self, before: Any) -> None:
-        """A change from `before` was written: look whether it is used."""
+        """Start to watch whether a change from `before` is used."""
 
     def verdict(self, *, ended: bool = False) -> str | None:
-        """Why the change did not take; empty if it did, None while no one knows. `ended`: no more steps will come."""
+        """Return why the change was not used; empty if it was, None while that is unknown. `ended`: no more steps will
+        come."""
 
     def lost(self) -> tuple[Value, Value, str] | None:
-        """What was in force, what is, and why, where a setting was undone later; said once."""
+        """Return (old value, present value, why) once, if a setting was undone later."""
 
     def moved(self) -> None:
-        """What was restored set it anew."""
+        """Note that a restored state has set the value."""
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
 
 
 class Seats(Protocol):
-    """The remote members of a committee: operators change who judges as each, and members come and go. What changes an
-    actuator returns the names of those that have to be announced anew, and raises OvenError with nothing changed."""
+    """The remote members of a committee, which operators can add and remove, and whose models they can change.
+
+    The methods that change actuators return the names of those to be announced again. They raise OvenError with nothing
+    changed.
+    """
 
     def probe(self, member: str, judge: JudgeSpec, *, joins: bool = False) -> Future[str]:
-        """Begin to ask a model a question, in the member's process. The outcome: empty if it gave a verdict, else
-        why not. `joins`: that process may still be on its way."""
+        """Ask a model a test question in the member's process. The result is empty if it gave a verdict, else why not.
+        `joins`: the process may still be starting."""
 
     def offer(self, actuators: Actuators, member: str, judge: JudgeSpec) -> tuple[str, ...]:
-        """Make the model a choice of the member's."""
+        """Add the model to the member's choices."""
 
     def add(self, actuators: Actuators, member: str, judge: JudgeSpec, share: float) -> tuple[str, ...]:
-        """Have another member, with this share of the whole weight."""
+        """Add a member with this share of the total weight."""
 
     def remove(self, actuators: Actuators, member: str) -> tuple[str, ...]:
-        """Let a member go; the others have its weight."""
+        """Remove a member; the others get its weight."""
 
     def __contains__(self, member: str) -> bool:
-        """Whether it is a remote member now."""
+        """Whether `member` is a remote member now."""
 
 
 Outcome = Value | tuple[Value, Value]
-"""What an action says it did: a value, or (before, after)."""
+"""What an action returns: a value, or (before, after)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +97,15 @@ class _Knob:
 
 
 class Actuators:
-    """A registry. Names are dotted and unique; what is registered here is announced in RunStarted, and what
-    comes or changes later by `OvenClient.announce`."""
+    """A registry of knobs with unique, dotted names.
+
+    RunStarted announces them. If one is added or changed later, call `OvenClient.announce`.
+    """
 
     def __init__(self) -> None:
         self._knobs: dict[str, _Knob] = {}
         self.seats: Seats | None = None
-        """Of the committee that has announced itself here; None where there is none."""
+        """The seats of the training's committee; None without a committee."""
 
     def scalar(
         self,
@@ -112,12 +119,13 @@ class Actuators:
         unit: str = "",
         risky: bool = False,
         moves_own_metric: bool = False,
-        scales_rate: bool = False,
         proof: Proof | None = None,
     ) -> None:
-        """A number within [low, high]. Raises ConfigError when its value lies outside, or the bounds are off. With a
-        `proof` a change counts once it was used. `moves_own_metric`: a change moves the metric that would judge it, so
-        that only held-out data can. `scales_rate`: it multiplies the learning rate."""
+        """Register a number within [low, high]. Raises ConfigError for invalid bounds or a value outside them.
+
+        With a `proof` a change counts once training has used it. `moves_own_metric`: a change moves the metric that
+        would judge it, so that only held-out data can judge it.
+        """
         _check_bounds(name, scale, low, high, read)
         spec = _announcement(
             name=name,
@@ -128,7 +136,6 @@ class Actuators:
             high=high,
             risky=risky,
             moves_own_metric=moves_own_metric,
-            scales_rate=scales_rate,
         )
         self._add(spec, read, lambda value: write(float(value)), proof)  # type: ignore[arg-type]
 
@@ -143,8 +150,8 @@ class Actuators:
         effect: Effect = "setting",
         moves_own_metric: bool = False,
     ) -> None:
-        """One of some names. `unit` may say what their order means; `effect="at_end"`: it shows only when the run ends;
-        `moves_own_metric` as of a scalar. Raises ConfigError for another effect of an action's."""
+        """Register a choice between names. `unit` may say what their order means. With `effect="at_end"` it matters
+        only when the run ends. `moves_own_metric` is as for a scalar. Raises ConfigError for the effects of actions."""
         spec = _announcement(
             name=name, kind="choice", choices=choices, unit=unit, effect=effect, moves_own_metric=moves_own_metric
         )
@@ -158,7 +165,7 @@ class Actuators:
         *,
         moves_own_metric: bool = False,
     ) -> None:
-        """Shares that sum to 1, such as a data mixture; `moves_own_metric` as of a scalar."""
+        """Register shares that sum to 1, such as a data mixture. `moves_own_metric` is as for a scalar."""
         spec = _announcement(
             name=name,
             kind="simplex",
@@ -179,12 +186,12 @@ class Actuators:
         effect: Effect = "setting",
         moves_own_metric: bool = False,
     ) -> None:
-        """Something that is done rather than set. What `run` returns is in the receipt; it raises to refuse.
+        """Register something to do rather than to set. The receipt has what `run` returns; `run` raises to refuse.
 
-        `effect` says what it is to the training. One that measures or copies counts as no intervention and has no
-        outcome; one that ends or holds the run has none either; one that moves the weights confounds all that is being
-        judged, and is done last in a plan. `moves_own_metric` as of a scalar. Raises ConfigError where the two
-        contradict each other.
+        `effect` describes the action. One that measures or copies is not an intervention, and has no outcome to judge;
+        nor has one that ends or holds the run. One that moves the weights confounds everything that is being judged,
+        and comes last in a plan. `moves_own_metric` is as for a scalar. Raises ConfigError if the two contradict each
+        other.
         """
         spec = _announcement(name=name, kind="action", unit=unit, effect=effect, moves_own_metric=moves_own_metric)
         self._add(spec, lambda: None, run)  # type: ignore[arg-type]
@@ -197,18 +204,18 @@ class Actuators:
         low: float | None = None,
         high: float | None = None,
     ) -> None:
-        """Give a present actuator other choices or bounds; what is not given stays. A simplex has the components that
-        it reads now. Its kind stays what it is. In a running training `OvenClient.announce` then says so.
+        """Change the choices or bounds of an actuator. A simplex gets the components that it reads now.
 
-        Raises UnknownNameError, and ConfigError, with nothing changed, where the present value would not fit, a choice
-        is there twice or is not a name, or the kind has no such limits.
+        In a running training call `OvenClient.announce` afterwards. Raises UnknownNameError. Raises ConfigError with
+        nothing changed if the present value would not fit, a choice is repeated or is not a name, or the kind has no
+        such limits.
         """
         old, present = self.spec(name), self.read(name)
         if (choices is not None and old.kind != "choice") or (
             (low is not None or high is not None) and old.kind != "scalar"
         ):
-            given = "choices" if choices is not None else "bounds"
-            raise ConfigError(f"{name} is a {old.kind}, which has no {given} to change; {_REMEDY[old.kind]}")
+            limits = "choices" if choices is not None else "bounds"
+            raise ConfigError(f"{name} is a {old.kind}, which has no {limits} to change; {_REMEDY[old.kind]}")
         new: dict[str, Any] = {}
         if old.kind == "scalar":
             new = {"low": old.low if low is None else low, "high": old.high if high is None else high}
@@ -223,23 +230,23 @@ class Actuators:
         self._knobs[name] = replace(self._knobs[name], spec=spec)
 
     def copy(self) -> Actuators:
-        """The same knobs in its own registry: each training adds what it finds."""
+        """Return another registry with the same knobs, to which a training adds its own."""
         copied = Actuators()
         copied._knobs, copied.seats = dict(self._knobs), self.seats
         return copied
 
     def spec(self, name: str) -> ActuatorSpec:
-        """What is announced of the actuator, without its value. Raises UnknownNameError."""
+        """Return the announcement of the actuator, without its value. Raises UnknownNameError."""
         if name not in self._knobs:
             raise UnknownNameError("actuator", name, self._knobs)
         return self._knobs[name].spec
 
     def proof(self, name: str) -> Proof | None:
-        """What proves that a change of the actuator was used; None where nothing does."""
+        """Return the proof that changes of the actuator are used, or None."""
         return self._knobs[name].proof if name in self._knobs else None
 
     def proofs(self) -> dict[str, Proof]:
-        """Those of the actuators that have one."""
+        """Return the proofs of the actuators that have one."""
         return {name: knob.proof for name, knob in self._knobs.items() if knob.proof is not None}
 
     def __contains__(self, name: str) -> bool:
@@ -249,17 +256,17 @@ class Actuators:
         return iter(self._knobs)
 
     def read(self, name: str) -> Value:
-        """The actuator's present value. Raises UnknownNameError."""
+        """Return the actuator's present value. Raises UnknownNameError."""
         if name not in self._knobs:
             raise UnknownNameError("actuator", name, self._knobs)
         return self._knobs[name].read()
 
     def specs(self) -> tuple[ActuatorSpec, ...]:
-        """The announcements, each with the value that it reads now."""
+        """Return the announcements with the present values."""
         return tuple(with_value(knob.spec, knob.read()) for knob in self._knobs.values())
 
     def apply(self, name: str, value: Value) -> Applied:
-        """Set and read back. Never raises: a trainer's own error is a rejection with its text."""
+        """Set the value and read it back. Never raises: an error in the trainer becomes a rejection with its text."""
         knob = self._knobs.get(name)
         if knob is None:
             return Applied("rejected", reason=f"there is no actuator {name!r}; there are {', '.join(self._knobs)}")
@@ -310,7 +317,7 @@ _REMEDY = {
 
 
 def _check_bounds(name: str, scale: str, low: float, high: float, read: Callable[[], float]) -> None:
-    """Raises ConfigError where they are not a range, or the value lies outside; it is read only once they are one."""
+    """Raises ConfigError if the bounds are not a range, or the present value lies outside."""
     if not (math.isfinite(low) and math.isfinite(high) and low < high) or (scale == "log" and low <= 0):
         raise ConfigError(
             f"{name}: bounds [{low:g}, {high:g}] are no {scale} range; give low < high"
@@ -324,9 +331,9 @@ def _check_bounds(name: str, scale: str, low: float, high: float, read: Callable
 def _checked_choices(name: str, choices: Sequence[str], present: str) -> tuple[str, ...]:
     if isinstance(choices, str) or not all(isinstance(choice, str) and choice for choice in choices):
         raise ConfigError(f"{name}: the choices {choices!r} are not names; give a list of strings, none of them empty")
-    twice = sorted({choice for choice in choices if list(choices).count(choice) > 1})
-    if twice:
-        raise ConfigError(f"{name}: {', '.join(map(repr, twice))} is among the choices twice; give each once")
+    repeated = sorted({choice for choice in choices if list(choices).count(choice) > 1})
+    if repeated:
+        raise ConfigError(f"{name}: {', '.join(map(repr, repeated))} is among the choices twice; give each once")
     if present not in choices:
         raise ConfigError(
             f"{name} is {present!r} now, which is none of the choices {', '.join(choices) or '(none)'}; keep it among "
@@ -335,13 +342,13 @@ def _checked_choices(name: str, choices: Sequence[str], present: str) -> tuple[s
     return tuple(choices)
 
 
-def _announcement(**said: Any) -> ActuatorSpec:
-    """Raises ConfigError where it contradicts itself."""
+def _announcement(**fields: Any) -> ActuatorSpec:
+    """Raises ConfigError if the fields contradict each other."""
     try:
-        return ActuatorSpec(**said)
+        return ActuatorSpec(**fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = f"{said['name']}: {'.'.join(map(str, first['loc']))}: " if first["loc"] else ""
+        where = f"{fields['name']}: {'.'.join(map(str, first['loc']))}: " if first["loc"] else ""
         raise ConfigError(where + first["msg"].removeprefix("Value error, ")) from None
 
 
@@ -363,24 +370,24 @@ def _safely(read: Callable[[], Value]) -> Value:
 
 
 def difference(each: Sequence[Applied]) -> str:
-    """Between the outcome of a change on the ranks, in their order; empty if there is none."""
+    """Describe the difference between the outcomes of a change on the ranks; empty if there is none."""
     first = each[0]
-    for rank, one in enumerate(each[1:], start=1):
-        if (one.status in DONE) != (first.status in DONE) or not same(one.after, first.after):
+    for rank, outcome in enumerate(each[1:], start=1):
+        if (outcome.status in DONE) != (first.status in DONE) or not same(outcome.after, first.after):
             return " and ".join(
                 f"rank {index} has {applied.after!r} ({applied.status}{': ' if applied.reason else ''}{applied.reason})"
-                for index, applied in ((0, first), (rank, one))
+                for index, applied in ((0, first), (rank, outcome))
             )
     return ""
 
 
 def with_value(spec: ActuatorSpec, value: Value) -> ActuatorSpec:
-    """The announcement of an actuator that has this value."""
+    """Return the announcement with this value."""
     return spec.model_copy(update={"value": value})
 
 
 def misfit(spec: ActuatorSpec, value: Value) -> str:
-    """Why `value` cannot be set on the actuator; empty if it can. The learner's own check, after the mesh's."""
+    """Return why `value` cannot be set on the actuator; empty if it can. The mesh has checked it before."""
     match spec.kind:
         case "scalar":
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -404,13 +411,13 @@ def misfit(spec: ActuatorSpec, value: Value) -> str:
     return ""
 
 
-def same(one: Value, other: Value) -> bool:
-    """Equal up to TOLERANCE."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return set(one) == set(other) and all(same(one[k], other[k]) for k in one)
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=1e-9)
-    return one == other
+def same(first: Value, second: Value) -> bool:
+    """Whether two values are equal up to TOLERANCE."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return set(first) == set(second) and all(same(first[name], second[name]) for name in first)
+    if isinstance(first, int | float) and isinstance(second, int | float):
+        return math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=1e-9)
+    return first == second
 
 
 __all__ = ["Actuators", "Applied", "Proof", "Status", "difference", "misfit", "same"]

@@ -1,6 +1,6 @@
-"""The random generators that training draws from, taken and put back: Python's, NumPy's and torch's.
+"""Copy and restore the state of the random generators of Python, NumPy and torch.
 
-Nothing is imported for it: a library that is not loaded has no state yet.
+No library is imported for this: one that is not loaded has no state yet.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-CPU = "torch on the CPU"
-
 State = dict[str, Any]
 """Generator → its state."""
+GetAndSet = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
 def take() -> State:
+    """Return the state of all generators that are in use."""
     return {name: get() for name, (get, _) in _generators().items()}
 
 
 def restore(state: State) -> None:
-    """Generators that came into use since stay as they are."""
+    """Restore the generators in `state`. Others stay as they are."""
     generators = _generators()
     for name, value in state.items():
         generators[name][1](value)
@@ -30,7 +30,7 @@ def restore(state: State) -> None:
 
 @contextmanager
 def undisturbed(model: Any) -> Iterator[None]:
-    """Whatever is measured within: the generators, and which parts of `model` are in training mode, are as before."""
+    """Restore the random generators and the training modes of the model's parts after measuring something."""
     state = take()
     modes = {module: module.training for module in model.modules()} if hasattr(model, "modules") else {}
     try:
@@ -41,14 +41,14 @@ def undisturbed(model: Any) -> Iterator[None]:
         restore(state)
 
 
-def _generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
-    """How each is read and set."""
-    found: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {"python": (random.getstate, random.setstate)}
+def _generators() -> dict[str, GetAndSet]:
+    """Return the functions that get and set each loaded generator's state."""
+    generators: dict[str, GetAndSet] = {"python": (random.getstate, random.setstate)}
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:
-        found["numpy"] = (numpy.random.get_state, numpy.random.set_state)
+        generators["numpy"] = (numpy.random.get_state, numpy.random.set_state)
     if torch is not None:
-        found[CPU] = (torch.get_rng_state, torch.set_rng_state)
+        generators["torch on the CPU"] = (torch.get_rng_state, torch.set_rng_state)
         if torch.cuda.is_available() and torch.cuda.is_initialized():
-            found["torch on CUDA"] = (torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all)
-    return found
+            generators["torch on CUDA"] = (torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all)
+    return generators

@@ -1,11 +1,11 @@
-"""For tests of training scripts: a link without a bus, which keeps what the learner says and decides what a test wants.
+"""For tests of training scripts: a link without a bus that records the learner's messages and makes planned decisions.
 
-    link = FakeLink({3: ("optimizer.lr_scale", 0.5)})          # decided at tick 3, carried out before step 4
+    link = FakeLink({3: ("optimizer.lr_scale", 0.5)})          # decided at tick 3, applied before step 4
     with oven.connect(link=link, optimizer=optimizer) as client:
         train(client)
     assert link.receipts()[0].status == "applied"
 
-`attach` takes `link=`, too. No controller runs, and nothing leaves the process.
+`attach` also takes `link=`. No controller runs, and nothing leaves the process.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
 
 EXPIRES_TICKS = 10_000
-"""So long after its tick a decision of the plan may still be carried out."""
+"""A planned decision may be applied for so many ticks."""
 
 
 class FakeLink:
-    """A `Link` for one training. Subclass it to answer what is said: `receive` is called between steps."""
+    """A `Link` for one training. Subclass it to answer messages: `receive` is called between steps."""
 
     dropped = 0
-    """Observations that the log will never have: none."""
+    """Observations that the log will never have."""
 
     def __init__(self, plan: Mapping[int, tuple[str, Value]] | None = None, past: ResumeState | None = None) -> None:
-        """`plan`: tick → what is decided once that tick has been observed, an actuator and its value. `past`: what the
-        log says of earlier incarnations, for a run that resumes."""
+        """`plan`: tick → (actuator, value) to be decided after the observation of that tick. `past`: the state of
+        earlier incarnations, for a run that resumes."""
         self.sent: list[LearnerMessage] = []
-        """All that the learner said, in order."""
+        """The learner's messages, in order."""
         self.shown: list[dict[str, Any]] = []
-        """The samples of completions that the training handed over, as they would leave it."""
+        """The samples of completions, as they would leave the training's process."""
         self.incoming: deque[LogMessage] = deque()
-        """What the learner is given next: decisions, operators' commands, closed steps."""
+        """Messages that the learner receives next: decisions, operators' commands, closed steps."""
         self._plan = dict(plan or {})
         self._past = past or ResumeState()
 
     def open(self) -> ResumeState:
-        """What earlier incarnations left."""
+        """Return the state of earlier incarnations."""
         return self._past
 
     def begin(self) -> None:
-        """Nothing has to be waited for."""
+        """Do nothing."""
 
     def send(self, make: Callable[[], LearnerMessage], *, droppable: bool = False) -> None:
-        """Keep the message, and decide what the plan has for its tick."""
+        """Record the message, and make the decisions planned for its tick."""
         message = make()
         self.sent.append(message)
         if isinstance(message, Observation):
@@ -57,28 +57,28 @@ class FakeLink:
                 self.incoming.append(decision(*self._plan.pop(tick), number=tick, apply_at=tick + 1))
 
     def show(self, make: Parcel) -> None:
-        """Keep the sample; one whose text or redaction raises is not shown."""
+        """Record the sample, unless its text or redaction raises."""
         with contextlib.suppress(Exception):
             self.shown.append(make())
 
     def receive(self) -> LogMessage | None:
-        """The next of `incoming`."""
+        """Return the next of `incoming`."""
         return self.incoming.popleft() if self.incoming else None
 
     def close(self, timeout_s: float) -> bool:
-        """Everything was sent."""
+        """Return True: everything was sent."""
         return True
 
     def observed(self) -> list[Observation]:
-        """The observations, one per optimizer step."""
+        """Return the observations, one per optimizer step."""
         return [message for message in self.sent if isinstance(message, Observation)]
 
     def receipts(self) -> list[Receipt]:
-        """The outcome of decisions and commands."""
+        """Return the receipts of decisions and commands."""
         return [message for message in self.sent if isinstance(message, Receipt)]
 
     def series(self, metric: str) -> list[float]:
-        """A metric's value at each observation. Raises KeyError where one has none."""
+        """Return a metric's value at each observation. Raises KeyError if one lacks it."""
         return [observation.metrics[metric] for observation in self.observed()]
 
 
@@ -92,9 +92,11 @@ def decision(
     verdict: str = "adopted",
     snapshot_first: bool = False,
 ) -> Decision:
-    """As the mesh publishes one: to be carried out before the step of tick `apply_at`, while that is at most `expires`.
-    Two of one `number` are the same decision."""
-    made_at = apply_at - 1
+    """Return a decision like those of the mesh, to be applied before the step of tick `apply_at`, at most `expires`.
+
+    Decisions with the same `number` are copies of one decision.
+    """
+    tick = apply_at - 1
     return Decision.model_validate(
         {
             "id": f"{number:012d}-00",
@@ -104,9 +106,9 @@ def decision(
             "value": value,
             "reason": "",
             "tally": (),
-            "tick": made_at,
+            "tick": tick,
             "apply_at_tick": apply_at,
-            "expires_at_tick": made_at + EXPIRES_TICKS if expires is None else expires,
+            "expires_at_tick": tick + EXPIRES_TICKS if expires is None else expires,
             "snapshot_first": snapshot_first,
         }
     )

@@ -62,7 +62,7 @@ def replayed(log: Sequence[Event]) -> dict[str, Json]:
 
 def again(log: Sequence[Event]) -> dict[str, Json]:
     """The mesh, all agents and the prior over what the learner said."""
-    ask = answers(shuffled=None)
+    ask = answers()
     loop = ClosedLoop(recorded.run_of(log), participants(None, ask))
     for event in log:
         if isinstance(event.body, LearnerMessage):

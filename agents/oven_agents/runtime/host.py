@@ -144,8 +144,8 @@ async def host(
         publishers = [Publisher(session, bus, run, prior, contexts) for session in sessions]
 
         def receive(message: InlineMessage) -> None:
-            context = tracing.carried(message.headers)
-            inbox.append(Event.carried(0, message.subject, message.data, UNKNOWN, message.headers, context))
+            context = tracing.context_of(message.headers)
+            inbox.append(Event.from_message(0, message.subject, message.data, UNKNOWN, message.headers, context))
             wake.set()
 
         topics = (subjects.run, subjects.observation, subjects.receipt, subjects.ballot("*"), subjects.decision("*"))
@@ -179,7 +179,7 @@ def _read(inbox: deque[Event], keyring: Keyring, contexts: tracing.Contexts, ses
     while inbox:
         event = keyring.verify(inbox.popleft())
         if isinstance(event.body, Observation | BallotOpened):
-            contexts.keep(trace_key(event.body), event.traceparent)
+            contexts.add(trace_key(event.body), event.traceparent)
         _absorb(sessions, event)
 
 

@@ -163,7 +163,7 @@ async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
         if message.subject == probe_subject:
             reply = await member.probe(message.data)
         else:
-            reply = await member.answer(message.data, tracing.carried(message.headers))
+            reply = await member.answer(message.data, tracing.context_of(message.headers))
         with contextlib.suppress(NatsError, OSError):  # the server is away, and so is the requester
             if reply is not None:
                 await bus.publish(message.reply, reply.wire())

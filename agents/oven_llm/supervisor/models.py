@@ -1,7 +1,7 @@
-"""Models as the supervisor's loop sees them: messages in, text and usage out, one at a time or many at once.
+"""Models for the supervisor's loop: messages in, text and usage out, one call or many at once.
 
-A handler is made where the SDK it needs is installed; the SDKs are imported then, and not before. Its calls are
-synchronous, since the programs that the supervisor writes are; the requests are made in one event loop beside them.
+A handler imports its SDK when it is created. Its calls are synchronous, because the supervisor's programs are; the
+requests run in a shared event loop in another thread.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from oven_runs.settings.language_models import ModelSettings
 from oven_runs.traces.records import Message
 
 Messages: TypeAlias = Sequence[Mapping[str, str]]
-"""`role` and `content`, as chat completions have them."""
+"""`role` and `content`, as in chat completions."""
 
 TIMEOUT_S: Final = 120.0
-"""Seconds for one call with its repetitions: a long answer of a large model takes one minute."""
+"""Seconds for one call with its retries. A long answer of a large model takes one minute."""
 MAX_TOKENS: Final = 2048
-"""Of an answer, as Supervisor Distillation's supervisor has it."""
+"""Maximum tokens of an answer, as for Supervisor Distillation's supervisor."""
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
 class LMResponse:
-    """One answer of a model's."""
+    """One answer of a model."""
 
     text: str
     usage: Usage | None
-    """None where the endpoint did not say."""
+    """None if the endpoint did not report it."""
     elapsed: float
-    """Seconds, attempts that failed before it included."""
+    """Seconds, failed attempts included."""
     model: str = ""
-    """As the endpoint called it."""
+    """The name that the endpoint reported."""
     usd: float | None = None
-    """None: the price is not known."""
+    """None if the price is unknown."""
     finish: str = ""
-    """Why it ended (`providers.conversation.Finish`)."""
+    """The reason why it ended (`providers.conversation.Finish`)."""
 
 
 class RefusedError(ModelFailure):
-    """The model refused, in an answer that is billed as any other."""
+    """The model refused. The refusal is billed like any other answer."""
 
     def __init__(self, response: LMResponse) -> None:
         super().__init__("refusal", "the model refused to answer")
@@ -66,36 +66,38 @@ class RefusedError(ModelFailure):
 
 
 class ModelHandler(ABC):
-    """A model that is asked. `chat` is called from several threads at a time, and is all that another backend needs."""
+    """A model. A backend must implement only `chat`, which several threads call at the same time."""
 
     model: str
     secrets: tuple[str, ...] = ()
-    """What must be in no file, such as its key."""
+    """Strings that must be in no file, such as its key."""
     batches: bool = False
-    """`chat_batch` takes all calls of a batch at once, as an engine in this process does; `chat` is not called then."""
+    """Whether all calls of a batch go to `chat_batch` at once instead of `chat`, as for an engine in this process."""
     priced: bool = True
-    """False where it is known beforehand that its answers have no price: a cap in US dollars is refused then."""
+    """False if the price of its answers is known to be unknown. A cap in US dollars is refused then."""
 
     @abstractmethod
     def chat(self, messages: Messages) -> LMResponse:
-        """Raises ModelFailure for everything that is not an answer."""
+        """Return the model's answer. Raises ModelFailure if there is none."""
 
     def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
-        """An entry for each, in their order."""
+        """Return an answer or a failure for each batch item, in order."""
         return [_or_failure(self.chat, messages) for messages in message_batches]
 
-    def close(self) -> None:  # noqa: B027 - most backends have nothing to let go
-        """Lets its connections go."""
+    def close(self) -> None:  # noqa: B027 - most backends have nothing to close
+        """Close its connections."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
 class ProviderHandler(ModelHandler):
-    """A model behind an address, of any provider of the catalogue (`connected`)."""
+    """A model behind an address. `connected` makes one for any provider of the catalogue."""
 
     def __init__(
         self,
@@ -108,30 +110,31 @@ class ProviderHandler(ModelHandler):
         timeout_s: float = TIMEOUT_S,
         secrets: Sequence[str] = (),
     ) -> None:
-        """`temperature` None: the API's own. `account`: whose calls they are in the budget's books; the model's name,
-        if nothing else. `secrets`: the key, which must be in no log. Raises ConfigError for a number that makes no
-        sense, and where the budget caps US dollars and the model's price is not known."""
+        """`temperature` None is the API's default. `account`: the name for the calls in the budget, by default the
+        model's. `secrets`: the key, which must be in no log. Raises ConfigError for an invalid number, and if the
+        budget caps US dollars and the model's price is unknown."""
         for name, value in (("max_tokens", max_tokens), ("timeout_s", timeout_s)):
             if value <= 0:
                 raise ConfigError(f"{name} is {value:g}; give more than 0")
         if temperature is not None and not 0 <= temperature <= 2:
             raise ConfigError(f"the temperature is {temperature:g}; give 0 to 2")
-        self.model, self.secrets = provider.model, tuple(one for one in secrets if one and one != NO_KEY)
+        self.model, self.secrets = provider.model, tuple(secret for secret in secrets if secret and secret != NO_KEY)
         self._provider = provider if budget is None else provider.within(budget, account or provider.model)
         self._temperature, self._max_tokens, self._timeout_s = temperature, max_tokens, timeout_s
         self.priced = is_priced(provider.settings)
 
     @classmethod
     def connected(
-        cls, settings: ModelSettings, providers_file: str = "", at: str = "supervisor", **options: Any
+        cls, settings: ModelSettings, providers_file: str = "", name: str = "supervisor", **options: Any
     ) -> Self:
-        """From settings; `at` is their name in errors, `options` are as of the class. Raises ConfigError."""
-        asked = endpoint_of(at, settings, catalogue(providers_file), at)
-        key = key_of(at, asked, at=at)
-        return cls(providers.connect(at, asked, key), secrets=(key,), **options)
+        """Connect to the model of some settings. `name` is their name in errors, `options` are the class's. Raises
+        ConfigError."""
+        endpoint = endpoint_of(name, settings, catalogue(providers_file), name)
+        key = key_of(name, endpoint, at=name)
+        return cls(providers.connect(name, endpoint, key), secrets=(key,), **options)
 
     def chat(self, messages: Messages) -> LMResponse:
-        """Raises ModelFailure, also where the model refuses."""
+        """Return the model's answer. Raises ModelFailure, also if the model refuses."""
         return SHARED.run(self._chat(messages))
 
     def close(self) -> None:
@@ -162,7 +165,7 @@ class ProviderHandler(ModelHandler):
 
 
 class OpenAIHandler(ProviderHandler):
-    """Any endpoint with OpenAI's chat completions, by its address: hosted ones, vLLM's server, llama.cpp, …"""
+    """Any endpoint with OpenAI's chat completions: hosted ones, vLLM's server, llama.cpp, …"""
 
     def __init__(
         self,
@@ -173,9 +176,8 @@ class OpenAIHandler(ProviderHandler):
         api_key: str | None = None,
         **options: Any,
     ) -> None:
-        """`api_key` None: the variable that the catalogue of providers names for this address; an address on this
-        machine needs none. `options` are as of ProviderHandler. Raises ConfigError without a key, and without the
-        SDK."""
+        """`api_key` None reads the variable that the catalogue of providers names for this address; an address on this
+        machine needs no key. `options` are ProviderHandler's. Raises ConfigError without a key or the SDK."""
         provider, key = _at_address("openai", model, base_url, api_key)
         super().__init__(provider, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
 
@@ -192,20 +194,20 @@ class AnthropicHandler(ProviderHandler):
         api_key: str | None = None,
         **options: Any,
     ) -> None:
-        """As OpenAIHandler; the address comes without /v1."""
+        """The same as OpenAIHandler, with an address without /v1."""
         provider, key = _at_address("anthropic", model, base_url, api_key)
         super().__init__(provider, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
 
 
 class VLLMHandler(ModelHandler):
-    """A model in this process, by vLLM's engine, without a server. What its answers cost is not known."""
+    """A model in this process, with vLLM's engine and without a server. The cost of its answers is unknown."""
 
     batches = True
     priced = False
 
     def __init__(self, model: str, temperature: float = 1.0, max_tokens: int = MAX_TOKENS, **engine: Any) -> None:
-        """`model`: a folder or a name of the hub. `engine`: arguments of `vllm.LLM`. Raises ConfigError where vLLM is
-        not installed."""
+        """`model`: a folder or a name on the hub. `engine`: arguments of `vllm.LLM`. Raises ConfigError without
+        vLLM."""
         try:
             import vllm
         except ImportError as error:
@@ -219,53 +221,62 @@ class VLLMHandler(ModelHandler):
         self._sampling = vllm.SamplingParams(temperature=temperature, max_tokens=max_tokens)
 
     def chat(self, messages: Messages) -> LMResponse:
-        return self._answered([messages])[0]
+        return self._generate([messages])[0]
 
     def chat_batch(self, message_batches: Sequence[Messages]) -> list[LMResponse | ModelFailure]:
-        """All in one call of the engine, which batches them by itself."""
-        return list(self._answered(message_batches))
+        """Answer everything in one call of the engine, which batches by itself."""
+        return list(self._generate(message_batches))
 
-    def _answered(self, message_batches: Sequence[Messages]) -> list[LMResponse]:
+    def _generate(self, message_batches: Sequence[Messages]) -> list[LMResponse]:
         started = time.perf_counter()
-        with self._lock:  # the engine is for one thread at a time
-            outputs = self._engine.chat([[dict(one) for one in batch] for batch in message_batches], self._sampling)
+        with self._lock:  # the engine is not thread-safe
+            outputs = self._engine.chat(
+                [[dict(message) for message in batch] for batch in message_batches], self._sampling
+            )
         elapsed = time.perf_counter() - started
-        return [_of_engine(output, elapsed, self.model) for output in outputs]
+        return [_vllm_response(output, elapsed, self.model) for output in outputs]
 
 
-def _of_engine(output: Any, elapsed: float, model: str) -> LMResponse:
-    """`output`: vLLM's RequestOutput, whose prompt it may leave out."""
-    said, prompt = output.outputs[0], output.prompt_token_ids
-    usage = None if prompt is None else Usage(len(prompt), len(said.token_ids))
-    return LMResponse(said.text, usage, elapsed, model, None, said.finish_reason or "other")
+def _vllm_response(output: Any, elapsed: float, model: str) -> LMResponse:
+    """Return the response for vLLM's RequestOutput, which may lack the prompt."""
+    completion, prompt = output.outputs[0], output.prompt_token_ids
+    usage = None if prompt is None else Usage(len(prompt), len(completion.token_ids))
+    return LMResponse(completion.text, usage, elapsed, model, None, completion.finish_reason or "other")
 
 
-def checked_address(address: str, whose: str) -> str:
-    """Without slashes at its end. Raises ConfigError for anything else, and for an address with a user, a password or a
-    query, which it does not repeat: an address stands in settings and messages."""
+def checked_address(address: str, owner: str) -> str:
+    """Return an HTTP address without trailing slashes. Raises ConfigError for anything else, and for an address with a
+    user, a password or a query. The message does not repeat those, because addresses appear in settings and logs."""
     if re.search("[@?#]", address):
-        raise ConfigError(f"the address of {whose} has a user, a password or a query; name its key's variable instead")
+        raise ConfigError(f"the address of {owner} has a user, a password or a query; name its key's variable instead")
     try:
         host = urlsplit(address).hostname if re.fullmatch(r"https?://\S+", address) else None
     except ValueError:  # half an IPv6 address
         host = None
     if not host:
-        raise ConfigError(f"the address of {whose} is {address!r}; give one like https://api.together.xyz/v1")
+        raise ConfigError(f"the address of {owner} is {address!r}; give one like https://api.together.xyz/v1")
     return address.rstrip("/")
 
 
 def _at_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> tuple[RemoteModel, str]:
-    known = catalogue()
+    providers_by_name = catalogue()
     base_url = checked_address(base_url, model)
-    named = [name for name, entry in known.items() if entry.wire == wire and entry.base_url.rstrip("/") == base_url]
-    other = "claude" if wire == "anthropic" else "compatible"
-    settings = ModelSettings(provider=named[0] if named else other, model=model, base_url="" if named else base_url)
-    asked = endpoint_of(model, settings, known, "model")
+    names = (
+        name
+        for name, entry in providers_by_name.items()
+        if entry.wire == wire and entry.base_url.rstrip("/") == base_url
+    )
+    if provider := next(names, None):
+        settings = ModelSettings(provider=provider, model=model)
+    else:
+        generic = "claude" if wire == "anthropic" else "compatible"
+        settings = ModelSettings(provider=generic, model=model, base_url=base_url)
+    endpoint = endpoint_of(model, settings, providers_by_name, "model")
     if api_key is None:
-        if not asked.key_env and urlsplit(base_url).hostname not in LOOPBACK:
+        if not endpoint.key_env and urlsplit(base_url).hostname not in LOOPBACK:
             raise ConfigError(f'no key for {base_url}: give api_key, e.g. os.environ["MY_SERVERS_KEY"]')
-        api_key = key_of(model, asked, os.environ, "model") if asked.key_env else NO_KEY
-    return providers.connect(model, asked, api_key), api_key
+        api_key = key_of(model, endpoint, os.environ, "model") if endpoint.key_env else NO_KEY
+    return providers.connect(model, endpoint, api_key), api_key
 
 
 def _or_failure(chat: Callable[[Messages], LMResponse], messages: Messages) -> LMResponse | ModelFailure:

@@ -1,8 +1,8 @@
-"""Teachers asked at each of an agent's own states: what would they have done there?
+"""Asks teachers what they would have done at each of an agent's own states.
 
-Each teacher has a few lanes; a lane takes a trace and goes through its states one after another, so that what was said
-before is still in the provider's cache. Traces of one task follow each other, since they begin alike. Every question is
-written to the journal before it is asked, and what it brought when it came; so a replay can be killed and resumed.
+Each teacher has a few lanes. A lane goes through the states of a trace in order, so that the provider's cache still has
+the earlier messages. Traces of one task follow each other, because they begin alike. Every question is written to the
+journal before it is asked, and its replies when they come, so a killed replay can be resumed.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from oven_llm.trace_replay.teachers_file import TeacherSettings
 from oven_runs.traces.records import Message, Reply, Tool, Trace
 
 TRIES: Final = 3
-"""Questions a state where what came back cannot be read: a body that was cut off, a page of HTML. Faults on the way
-there are the SDK's, which tries those again by itself."""
+"""Attempts per state if the response cannot be read: a truncated body, an HTML page. The SDK itself retries failed
+connections."""
 UNREADABLE: Final = frozenset(("bad_response", "bad_json"))
 SECOND_PASS: Final = 0.1
-"""Share of failures up to which the states that failed are asked about once more at the end: few are bad luck, many are
-an endpoint that is down."""
+"""Maximum share of failures for asking about the failed states once more at the end. Few failures are bad luck, many
+are an endpoint that is down."""
 REFUSING: Final[frozenset[Kind]] = frozenset(("auth", "not_found", "not_configured"))
-"""Kinds of failure that every further question would meet, too."""
+"""Kinds of failure that every further question would have too."""
 REFUSALS: Final = 3
-"""Requests in a row that a teacher which has not answered yet turns down as wrong, until it is given up: it takes no
-tools, or another setting is not to its liking."""
+"""Rejected requests until a teacher that has not answered yet is given up. It may not support tools or another
+setting."""
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A model that is asked, and how."""
+    """A model to ask, and its settings."""
 
     name: str
     settings: TeacherSettings
@@ -46,26 +46,25 @@ class Teacher:
 
 @dataclass
 class Outcome:
-    """What one call of `Replay.run` did. Its counts are of states, each asked of one teacher."""
+    """The result of one call of `Replay.run`. It counts states, once for each teacher."""
 
     asked: int = 0
     answered: int = 0
     failed: Counter[str] = field(default_factory=Counter)
-    """Without any answer, by kind; a state that was asked about again counts again."""
+    """States without any answer, by kind. A state that was asked about again counts again."""
     faults: Counter[str] = field(default_factory=Counter)
-    """HTTP attempts that failed on the way, or whose answer could not be read, by kind; also where a later one
-    succeeded."""
+    """Failed HTTP attempts and unreadable answers by kind, also if a later attempt succeeded."""
     stopped: str = ""
-    """Why it ended before all states had been asked about; empty: it did not."""
+    """The reason if it ended before all states had been asked about."""
     given_up: dict[str, str] = field(default_factory=dict)
-    """Teacher → why it was not asked further."""
+    """Teacher → the reason why it was not asked further."""
     seconds: float = 0.0
     booked_usd: float | None = None
-    """US dollars that all calls into the file came to, with what got lost at its greatest cost; None: not known."""
+    """US dollars of all calls into the file, with lost calls at their maximum cost; None if unknown."""
 
 
 class Replay:
-    """One pass over traces with some teachers, into one file."""
+    """A replay of traces with some teachers into one file."""
 
     def __init__(
         self,
@@ -78,15 +77,16 @@ class Replay:
         self._traces = in_prefix_order(traces)
         self._teachers, self._file, self._progress = teachers, file, progress
         self._refusals: Counter[str] = Counter()
-        self._heard: set[str] = set()
+        self._answering: set[str] = set()
         """Teachers that have answered."""
 
-    def stop(self, why: str) -> None:
-        """No further question is asked; those under way are waited for."""
-        self.outcome.stopped = self.outcome.stopped or why
+    def stop(self, reason: str) -> None:
+        """Ask no further question. Questions in flight are waited for."""
+        self.outcome.stopped = self.outcome.stopped or reason
 
     async def run(self) -> Outcome:
-        """Raises OSError where a reply cannot be written: what is asked after that would be lost."""
+        """Ask about all states that the file wants. Raises OSError if a reply cannot be written, because later replies
+        would be lost too."""
         started = time.monotonic()
         await self._pass()
         if 0 < sum(self.outcome.failed.values()) < SECOND_PASS * self.outcome.asked:
@@ -103,8 +103,8 @@ class Replay:
             async with asyncio.TaskGroup() as group:
                 for lane in lanes:
                     group.create_task(lane)
-        except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from None
+        except BaseExceptionGroup as group_error:
+            raise group_error.exceptions[0] from None
 
     async def _lane(self, teacher: Teacher, queue: Iterator[Trace]) -> None:
         for trace in queue:
@@ -113,14 +113,16 @@ class Replay:
                     return
                 key = (teacher.name, trace.id, step)
                 if self._file.wants(key):
-                    await self._state(teacher, trace, key, state, messages)
+                    await self._ask_about(teacher, trace, key, state, messages)
                     self._progress(self.outcome)
 
-    async def _state(self, teacher: Teacher, trace: Trace, key: Key, state: str, messages: Sequence[Message]) -> None:
+    async def _ask_about(
+        self, teacher: Teacher, trace: Trace, key: Key, state: str, messages: Sequence[Message]
+    ) -> None:
         self._file.begin(key)
         started, tally = time.monotonic(), CallTally()
         with tallied(tally):
-            answers, failure = await self._asked(teacher, trace.tools, messages)
+            answers, failure = await self._ask(teacher, trace.tools, messages)
         self.outcome.faults.update(tally.faults)
         if failure == "budget" and not answers:
             self._file.void(key)
@@ -130,14 +132,14 @@ class Replay:
         self.outcome.asked += 1
         if any(reply.action is not None for reply in replies):
             self.outcome.answered += 1
-            self._heard.add(teacher.name)
+            self._answering.add(teacher.name)
         else:
             self.outcome.failed[replies[0].failure] += 1
 
-    async def _asked(
+    async def _ask(
         self, teacher: Teacher, tools: Sequence[Tool], messages: Sequence[Message]
     ) -> tuple[list[ModelReply], str]:
-        """What came, and the kind of failure that kept the other samples away, if any."""
+        """Return the answers, and the kind of failure that prevented the other samples."""
         settings = teacher.settings
         kind = ""
         for _ in range(TRIES):
@@ -152,37 +154,37 @@ class Replay:
             except ModelFailure as failure:
                 self._note(teacher, failure)
                 kind = failure.kind
-                came = list(failure.replies) if isinstance(failure, SamplesMissing) else []
+                partial = list(failure.replies) if isinstance(failure, SamplesMissing) else []
                 if kind in UNREADABLE:
                     self.outcome.faults[kind] += 1
-                if came or kind not in UNREADABLE:
-                    return came, kind
-            except ValueError:  # a state that no API takes: nothing was sent
+                if partial or kind not in UNREADABLE:
+                    return partial, kind
+            except ValueError:  # a state that no API accepts: nothing was sent
                 return [], "malformed_request"
         return [], kind
 
     def _note(self, teacher: Teacher, failure: ModelFailure) -> None:
-        """Ends the replay, or gives the teacher up, where further questions would meet the same."""
+        """Stop the replay, or give up the teacher, if further questions would fail the same way."""
         if failure.kind == "budget":
-            held = "calls under way hold what is left of the budget"  # its deadline came while it waited for room
-            self.stop(failure.detail if failure.detail.startswith("budget") else held)
+            reserved = "calls in flight reserve the rest of the budget"  # its deadline passed while it waited
+            self.stop(failure.detail if failure.detail.startswith("budget") else reserved)
         elif failure.kind in REFUSING:
             self.outcome.given_up.setdefault(teacher.name, str(failure))
-        elif failure.kind == "bad_request" and teacher.name not in self._heard:
+        elif failure.kind == "bad_request" and teacher.name not in self._answering:
             self._refusals[teacher.name] += 1
             if self._refusals[teacher.name] >= REFUSALS:
                 self.outcome.given_up.setdefault(
                     teacher.name,
-                    f"it turned down the first {REFUSALS} requests ({failure}): does the model take tools, the "
-                    "temperature and so many tokens?",
+                    f"it rejected the first {REFUSALS} requests ({failure}): does the model support tools, the "
+                    "temperature and max_tokens?",
                 )
 
     @staticmethod
     def _replies(
         teacher: Teacher, key: Key, state: str, answers: Sequence[ModelReply], failure: str, seconds: float
     ) -> list[Reply]:
-        """One for each sample that was wanted."""
-        made = []
+        """Return a reply for each requested sample."""
+        replies = []
         for sample in range(max(teacher.settings.samples, len(answers))):
             common = {
                 "trace": key[1],
@@ -194,7 +196,7 @@ class Replay:
                 "seconds": round(seconds, 4),
             }
             if sample >= len(answers):
-                made.append(Reply.model_validate(common | {"failure": failure or "no_answer"}))
+                replies.append(Reply.model_validate(common | {"failure": failure or "no_answer"}))
                 continue
             answer = answers[sample]
             paid = {
@@ -205,28 +207,28 @@ class Replay:
                 "usd": answer.cost_usd,
             }
             kind = unusable(answer)
-            said = {"failure": kind} if kind else {"action": action_of(answer)}
-            made.append(Reply.model_validate(common | paid | said))
-        return made
+            outcome = {"failure": kind} if kind else {"action": answer.message}
+            replies.append(Reply.model_validate(common | paid | outcome))
+        return replies
 
 
 def in_prefix_order(traces: Sequence[Trace]) -> list[Trace]:
-    """Attempts at one task beside each other, tasks in the order in which they first come."""
+    """Return the traces with attempts at one task next to each other, tasks in the order of their first attempt."""
     first: dict[str, int] = {}
-    for place, trace in enumerate(traces):
-        first.setdefault(trace.task.id, place)
+    for index, trace in enumerate(traces):
+        first.setdefault(trace.task.id, index)
     return sorted(traces, key=lambda trace: first[trace.task.id])
 
 
 def answerable(messages: Sequence[Message]) -> Iterator[Message]:
-    """The messages with ids at all calls, and results that name theirs. Traces of some sources have none: results come
-    in the order of the calls then."""
+    """Yield the messages with an id for each call, and with the call's id in each result. Some sources have no ids;
+    their results come in the order of the calls."""
     waiting: list[str] = []
     for number, message in enumerate(messages):
         if message.calls:
             calls = tuple(
-                call if call.id else call.model_copy(update={"id": f"call_{number}_{place}"})
-                for place, call in enumerate(message.calls)
+                call if call.id else call.model_copy(update={"id": f"call_{number}_{index}"})
+                for index, call in enumerate(message.calls)
             )
             waiting = [call.id for call in calls]
             yield message.model_copy(update={"calls": calls})
@@ -239,14 +241,9 @@ def answerable(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def unusable(answer: ModelReply) -> str:
-    """Why an answer is not an action; empty: it is one. A text that was cut off may have been any action."""
+    """Return the reason why an answer is not an action, empty if it is one. A truncated text could be any action."""
     if answer.finish == "refusal":
         return "refusal"
     if answer.finish == "length":
         return "truncated"
     return "" if answer.calls or answer.text.strip() else "no_action"
-
-
-def action_of(answer: ModelReply) -> Message:
-    """The assistant's message."""
-    return answer.message

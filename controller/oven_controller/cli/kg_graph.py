@@ -14,7 +14,7 @@ from oven_controller.cli.options import Json
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, GraphQuery, Phase, QueryAnswer, Symptom
 from oven_core.terminal_text import say
-from oven_kg.checked_graph import described, is_yaml, load, read_graph
+from oven_kg.checked_graph import is_yaml, load, load_unchecked, read_graph
 from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
 from oven_kg.reasoning.diagnosis import diagnose
@@ -80,7 +80,7 @@ def info(file: File = None, graph_file: GraphFile = None, as_json: Json = False)
         arrays = large_graph(path)
         say(*([json.dumps(about_graph(arrays))] if as_json else lines(arrays)))
         return 0
-    graph = described(path)
+    graph = load_unchecked(path)
     info = graph.info()
     if as_json:
         print(info.model_dump_json(indent=1))

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from oven_controller.cli.kg_import import large_graph
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import Message
-from oven_kg.checked_graph import described, is_yaml
+from oven_kg.checked_graph import is_yaml, load_unchecked
 from oven_kg.service.endpoints import Answers
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def graph_reply(graph: Path | None, endpoint: str, request: Message, kind: type[
     request that it cannot answer."""
     answers: Answers | LargeAnswers
     if graph is None or is_yaml(graph):
-        answers = Answers(described(graph))
+        answers = Answers(load_unchecked(graph))
     else:
         arrays = large_graph(graph)
         from oven_kg.service.large_answers import LargeAnswers

@@ -10,7 +10,7 @@ import typer
 import typer.main
 
 from oven_controller.cli.lazy_group import HELP_OPTIONS, Command, Group, LazyGroup
-from oven_core.errors import NO_ROOM, OvenError
+from oven_core.errors import NO_SPACE, OvenError
 from oven_core.protocol.operator_actions import ACTIONS
 from oven_core.terminal_text import clean
 
@@ -192,7 +192,7 @@ def run(argv: Sequence[str] | None = None) -> None:
         print("error: " + "\n".join(map(clean, str(error).splitlines())), file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in NO_SPACE:
             raise
         where = f" at {error.filename}" if error.filename else ""
         print(f"error: nothing more can be written{where} ({error.strerror}): make room there", file=sys.stderr)

@@ -14,7 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from oven_controller.cli.options import Json
-from oven_core.errors import NO_ROOM, ConfigError, reason
+from oven_core.errors import NO_SPACE, ConfigError, reason
 from oven_core.files import write_atomic
 from oven_core.terminal_text import say
 from oven_recipes.environments.instance import read_instances
@@ -93,7 +93,7 @@ def _written(path: Path, data: bytes) -> None:
     try:
         write_atomic(path, data)
     except OSError as error:
-        if error.errno in NO_ROOM:
+        if error.errno in NO_SPACE:
             raise
         raise ConfigError(f"{path} cannot be written: {reason(error)}") from error
 

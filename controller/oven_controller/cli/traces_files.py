@@ -12,7 +12,7 @@ import typer
 
 from oven_controller.cli.options import Json
 from oven_controller.cli.traces_source import From, Source
-from oven_core.errors import NO_ROOM, ConfigError, UnknownNameError, reason
+from oven_core.errors import NO_SPACE, ConfigError, UnknownNameError, reason
 from oven_core.terminal_text import say
 from oven_runs.traces import completeness, jsonl
 from oven_runs.traces.formats.table import format_named, format_of
@@ -52,7 +52,7 @@ def convert(
     try:
         count = target_format.write(target, traces())
     except OSError as error:
-        if error.errno in NO_ROOM:
+        if error.errno in NO_SPACE:
             raise
         raise ConfigError(f"{target} cannot be written: {reason(error)}") from error
     losses = dict(target_format.loses)

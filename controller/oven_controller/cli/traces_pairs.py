@@ -13,7 +13,7 @@ import typer
 
 from oven_controller.cli.options import Json
 from oven_controller.cli.traces_source import From, Source
-from oven_core.errors import NO_ROOM, ConfigError, UnknownNameError, reason
+from oven_core.errors import NO_SPACE, ConfigError, UnknownNameError, reason
 from oven_core.terminal_text import say
 from oven_llm.trace_replay.pair_divergence import (
     FEATURES,
@@ -165,7 +165,7 @@ def _write(out: Path, found: Mined) -> None:
     try:
         jsonl.write(out, (one.pair for one in found.pairs))
     except OSError as error:
-        if error.errno in NO_ROOM:
+        if error.errno in NO_SPACE:
             raise
         raise ConfigError(f"--out {out} cannot be written: {reason(error)}") from error
 

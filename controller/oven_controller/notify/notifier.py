@@ -134,7 +134,7 @@ class Notifier:
         """Listen for rare events, so that they are read at once. Events of every step can wait for the next poll."""
 
         async def hear(message: Msg) -> None:
-            event = Event.carried(0, message.subject, message.data, UNKNOWN, message.headers)
+            event = Event.from_message(0, message.subject, message.data, UNKNOWN, message.headers)
             if isinstance(event.body, RunEnded):
                 self._live_end = event
             self._wake.set()

@@ -226,7 +226,7 @@ class _Up:
         """A run without them is the same run."""
         if self.settings.completions_every:
             replicas = self.settings.stream_replicas
-            if why := await streams.keep_completions(bus.jetstream, self.folder.run, replicas):
+            if why := await streams.create_completions(bus.jetstream, self.folder.run, replicas):
                 self.out(f"no sampled completions are kept, the server refused their stream: {why}")
 
     async def _start(self, processes: Processes, bus: Bus, plan: Plan) -> None:

@@ -22,43 +22,44 @@ from oven_core.protocol.names import log_stream
 from oven_core.security.signing import Signer
 from oven_core.telemetry import tracing
 
-AHEAD = 65_536
-"""Messages that wait for a reader of the log."""
-TURN = 256
-"""After so many the reader lets others have their turn."""
+MAX_WAITING = 65_536
+"""Messages that may wait for a reader of the log."""
+YIELD_EVERY = 256
+"""Messages after which a reader yields to other tasks."""
 LOOK_S = 0.5
-"""How long a reader waits before it looks whether the connection was lost meanwhile."""
+"""Seconds after which a waiting reader checks whether the connection was lost."""
 
 
 class ReadQueue:
-    """Messages for one reader of the log. Beyond AHEAD they are dropped, which the reader sees as a gap."""
+    """A bounded queue between a subscription and one reader of the log. Beyond MAX_WAITING, messages are dropped, which
+    the reader sees as a gap."""
 
     def __init__(self) -> None:
         self._messages: deque[InlineMessage] = deque()
-        self._news: asyncio.Future[None] | None = None
-        self._taken = 0
+        self._arrival: asyncio.Future[None] | None = None
+        self._count = 0
 
     def put(self, message: InlineMessage) -> None:
-        if len(self._messages) < AHEAD:
+        if len(self._messages) < MAX_WAITING:
             self._messages.append(message)
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
 
     async def next(self) -> InlineMessage | None:
-        """None if nothing came within LOOK_S. To wait costs more than all the rest of reading, so no one waits for what
-        is there; but now and then the connection has its turn."""
-        self._taken += 1
-        if self._taken % TURN == 0:
+        """Return the next message; None if none came within LOOK_S. Waiting costs more than the rest of reading, so a
+        message that is there is returned at once; but now and then the connection gets its turn."""
+        self._count += 1
+        if self._count % YIELD_EVERY == 0:
             await asyncio.sleep(0)
         if not self._messages:
             loop = asyncio.get_running_loop()
-            self._news = news = loop.create_future()
-            timer = loop.call_later(LOOK_S, _done, news)
+            self._arrival = arrival = loop.create_future()
+            timer = loop.call_later(LOOK_S, _done, arrival)
             try:
-                await news
+                await arrival
             finally:
                 timer.cancel()
-                self._news = None
+                self._arrival = None
         return self._messages.popleft() if self._messages else None
 
 
@@ -68,19 +69,19 @@ def _done(future: asyncio.Future[None]) -> None:
 
 
 SILENT_S = 3.0
-"""A reader of the log that hears neither events nor heartbeats for so long makes a new consumer."""
+"""Seconds without events and heartbeats after which a reader of the log makes a new consumer."""
 BEATS = 5
-"""After so many heartbeats, a second apart, with no event between, a reader asks how long the log is; after so many
-more it makes a new consumer if it still has not read as far."""
+"""Heartbeats, a second apart and without an event between, after which a reader checks the length of the log. After as
+many again it makes a new consumer if it has still not read that far."""
 ACK_S = 2.0
-"""How long an append waits for the log's word."""
+"""Seconds that an append waits for the log's confirmation."""
 _WRONG_LAST_SEQUENCE = 10071
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """What is to be appended to the log. With a message id, a copy within the log's duplicate window is not stored;
-    without one (empty) it is."""
+    """An entry to append to the log. With a message id, a copy within the log's duplicate window is not stored; with an
+    empty id it is."""
 
     subject: str
     data: bytes
@@ -88,21 +89,22 @@ class Entry:
 
 
 class AlreadyLoggedError(BusError):
-    """The subject holds a message already (another replica was first)."""
+    """The subject already has a message: another replica was first."""
 
 
 class LogClient:
-    """Appends to runs' logs and reads them; `connection.Bus` is one, and makes the connection."""
+    """Appends to runs' logs and reads them. `connection.Bus` adds the connection."""
 
     def __init__(self, client: BusClient, signer: Signer | None) -> None:
         self.client = client
         self.signer = signer
-        """Signs what is appended; who may sign what, its readers verify."""
+        """Signs appended messages. Readers verify who may sign what."""
         self.losses = 0
-        """Times that the connection was lost. nats-py makes it anew and subscribes again; what was said meanwhile to a
-        plain subscriber is lost to it, and anyone who needs it asks `history`."""
+        """How often the connection was lost. nats-py reconnects and subscribes again. A plain subscriber misses the
+        messages in between, and can request them from `history`."""
         self.closed = asyncio.Event()
-        """Set when it is closed for good: by `close`, or by an error after which nats-py does not try again."""
+        """Set when the connection is closed for good: by `close`, or by an error after which nats-py does not
+        reconnect."""
 
     @property
     def jetstream(self) -> JetStreamContext:
@@ -110,8 +112,8 @@ class LogClient:
         return self.client.jetstream(timeout=2)
 
     async def publish(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
-        """Core publish: no answer, and no error if no one listens. While the server is away it is kept, up to 32 MiB,
-        and sent when it is back. Raises BusError beyond that, or when the connection is closed for good."""
+        """Publish without an answer, and without an error if nobody listens. While the server is away, up to 32 MiB are
+        buffered and sent later. Raises BusError beyond that, or if the connection is closed for good."""
         try:
             await self.client.publish(subject, data, headers=headers)
         except (NatsError, OSError) as error:
@@ -128,21 +130,23 @@ class LogClient:
         traceparent: str = "",
         signature: str | None = None,
     ) -> int:
-        """Append to the log, signed if this connection has credentials, and return the sequence. `once`: only if the
-        subject is still empty, or holds nothing newer than sequence `over` (AlreadyLoggedError otherwise), however long
-        ago the other copy came. `signature`: its author's own, for who passes it on; empty: it has none. Raises
-        BusError when the log did not take it."""
+        """Append to the log, signed if this connection has credentials; return the sequence.
+
+        `once`: append only if the subject is empty, or has nothing newer than sequence `over`, however old the other
+        copy is; otherwise raise AlreadyLoggedError. `signature`: the author's own, to pass on; empty: none. Raises
+        BusError if the log did not store it.
+        """
         headers = self._stamped(subject, data, message_id, traceparent, signature)
         if once:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(over)
         return await self._confirmed(subject, data, headers)
 
     async def append_all(self, entries: Sequence[Entry], batch: str, *, traceparents: Sequence[str] = ()) -> int:
-        """Append all of them, next to each other and in order, or none; return the last one's sequence. At most 1,000.
+        """Append all entries next to each other and in order, or none; return the last one's sequence. At most 1,000.
 
-        An atomic batch (nats-architecture-and-design, ADR-50) by the name `batch`, which no other that is under way may
-        have. One message that the log has already makes it refuse all of them. Raises BusError when it did not take
-        them, or did not say so: then it may have.
+        They are an atomic batch (nats-architecture-and-design, ADR-50) with the name `batch`, which no other current
+        batch may have. If the log already has one of the messages, it refuses all of them. Raises BusError if the log
+        did not store them, or did not confirm it, and then may have stored them.
         """
         last = len(entries)
         contexts = traceparents or [""] * last
@@ -156,8 +160,8 @@ class LogClient:
         raise ValueError("a batch of no messages")
 
     async def _confirmed(self, subject: str, data: bytes, headers: dict[str, str], batch: int = 0) -> int:
-        """Send it and wait for the log's word: the sequence. `batch`: it ends one of so many. Raises AlreadyLoggedError
-        and BusError."""
+        """Send a message; return the sequence that the log confirms. `batch`: the size of the batch that it ends.
+        Raises AlreadyLoggedError and BusError."""
         try:
             answer = json.loads(await self.client.request_ack(subject, data, headers, ACK_S))
         except NoRespondersError as error:
@@ -173,17 +177,17 @@ class LogClient:
                 if batch and answer.get("count") != batch:
                     raise BusError("this nats-server does not know atomic batches; 2.12 and newer do")
                 return int(answer["seq"])
-            code, words = refusal.get("err_code"), refusal.get("description")
-        except (AttributeError, KeyError, TypeError, ValueError) as error:  # something came in an answer's place
+            code, description = refusal.get("err_code"), refusal.get("description")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # not an answer of the log
             raise BusError(f"the log did not confirm {subject}: what it answered is none") from error
         if code == _WRONG_LAST_SEQUENCE:
             raise AlreadyLoggedError(f"{subject} is in the log already")
-        raise BusError(f"the log refused {subject}: {words} ({code})")
+        raise BusError(f"the log refused {subject}: {description} ({code})")
 
     def _stamped(
         self, subject: str, data: bytes, message_id: str, traceparent: str, signature: str | None = None
     ) -> dict[str, str]:
-        """The headers of whatever goes into the log: its trace context, its message id and its signature."""
+        """The headers of an entry: its trace context, message id and signature."""
         headers = tracing.headers(traceparent) or {}
         if message_id:
             headers[MESSAGE_ID] = message_id
@@ -194,7 +198,7 @@ class LogClient:
         return headers
 
     async def head(self, run: str) -> int:
-        """The log's last sequence."""
+        """Return the log's last sequence. Raises BusError."""
         try:
             info = await self.jetstream.stream_info(log_stream(run))
         except (TimeoutError, NatsError, OSError) as error:
@@ -204,12 +208,14 @@ class LogClient:
     async def read(
         self, run: str, *, after: int = 0, until: int | None = None, subjects: list[str] | None = None
     ) -> AsyncGenerator[Event]:
-        """Events in the log's order from `after` (exclusive), live at the head; ends after sequence `until` if given.
+        """Yield the events in the log's order from `after` (exclusive), live at the head, up to sequence `until` if
+        given.
 
-        A push consumer without acknowledgements. A gap in its count, a connection that was lost (the consumer does not
-        outlive its server), three silent seconds (it sends a heartbeat each second), or heartbeats alone while the log
-        holds more (in a cluster whose leader is lost or half cut off a consumer can stand still: nats-server issue
-        5679), make a new one from the last event on: nothing is skipped and nothing comes twice.
+        The reader uses a push consumer without acknowledgements. It makes a new one, from the last event on, in four
+        cases: a gap in the consumer's count; a lost connection, because the consumer does not outlive its server; three
+        silent seconds, because it sends a heartbeat each second; and heartbeats alone while the log has more. (In a
+        cluster whose leader is lost or half cut off, a consumer can stop: nats-server issue 5679.) So no event is
+        skipped or repeated.
         """
         last, standstill = after, _Standstill(partial(self.head, run), filtered=bool(subjects))
         while until is None or last < until:
@@ -220,7 +226,7 @@ class LogClient:
             try:
                 consumer, waiting = await self._consumer(run, inbox, last, subjects)
                 if until is not None and not waiting:
-                    return  # nothing that the filter lets through: no message would ever say so
+                    return  # the filter lets nothing through, and no message would say so
                 expected = 1
                 standstill.reset()
                 while until is None or last < until:
@@ -228,7 +234,7 @@ class LogClient:
                     if message is None:
                         break
                     if not message.reply.startswith("$JS.ACK."):
-                        # A heartbeat names the consumer's last delivery: a lost tail shows here.
+                        # A heartbeat has the consumer's last delivery, which shows a lost tail.
                         delivered = int((message.headers or {}).get("Nats-Last-Consumer", 0))
                         if delivered >= expected or await standstill.after_heartbeat(last):
                             break
@@ -241,9 +247,9 @@ class LogClient:
                     last = meta.sequence.stream
                     if until is not None and last > until:
                         return
-                    context = tracing.carried(message.headers)
+                    context = tracing.context_of(message.headers)
                     stored = meta.timestamp
-                    yield Event.carried(last, message.subject, message.data, stored, message.headers, context)
+                    yield Event.from_message(last, message.subject, message.data, stored, message.headers, context)
                     if until is not None and meta.num_pending == 0:
                         return
                 with contextlib.suppress(NatsError, OSError, asyncio.TimeoutError):
@@ -255,7 +261,7 @@ class LogClient:
                     await subscription.unsubscribe()
 
     async def _next(self, queue: ReadQueue, losses: int) -> InlineMessage | None:
-        """The next message; None once nothing came for SILENT_S, or the connection was lost since `losses`."""
+        """The next message; None if none came for SILENT_S, or if the connection was lost since `losses`."""
         silent_s = 0.0
         while (message := await queue.next()) is None:
             silent_s += LOOK_S
@@ -270,7 +276,7 @@ class LogClient:
             await asyncio.sleep(0.05)
 
     async def _consumer(self, run: str, inbox: str, after: int, subjects: list[str] | None) -> tuple[str, int]:
-        """Make a consumer; its name, and how many messages wait for it."""
+        """Make a consumer; return its name and the number of messages that wait for it."""
         config = ConsumerConfig(
             deliver_subject=inbox,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
@@ -287,23 +293,23 @@ class LogClient:
 
 
 class _Standstill:
-    """Notices a consumer that sends heartbeats alone while the log holds more than was read."""
+    """Detects a consumer that only sends heartbeats although the log has more than was read."""
 
     def __init__(self, head: Callable[[], Awaitable[int]], *, filtered: bool) -> None:
         self._ask, self._filtered = head, filtered
-        self._beats = self._head = self._tried = 0
+        self._beats = self._head = self._retried_head = 0
 
     def reset(self) -> None:
-        """A new consumer, or an event: count again."""
+        """Restart the count, after a new consumer or an event."""
         self._beats = self._head = 0
 
     async def after_heartbeat(self, last: int) -> bool:
-        """Whether the consumer stands still, having delivered up to sequence `last`."""
+        """Return whether the consumer has stopped, having delivered up to sequence `last`."""
         self._beats += 1
         if self._beats % BEATS == 0:
-            if self._head > max(last, self._tried):
-                # Behind a filter there may be nothing to read up to the head: once is enough.
-                self._tried = self._head if self._filtered else 0
+            if self._head > max(last, self._retried_head):
+                # A filter may let nothing through up to the head, so one new consumer is enough.
+                self._retried_head = self._head if self._filtered else 0
                 return True
             with contextlib.suppress(BusError):
                 self._head = await self._ask()

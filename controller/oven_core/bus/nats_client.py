@@ -1,7 +1,7 @@
-"""nats-py's client with its gaps closed: TLS, cancellation, final failures, and fewer loop turns.
+"""nats-py's client with fixes: TLS, cancellation, final failures, and fewer turns of the event loop.
 
-Beside `watchdog`, this is the only module that touches nats-py's private attributes; pyproject.toml holds nats-py to
-the minor version that it was written for.
+This module and `watchdog` are the only ones that use nats-py's private attributes. pyproject.toml pins nats-py to the
+minor version that they were written for.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ def allow_websockets() -> None:
 
 
 _REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
-"""What nats-server 2.15 says of credentials that it does not take (server/errors.go)."""
+"""Errors of nats-server 2.15 for refused credentials (server/errors.go)."""
 WRITE_AHEAD_BYTES = 64 << 10
-"""Beyond that the flusher writes, which waits for a server that is slow to read."""
+"""Bytes in the socket's buffer from which nats-py's flusher writes, which waits for a slow server."""
 _NO_RESPONDERS = b"NATS/1.0 503"
 
 
 _TLS_EOF = "returning true from eof_received() has no effect when using ssl"
 
 
-def _worth_saying(record: logging.LogRecord) -> bool:
-    """False for asyncio's word on the end of each connection that nats-py has turned into TLS: it warns of nothing, and
+def _is_relevant(record: logging.LogRecord) -> bool:
+    """False for asyncio's message at the end of each connection that nats-py upgraded to TLS. It warns of nothing, and
     would be the last line of every command."""
     return record.msg != _TLS_EOF
 
 
-logging.getLogger("asyncio").addFilter(_worth_saying)
+logging.getLogger("asyncio").addFilter(_is_relevant)
 
 
 class _NoTlsError(NatsError):
@@ -65,7 +65,7 @@ class _NoTlsError(NatsError):
 
 @dataclass(frozen=True, slots=True)
 class InlineMessage:
-    """A message as it came, for a subscriber that the connection's reader calls itself."""
+    """A message for a subscriber that the connection's reader calls directly."""
 
     subject: str
     reply: str
@@ -74,26 +74,28 @@ class InlineMessage:
 
 
 class BusClient(Client):
-    """nats-py with three things settled: a tls:// address means it (anyone who stands between could otherwise say that
-    there is no TLS), a task that is told to end while it waits here ends, and what is said and heard at every step
-    takes fewer turns of the event loop: `request_ack`, `subscribe_inline`, and what was published in one turn is
-    written at its end, at once and without the flusher. A turn costs tens of microseconds, in six processes, and their
-    cores are the training's."""
+    """nats-py's client with three fixes.
+
+    A tls:// address requires TLS; otherwise anyone in between could pretend that the server has none. A task that is
+    cancelled while it waits here ends. And messages at every step take fewer turns of the event loop: `request_ack`,
+    `subscribe_inline`, and one write at the end of a turn for everything published in it, without the flusher. A turn
+    costs tens of microseconds in each of six processes, whose cores belong to the training.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._answers = ""
-        self._answers_sid = 0
+        self._ack_inbox = ""
+        self._ack_sid = 0
         self._count = 0
         self._waiting: dict[bytes, asyncio.Future[bytes]] = {}
         self._inline: dict[int, Callable[[InlineMessage], object]] = {}
         self._writing = False
 
     async def subscribe_inline(self, subject: str, take: Callable[[InlineMessage], object]) -> Subscription:
-        """Subscribe; `take` is called by the reader itself, without a queue and a task between, so it must be quick and
-        not raise."""
+        """Subscribe; the reader calls `take` directly, without a queue or a task, so it must be quick and must not
+        raise."""
 
-        async def early(message: Msg) -> None:  # that came before `take` was known
+        async def early(message: Msg) -> None:  # messages that come before `take` is registered
             take(InlineMessage(message.subject, message.reply, message.data, message.headers))
 
         subscription = await self.subscribe(subject, cb=early)
@@ -101,19 +103,19 @@ class BusClient(Client):
         return subscription
 
     async def request_ack(self, subject: str, data: bytes, headers: dict[str, str], timeout_s: float) -> bytes:
-        """The answer's body, handed over by the reader itself, without a queue and a task. Raises TimeoutError,
-        NoRespondersError and other NatsError."""
+        """Send a request; return the answer's body, which the reader hands over without a queue or a task. Raises
+        TimeoutError, NoRespondersError and other NatsError."""
         if not self.is_connected:
             raise ConnectionClosedError
-        if not self._answers:
-            self._answers = self.new_inbox()
-            self._answers_sid = (await self.subscribe(f"{self._answers}.*"))._id
+        if not self._ack_inbox:
+            self._ack_inbox = self.new_inbox()
+            self._ack_sid = (await self.subscribe(f"{self._ack_inbox}.*"))._id
         self._count += 1
-        inbox = f"{self._answers}.{self._count}"
+        inbox = f"{self._ack_inbox}.{self._count}"
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
         self._waiting[inbox.encode()] = answer
-        timer = loop.call_later(timeout_s, _late, answer)
+        timer = loop.call_later(timeout_s, _time_out, answer)
         try:
             await self._send_publish(subject, inbox, data, len(data), headers)
             return await answer
@@ -122,16 +124,16 @@ class BusClient(Client):
             self._waiting.pop(inbox.encode(), None)
 
     def stop_reconnecting(self) -> None:
-        """Cancel nats-py's own attempts, which have no end."""
+        """Cancel nats-py's own attempts, which never end."""
         if self._reconnection_task is not None:
             self._reconnection_task.cancel()
 
     def discard_unsent(self) -> None:
-        """What was published and has not been written yet is dropped."""
+        """Drop what was published and not written yet."""
         self._pending, self._pending_data_size = [], 0
 
     def background_tasks(self) -> list[asyncio.Task[Any]]:
-        """Those that nats-py keeps for this connection and its subscriptions."""
+        """Return nats-py's tasks for this connection and its subscriptions."""
         own = [self._reading_task, self._flusher_task, self._ping_interval_task, self._reconnection_task]
         return [task for task in (*own, *(sub._wait_for_msgs_task for sub in self._subs.values())) if task]
 
@@ -148,7 +150,7 @@ class BusClient(Client):
             await super().flush(*args, **options)
 
     async def _process_pong(self) -> None:
-        if self._pongs and self._pongs[0].done():  # who waited gave up, and nats-py's reader would end over it
+        if self._pongs and self._pongs[0].done():  # its waiter gave up, which would end nats-py's reader
             self._pongs[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()
 
@@ -162,11 +164,11 @@ class BusClient(Client):
         return None
 
     async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
-        self._write()  # first: the answer says that the server has read all that was said before
+        self._write()  # first, because the pong means that the server has read everything before it
         await super()._send_ping(future)
 
     def _quick(self) -> TcpTransport | None:
-        """What can be written to now: there is a connection, and the server reads what it was told before."""
+        """The transport if it can be written to now; None without a connection, or if the server reads too slowly."""
         transport = self._transport
         if not self.is_connected or not isinstance(transport, TcpTransport) or transport._io_writer is None:
             return None
@@ -184,10 +186,10 @@ class BusClient(Client):
         if (take := self._inline.get(sid)) is not None:
             self.stats["in_msgs"] += 1
             self.stats["in_bytes"] += len(data)
-            told = await self._process_headers(headers) if headers else None
-            take(InlineMessage(subject.decode(), reply.decode(), bytes(data), told))
+            parsed = await self._process_headers(headers) if headers else None
+            take(InlineMessage(subject.decode(), reply.decode(), bytes(data), parsed))
             return None
-        if sid != self._answers_sid or not sid:
+        if sid != self._ack_sid or not sid:
             return await super()._process_msg(sid, subject, reply, data, headers)
         self.stats["in_msgs"] += 1
         self.stats["in_bytes"] += len(data)
@@ -210,35 +212,35 @@ class BusClient(Client):
         await super()._process_info(info, initial_connection)
 
 
-def _late(answer: asyncio.Future[bytes]) -> None:
+def _time_out(answer: asyncio.Future[bytes]) -> None:
     if not answer.done():
         answer.set_exception(TimeoutError("no answer"))
 
 
 def delivery(reply: str) -> Msg.Metadata:
-    """Where a consumer's message is in its stream and in the consumer's own count, by its reply subject."""
+    """Return a consumer message's sequences in its stream and in the consumer's own count, from its reply subject."""
     return Msg.Metadata._from_reply(reply)
 
 
 def reply_subject(request: Request) -> str:
-    """The subject to which a micro service's request wants its answer."""
+    """Return the subject for the answer to a micro service's request."""
     return request._msg.reply
 
 
-def final(error: Exception, url: str, who: str) -> BusError | None:
-    """What this failure to connect means if trying again does not mend it. Told by type and by the server's own words,
-    of which a subject or a name could hold a part."""
+def final(error: Exception, url: str, user: str) -> BusError | None:
+    """Return the error for a failed connection that another attempt cannot fix; None if it can. It is recognised by
+    type and by the end of the server's message, because a subject or a name could contain such words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return RefusedError(
             f"the certificate of {url} is not trusted ({error.verify_message or error}); give the authority that "
             "signed it: --tls-ca FILE, or OVEN_TLS_CA in its own process"
         )
     if isinstance(error, _NoTlsError):
-        return RefusedError(f"{url} asks for TLS and {error}: mend the server's configuration, or write nats://")
-    said = str(error).lower().removeprefix("nats: ").strip("'\"")
-    if isinstance(error, AuthorizationError) or said.endswith(_REFUSALS):
+        return RefusedError(f"{url} asks for TLS and {error}: fix the server's configuration, or write nats://")
+    message = str(error).lower().removeprefix("nats: ").strip("'\"")
+    if isinstance(error, AuthorizationError) or message.endswith(_REFUSALS):
         return RefusedError(
-            f"{url} refused the credentials of {who!r}; check --creds, or make a key for it with "
+            f"{url} refused the credentials of {user!r}; check --creds, or make a key for it with "
             "`oven-controller creds add NAME`"
         )
     return None

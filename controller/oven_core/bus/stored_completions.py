@@ -1,4 +1,4 @@
-"""Reading of a run's stream of sampled completions, message by message."""
+"""Reads a run's stream of sampled completions, message by message."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from oven_core.protocol.completion_messages import CompletionsBatch, SampledGrou
 from oven_core.protocol.names import Subjects, completions_stream
 
 BATCH_BYTES = 512 * 1024
-"""Of a batch, at which it ends early: half of the server's payload limit. One group is at most half of that."""
+"""Size at which a batch ends early: half of the server's payload limit. One group is at most half of that."""
 
 
 async def stored_batch(bus: Bus, run: str, after: int, limit: int) -> CompletionsBatch:
-    """The newest `limit` groups behind the sequence `after`, as many as fit. Bytes that are not a SampledGroup are
-    passed over. Raises BusError."""
+    """Return the newest `limit` groups after the sequence `after`, as many as fit. Messages that are not a SampledGroup
+    are skipped. Raises BusError."""
     stream, subject, js = completions_stream(run), Subjects(run).completions, bus.jetstream
     groups: list[StoredGroup] = []
     size = 0
     try:
         state = (await js.stream_info(stream)).state
-        at = max(state.first_seq, after + 1, state.last_seq - limit + 1)
-        while at <= state.last_seq:
-            message = await js.get_msg(stream, seq=at, subject=subject, next=True)
-            seq, data = message.seq or at, message.data or b""
+        next_seq = max(state.first_seq, after + 1, state.last_seq - limit + 1)
+        while next_seq <= state.last_seq:
+            message = await js.get_msg(stream, seq=next_seq, subject=subject, next=True)
+            seq, data = message.seq or next_seq, message.data or b""
             size += len(data)
             if groups and size > BATCH_BYTES:
                 break
             if (group := read_group(data)) is not None:
                 groups.append(StoredGroup(seq=seq, time=_rfc3339(message.time), group=group))
-            at = seq + 1
+            next_seq = seq + 1
     except NotFoundError as error:
-        if groups:  # the oldest went meanwhile
+        if groups:  # the oldest were deleted meanwhile
             return CompletionsBatch(groups=tuple(groups), head=groups[-1].seq)
         return CompletionsBatch(groups=(), head=after, has_stream=error.err_code != NO_STREAM)
     except (TimeoutError, NatsError, OSError) as error:
@@ -45,11 +45,11 @@ async def stored_batch(bus: Bus, run: str, after: int, limit: int) -> Completion
 
 
 NO_STREAM = 10059
-"""The server's code for a stream that there is not."""
+"""The server's error code for a missing stream."""
 
 
 def read_group(data: bytes) -> SampledGroup | None:
-    """None for bytes that are none."""
+    """Return the group in these bytes; None if they are not a SampledGroup."""
     try:
         return SampledGroup.model_validate_json(data)
     except ValidationError:

@@ -1,12 +1,11 @@
-"""The streams of a run: the log, and what agents may write, which the log sources; and beside them the newest sampled
-completions.
+"""The streams of a run: the log, the agents' messages, which the log sources, and the newest sampled completions.
 
-Two for the log, so that an agent never publishes to the log itself: limits on the votes stream (rate, size, age) keep
-a flooding agent from delaying the others, and the log's one sequence still orders everything.
+The log has two streams, so that an agent never publishes to the log itself. Limits on the votes stream (rate, size,
+age) keep a flooding agent from delaying the others, and the log's one sequence still orders everything.
 
-Completions have a stream and no ring in a process of ours: the server bounds it by bytes, count and age itself, and it
-is there whichever process dies. It takes plain messages and confirms none, so that who writes waits for nothing; the
-oldest go first. No consumer of it is ever made: the history service reads it message by message.
+Completions have a stream instead of a buffer in a process: the server limits its bytes, count and age, and it survives
+the death of any process. It confirms nothing, so that writers wait for nothing, and drops the oldest first. It has no
+consumer: the history service reads it message by message.
 """
 
 from __future__ import annotations
@@ -24,29 +23,31 @@ from oven_core.protocol.subjects import log_subjects, votes_subjects
 
 VOTE_BYTES = 16 * 1024
 LOG_BYTES = 256 * 1024
-VOTES_KEPT = 50
+MAX_VOTES = 50
 VOTES_AGE_S = 1.0
 COMPLETIONS_BYTES = 32 << 20
-"""Of a run's sampled completions on the server's disk; the oldest go."""
-COMPLETIONS_KEPT = 2000
+"""Bytes of a run's sampled completions on the server's disk."""
+MAX_COMPLETIONS = 2000
 COMPLETIONS_AGE_S = 14 * 86400.0
-"""They hold text of the data: they go even if the run is kept."""
+"""Completions contain text of the data, so they are deleted even if the run is kept."""
 COMPLETION_BYTES = 256 * 1024
-"""Of one sampled group; the learner cuts texts until it fits."""
+"""Bytes of one sampled group. The learner cuts texts until it fits."""
 DUPLICATES_S = 120.0
-"""How long a message id is remembered. A stream with sources has no window unless told to (server 2.15.1)."""
+"""Seconds for which a message id is remembered. A stream with sources has no such window by default (server 2.15.1)."""
 
 
 def configs(run: str, replicas: int = 1, duplicates_s: float = DUPLICATES_S) -> tuple[StreamConfig, StreamConfig]:
-    """(votes, log). The log's message limit must exceed the votes': one oversized vote would stall sourcing for all.
-    `replicas`: servers of a cluster that keep each, 1, 3 or 5."""
+    """Return the configurations of the streams of votes and of the log. `replicas`: copies in a cluster, 1, 3 or 5.
+
+    The log's message limit must exceed that of the votes, or one oversized vote would stall sourcing for all.
+    """
     votes = StreamConfig(
         name=votes_stream(run),
         subjects=votes_subjects(run),
         storage=StorageType.FILE,
         discard=DiscardPolicy.NEW,
         discard_new_per_subject=True,
-        max_msgs_per_subject=VOTES_KEPT,
+        max_msgs_per_subject=MAX_VOTES,
         max_age=VOTES_AGE_S,
         max_msg_size=VOTE_BYTES,
         no_ack=True,
@@ -69,14 +70,14 @@ def configs(run: str, replicas: int = 1, duplicates_s: float = DUPLICATES_S) -> 
 
 
 def completions_config(run: str, replicas: int = 1) -> StreamConfig:
-    """The stream of sampled completions."""
+    """Return the configuration of the stream of sampled completions."""
     return StreamConfig(
         name=completions_stream(run),
         subjects=[Subjects(run).completions],
         storage=StorageType.FILE,
         discard=DiscardPolicy.OLD,
         max_bytes=COMPLETIONS_BYTES,
-        max_msgs=COMPLETIONS_KEPT,
+        max_msgs=MAX_COMPLETIONS,
         max_age=COMPLETIONS_AGE_S,
         max_msg_size=COMPLETION_BYTES,
         no_ack=True,
@@ -84,8 +85,9 @@ def completions_config(run: str, replicas: int = 1) -> StreamConfig:
     )
 
 
-async def keep_completions(js: JetStreamContext, run: str, replicas: int = 1) -> str:
-    """Have a stream of sampled completions, unless there is one. Why there is none, in words; empty: there is."""
+async def create_completions(js: JetStreamContext, run: str, replicas: int = 1) -> str:
+    """Create the stream of sampled completions if it does not exist. Return why it could not; empty if it exists
+    now."""
     try:
         await js.add_stream(completions_config(run, replicas))
     except (APIError, TimeoutError, NatsError) as error:
@@ -94,6 +96,7 @@ async def keep_completions(js: JetStreamContext, run: str, replicas: int = 1) ->
 
 
 async def exists(js: JetStreamContext, run: str) -> bool:
+    """Return whether the run has its log."""
     try:
         await js.stream_info(log_stream(run))
     except NotFoundError:
@@ -102,7 +105,7 @@ async def exists(js: JetStreamContext, run: str) -> bool:
 
 
 async def create(js: JetStreamContext, run: str, replicas: int = 1, *, duplicates_s: float = DUPLICATES_S) -> None:
-    """Raises NameInUseError if the run has its streams already."""
+    """Create the streams of votes and of the log. Raises NameInUseError if the run already has them, and BusError."""
     if await exists(js, run):
         raise NameInUseError(f"run {run!r} exists on this server; choose another name, or continue it with --resume")
     try:
@@ -115,7 +118,7 @@ async def create(js: JetStreamContext, run: str, replicas: int = 1, *, duplicate
 
 
 async def delete(js: JetStreamContext, run: str) -> None:
-    """All, as they were made; one that is not there is no error."""
+    """Delete all streams of the run. A missing one is not an error."""
     for name in (log_stream(run), votes_stream(run), completions_stream(run)):
         with contextlib.suppress(NotFoundError, TimeoutError):
             await js.delete_stream(name)

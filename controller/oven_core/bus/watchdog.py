@@ -1,8 +1,8 @@
-"""Watchdog of a connection: one that has gone silent is aborted, and made anew.
+"""Watchdog of a connection: it aborts a silent connection, so that nats-py opens a new one.
 
-A server that is frozen, or cut off, neither answers nor hangs up. nats-py then blocks: its publisher in a full socket,
-its reconnection in the wait for a close that the peer never confirms (nats.py issue 671), and its own pings end in that
-same wait. So the transport is aborted from outside, after which nats-py connects anew and subscribes again by itself.
+A server that is frozen or cut off neither answers nor hangs up. nats-py then blocks: its publisher in a full socket,
+and its reconnection and pings in the wait for a close that the server never confirms (nats.py issue 671). So the
+transport is aborted from outside, after which nats-py reconnects and subscribes again by itself.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ log = logging.getLogger("oven.bus")
 
 LOOK_S = 0.5
 SILENT_LOOKS = 4
-"""So many looks in a row at which nothing had been heard: 2 s. Looks are counted and not the clock, so that a process
-which was itself frozen, or starved, does not blame its server on waking."""
+"""Silent looks in a row, 2 s, after which the connection is aborted. Looks are counted instead of time, so that a
+process that was itself frozen or starved does not blame its server when it wakes."""
 
 
 async def watch(client: Client) -> None:
-    """Until the client is closed: ping it, and abort its transport when neither a pong nor a message comes.
+    """Ping the server until the client is closed, and abort the transport if neither a pong nor a message comes.
 
-    A client whose reconnection ended without a connection is closed for good, so that its owner hears of it.
+    A client whose reconnection ended without a connection is closed for good, so that its owner notices.
     """
-    silent, told = 0, False
+    silent, warned = 0, False
     writer, received, ping = _writer(client), _received(client), _Ping()
     while not client.is_closed:
         await asyncio.sleep(LOOK_S)
@@ -40,18 +40,18 @@ async def watch(client: Client) -> None:
             silent += 1
         received = _received(client)
         if client.is_connected and not silent:
-            if told:
+            if warned:
                 log.warning("the bus answers again")
-            told = False
+            warned = False
             ping = ping if ping.waits else _Ping(client)
         if silent < SILENT_LOOKS:
             continue
         silent = 0
         if client.is_connected:
-            log.warning("the bus has said nothing for %g s: the connection is made anew", LOOK_S * SILENT_LOOKS)
-            told = True
+            log.warning("the bus was silent for %g s: the connection is made anew", LOOK_S * SILENT_LOOKS)
+            warned = True
         abort(client)
-        if client.is_connected:  # its reader may have ended, and would not see the abort
+        if client.is_connected:  # its reader may have ended and would not notice the abort
             await client._process_op_err(StaleConnectionError())
         elif client.is_reconnecting and _gave_up(client):
             log.error("the connection to the bus could not be made anew")
@@ -61,14 +61,15 @@ async def watch(client: Client) -> None:
 
 
 def abort(client: Client) -> None:
-    """End the connection without waiting for the peer; anyone who waits for it in nats-py continues with an error."""
+    """End the connection without waiting for the server. Calls that wait in nats-py continue with an error."""
     if (writer := _writer(client)) is not None:
         with contextlib.suppress(AttributeError):  # asyncio's TLS transport, once it is closed
             writer.transport.abort()
 
 
 class _Ping:
-    """One ping, in its own task: sending it may block. Never cancelled: nats-py's reader would die of its pong."""
+    """One ping in its own task, because sending may block. It is never cancelled: nats-py's reader would fail at its
+    pong."""
 
     def __init__(self, client: Client | None = None) -> None:
         self._pong: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -54,7 +54,7 @@ class Event:
         return cls(seq, subject, data, time, decode(names.kind(subject), data), traceparent, message_id, signature)
 
     @classmethod
-    def carried(
+    def from_message(
         cls,
         seq: int,
         subject: str,

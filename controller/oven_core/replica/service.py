@@ -1,9 +1,9 @@
-"""A mesh replica's process: the pure core with a log on one side and a publisher on the other.
+"""The process of a mesh replica: the pure core between the log and a publisher.
 
-It replays the log to its head, publishes what is still pending, and from then on publishes what each event yields.
-Any number may run: every output goes to its own subject that takes one message of the mesh's, so only one copy
-enters. A forgery that stands on such a subject already neither counts nor blocks: all replicas know its sequence from
-the log, and publish on the condition that nothing newer stands there.
+It replays the log to its head, publishes what is still pending, and then publishes the outputs of each event. Any
+number of replicas may run: every output has its own subject, which accepts one message of the mesh, so only one copy
+enters the log. A forgery on such a subject neither counts nor blocks: all replicas know its sequence from the log, and
+publish on the condition that nothing newer is there.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def main(args: list[str]) -> int:
     replica = os.environ.get("OVEN_REPLICA", "mesh")
     tracing.start(replica, os.environ["OVEN_RUN"])
     try:
-        asyncio.run(_until_told(os.environ["OVEN_URL"], os.environ["OVEN_RUN"], replica))
+        asyncio.run(_run_until_signal(os.environ["OVEN_URL"], os.environ["OVEN_RUN"], replica))
     finally:
         tracing.shutdown()
     return 0
 
 
-async def _until_told(url: str, run: str, replica: str) -> None:
+async def _run_until_signal(url: str, run: str, replica: str) -> None:
     stop = asyncio.Event()
     call_at_end(stop.set)
     async with (
@@ -68,8 +68,8 @@ async def _until_told(url: str, run: str, replica: str) -> None:
 
 
 async def serve(bus: Bus, run: str, pin: str | None = None) -> None:
-    """Follow the log for ever, and publish beside it: the next vote is read while the log confirms a ballot. `pin` is
-    the learner's public key, if known. Raises DivergedError when the log contradicts this replica."""
+    """Follow the log forever, and publish at the same time: the next vote is read while the log confirms a ballot.
+    `pin` is the learner's public key, if known. Raises DivergedError if the log contradicts this replica."""
     replica = _Replica(bus, run, pin)
     tasks = {asyncio.create_task(replica.follow()), asyncio.create_task(replica.publish())}
     try:
@@ -81,13 +81,13 @@ async def serve(bus: Bus, run: str, pin: str | None = None) -> None:
 
 
 class _Replica:
-    """One mesh, what it has to say, and the log that it reads and says it to."""
+    """One mesh and its outbox, connected to the log."""
 
     def __init__(self, bus: Bus, run: str, pin: str | None) -> None:
         self._bus, self._run = bus, run
         self._mesh, self._traces, self._keyring = Mesh(run), _Traces(), Keyring(pin)
         self._outbox: asyncio.Queue[Output] = asyncio.Queue()
-        self._forged: dict[str, int] = {}  # the mesh's own subjects that hold what does not count → its last sequence
+        self._forged: dict[str, int] = {}  # the mesh's subjects with forged messages → the last one's sequence
 
     async def follow(self) -> None:
         mesh = self._mesh
@@ -101,15 +101,15 @@ class _Replica:
             outputs = mesh.step(event)
             self._traces.note(event, outputs)
             if isinstance(event.body, Malformed) and kind(event.subject) in OUTPUTS:
-                log.error("event %d on %s counts for nothing: %s", event.seq, event.subject, event.body.reason)
+                log.error("event %d on %s is ignored: %s", event.seq, event.subject, event.body.reason)
                 self._forged[event.subject] = event.seq
-                if event.subject in mesh.pending:  # it came first, and what was due there was refused
+                if event.subject in mesh.pending:  # the forgery came first, and the log refused the real output
                     outputs = [mesh.pending[event.subject]]
             if mesh.divergence:
                 log.error("%s", mesh.divergence)
                 raise DivergedError(mesh.divergence)
             if isinstance(event.body, RunStarted):
-                allowed = _same_code(event.body) and _believed(self._bus, event.body)
+                allowed = _same_code(event.body) and _has_mesh_key(self._bus, event.body)
             if not caught_up:
                 if event.seq < head:
                     continue
@@ -121,12 +121,12 @@ class _Replica:
                     self._outbox.put_nowait(output)
 
     async def publish(self) -> None:
-        """Sent in their order, the next without waiting for the log's word on the last: a decision does not wait for
-        its ballot's. Who tries again comes later; nothing rests on the order of what the mesh says."""
+        """Publish outputs in order, each without waiting for the confirmation of the one before, so that a decision
+        does not wait for its ballot. A retried output comes later; nothing depends on the order of outputs."""
         async with asyncio.TaskGroup() as under_way:
             while True:
                 output = await self._outbox.get()
-                if self._mesh.pending.get(output.subject) is output:  # or another replica's copy has been read
+                if self._mesh.pending.get(output.subject) is output:  # else another replica's copy is in the log
                     over = self._forged.get(output.subject, 0)
                     under_way.create_task(_publish(self._bus, output, self._traces, over))
 
@@ -144,21 +144,21 @@ def _same_code(started: RunStarted) -> bool:
     return True
 
 
-def _believed(bus: Bus, started: RunStarted) -> bool:
-    """Whether this replica's signature counts. One that does not would be published again and again."""
+def _has_mesh_key(bus: Bus, started: RunStarted) -> bool:
+    """Whether this replica's signature counts. Otherwise it would publish again and again."""
     if started.keys and (bus.signer is None or started.keys.get(MESH) != bus.signer.public):
         log.error(
-            "this replica's key is not the mesh's that the run was started with; it reads and publishes nothing. Give "
-            "it the mesh.nk beside the keys.json that the learner announced"
+            "this replica's key is not the mesh's key of the run; it reads and publishes nothing. Give it the mesh.nk "
+            "next to the keys.json that the learner announced"
         )
         return False
     return True
 
 
 async def _publish(bus: Bus, output: Output, traces: _Traces, over: int) -> None:
-    """Into the log, once, however often the bus fails; after sequence `over` on its subject. Another replica's copy is
-    as good as ours; if its bytes differ, the core sees that when it reads them back."""
-    span, tried = traces.span(output.message), False
+    """Append the output to the log once, however often the bus fails, after sequence `over` on its subject. Another
+    replica's copy is as good; if its bytes differ, the core notices when it reads them back."""
+    span, retried = traces.span(output.message), False
     context = span.traceparent or traces.context(output.message)
     while True:
         try:
@@ -166,36 +166,36 @@ async def _publish(bus: Bus, output: Output, traces: _Traces, over: int) -> None
             span.end()
             return
         except AlreadyLoggedError:
-            if tried:  # by us, maybe; a replica that came second decided nothing and has no span
+            if retried:  # the copy may be ours; a replica that came second decided nothing and has no span
                 span.end()
             return
         except BusError as error:
-            tried = True
+            retried = True
             log.warning("%s; trying again", error)
             await asyncio.sleep(RETRY_S)
 
 
 class _Traces:
-    """The mesh's part in the traces, beside the core, which knows nothing of them: a ballot continues with the context
-    of the vote that opened it, and its tally is a span from there to the decision."""
+    """The mesh's part of traces, outside the core. A ballot continues with the context of the vote that opened it, and
+    its tally is a span from there to the decision."""
 
     def __init__(self) -> None:
         self._contexts = tracing.Contexts()
 
     def note(self, event: Event, outputs: list[Output]) -> None:
-        """What `event` caused belongs to its trace; while the log is replayed, too."""
+        """Add what the event caused to its trace, also while the log is replayed."""
         for output in outputs if event.traceparent else ():
             if isinstance(output.message, BallotOpened | Decision):
-                self._contexts.keep(output.message.id, event.traceparent)
+                self._contexts.add(output.message.id, event.traceparent)
 
     def context(self, message: Message) -> str:
         if isinstance(message, BallotOpened):
             return self._contexts.get(message.id)
-        # Without a ballot it is the refusal of a vote, and goes on from that.
+        # A decision without a ballot refuses a vote, and continues the vote's trace.
         return self._contexts.get(message.ballot or message.id) if isinstance(message, Decision) else ""
 
     def span(self, message: Message) -> Span:
-        """The tally behind a decision."""
+        """A span for the tally of a decision."""
         if not isinstance(message, Decision):
             return tracing.OFF
         attributes: dict[str, Attribute] = {

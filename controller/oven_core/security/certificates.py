@@ -1,7 +1,6 @@
 """A private certificate authority, and the server certificates that it signs.
 
-They are for a bus that is reached from elsewhere. Needs the package `cryptography` (extra `tls`); nothing else of the
-project does.
+They are for a bus that other machines can reach. Only this module needs the package `cryptography` (extra `tls`).
 """
 
 from __future__ import annotations
@@ -22,22 +21,24 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 DAYS = 825
-"""Of the server's certificate; longer ones are refused by some clients."""
+"""Validity of the server's certificate. Some clients refuse a longer one."""
 AUTHORITY_DAYS = 3650
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a server shows of itself: PEM files, the key for its owner only."""
+    """A server's certificate and key, as PEM files. Only the owner can read the key."""
 
     certificate: Path
     key: Path
 
 
 def make(folder: Path, hosts: Sequence[str]) -> tuple[Certificate, Path]:
-    """(the server's certificate for `hosts`, names or addresses; the authority to hand out). In `folder`, `ca.pem` and
-    `server.pem` are for everybody, `ca.key` and `server.key` (mode 0600) for no one else. An authority that is there
-    stays, so that what trusts it continues to; the server's certificate is made anew. Raises ConfigError."""
+    """Make a server's certificate for `hosts` (names or addresses); return it and the authority to hand out.
+
+    In `folder`, everybody may read `ca.pem` and `server.pem`, and only the owner `ca.key` and `server.key` (mode 0600).
+    An existing authority stays, so that clients still trust it; the server's certificate is new. Raises ConfigError.
+    """
     try:
         from cryptography import x509
     except ImportError as error:
@@ -49,7 +50,7 @@ def make(folder: Path, hosts: Sequence[str]) -> tuple[Certificate, Path]:
     key = _new_key()
     names = [_name(host) for host in hosts]
     issued = (
-        _begun(_subject(hosts[0]), authority.subject, key, DAYS)
+        _builder(_subject(hosts[0]), authority.subject, key, DAYS)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([x509.OID_SERVER_AUTH]), critical=False)
@@ -66,25 +67,25 @@ def _authority(folder: Path) -> tuple[x509.Certificate, EllipticCurvePrivateKey]
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     if (folder / "ca.pem").exists():
-        held = load_pem_private_key((folder / "ca.key").read_bytes(), None)
-        assert isinstance(held, EllipticCurvePrivateKey)
-        return x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes()), held
+        existing_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        assert isinstance(existing_key, EllipticCurvePrivateKey)
+        return x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes()), existing_key
     key, subject = _new_key(), _subject("oven-controller")
     signs = x509.KeyUsage(
         False, False, False, False, False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False
     )
-    made = (
-        _begun(subject, subject, key, AUTHORITY_DAYS)
+    authority = (
+        _builder(subject, subject, key, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(signs, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, _sha256())
     )
-    _save(folder / "ca", made, key)
-    return made, key
+    _save(folder / "ca", authority, key)
+    return authority, key
 
 
-def _begun(subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
+def _builder(subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
     from cryptography import x509
 
     now = datetime.now(UTC)

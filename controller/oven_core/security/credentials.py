@@ -1,4 +1,4 @@
-"""Private keys on the bus: one nkey (ed25519) per name, kept in a file that only its owner can read."""
+"""Private keys on the bus: one nkey (ed25519) per name, in a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -25,32 +25,34 @@ class Credentials:
 
     @property
     def public(self) -> str:
+        """The public key, in the nkey's text form."""
         return str(nkeys.from_seed(bytearray(self.seed)).public_key.decode())
 
     @classmethod
     def new(cls, name: str) -> Credentials:
+        """Return a new random key."""
         return cls(name, bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)))
 
     @classmethod
     def load(cls, path: Path) -> Credentials:
-        """Read a `.nk` file; the file's stem is the role's name. Raises ConfigError for a file that holds no seed, and
-        for one that others may read: a key that is not secret proves nothing."""
+        """Read a `.nk` file, whose stem is the role's name. Raises ConfigError for a file without a seed, and for one
+        that others may read, because a key that is not secret proves nothing."""
         seed = read_file(path, "the credentials").strip()
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
-            raise ConfigError(f"{path} has mode {mode:04o}: others may use this key; `chmod 600 {path}` mends it")
+            raise ConfigError(f"{path} has mode {mode:04o}: others may use this key; `chmod 600 {path}` fixes it")
         try:
             nkeys.from_seed(bytearray(seed))
         except Exception as error:
             raise ConfigError(
-                f"{path} holds no nkey seed (one line that starts with SU); make one with "
+                f"{path} has no nkey seed (one line that starts with SU); make one with "
                 "`oven-controller creds add NAME`"
             ) from error
         return cls(path.stem, seed)
 
     @classmethod
     def from_environment(cls, variable: str = "OVEN_CREDS") -> Credentials | None:
-        """Of the file that the variable names; None where it is not set. Raises ConfigError as `load` does."""
+        """Read the file in the variable; None if it is not set. Raises ConfigError, as `load` does."""
         path = os.environ.get(variable)
         return cls.load(Path(path)) if path else None
 
@@ -58,11 +60,11 @@ class Credentials:
         """Write `<folder>/<name>.nk`, readable by its owner only."""
         path = folder / f"{self.name}.nk"
         write_secret(path, self.seed + b"\n")
-        folder.chmod(0o700)  # one that was there keeps the mode that it had
+        folder.chmod(0o700)  # an existing folder had kept its mode
         return path
 
 
 def write_secret(path: Path, data: bytes) -> None:
-    """Write a file that only its owner may read, whole or not at all; a missing folder is made, for its owner only."""
+    """Write atomically a file that only its owner may read. A missing folder is created, for its owner only."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomic(path, data, private=True)

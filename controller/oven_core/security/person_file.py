@@ -1,7 +1,7 @@
-"""A person's credential file: all that they need to reach one run from another machine.
+"""A person's credential file: everything for reaching one run from another machine.
 
-It names the run and where it is reached, and holds the person's own key, the public keys by which the log is verified,
-and the authority of the server's certificate. `creds add NAME --operator` or `--read-only` writes it; mode 0600.
+It has the run and its address, the person's own key, the public keys that verify the log, and the authority of the
+server's certificate. `creds add NAME --operator` or `--read-only` writes it, with mode 0600.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from oven_core.security.credentials import Credentials, write_secret
 from oven_core.security.signing import public_key
 
 FILE_BYTES: Final = 256 << 10
-"""At most: a certificate authority with its chain is a few kilobytes, a public key 50 bytes."""
+"""Size limit. A certificate authority with its chain has a few kilobytes, and a public key 50 bytes."""
 Power = Literal["operator", "monitor"]
-"""The role of a person's key: one that commands and reads, or one that reads."""
+"""The role of a person's key: to command and read, or only to read."""
 
 
 class PersonFile(BaseModel):
-    """What the file holds. `seed` is never shown: repr leaves it out."""
+    """The content of the file. `seed` is never shown: repr omits it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -34,9 +34,9 @@ class PersonFile(BaseModel):
     run: str
     name: str
     role: Power
-    url: str = Field(description="where the server is reached; empty: it has to be given")
+    url: str = Field(description="the server's address; empty: the user gives it")
     seed: str = Field(repr=False)
-    keys: dict[str, str] = Field(default_factory=dict, description="who signs → public key; empty: the run is unsigned")
+    keys: dict[str, str] = Field(default_factory=dict, description="signer → public key; empty: the run is unsigned")
     tls_ca: str = Field(default="", description="PEM of the authority to trust; empty: the system's authorities")
 
     @field_validator("run", "name")
@@ -62,23 +62,23 @@ class PersonFile(BaseModel):
 
     @property
     def credentials(self) -> Credentials:
-        """The key by which the server knows the person."""
+        """The key by which the server identifies the person."""
         return Credentials(self.name, self.seed.encode())
 
     def save(self, path: Path) -> None:
-        """Write it, readable by its owner only. Raises OSError."""
+        """Write the file, readable by its owner only. Raises OSError."""
         write_secret(path, (self.model_dump_json(indent=1) + "\n").encode())
 
 
 def load(path: Path) -> PersonFile | Credentials:
-    """What a file of --creds holds: a person's credential file, or an nkey seed alone (`.nk`). Raises ConfigError for
-    one that is neither, and for one that others may read."""
+    """Read a file of --creds: a person's credential file, or an nkey seed (`.nk`). Raises ConfigError for any other
+    file, and for one that others may read."""
     data = read_file(path, "the credentials", FILE_BYTES).strip()
     if not data.startswith(b"{"):
         return Credentials.load(path)
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
-        raise ConfigError(f"{path} has mode {mode:04o}: others may use this key; `chmod 600 {path}` mends it")
+        raise ConfigError(f"{path} has mode {mode:04o}: others may use this key; `chmod 600 {path}` fixes it")
     try:
         return PersonFile.model_validate_json(data)
     except ValidationError as error:

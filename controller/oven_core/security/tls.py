@@ -1,4 +1,4 @@
-"""TLS of a connection: which authority it trusts, and what to warn of where there is no TLS."""
+"""TLS of a connection: the trusted authority, and the warning for a connection without TLS."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from oven_core.errors import ConfigError
 from oven_core.files import read_file
 
 ENVIRONMENT = "OVEN_TLS_CA"
-"""Names the file for every process of a run."""
+"""The variable with the authority's file, for every process of a run."""
 SCHEMES: Final = ("nats", "tls", "ws", "wss")
-"""What nats-py connects to."""
+"""Schemes of addresses that nats-py can connect to."""
 
 
 def trusting(ca: str | Path) -> ssl.SSLContext:
-    """A context that takes certificates of this authority (PEM) and of no other. Raises ConfigError."""
-    read_file(Path(ca), "the certificate authority")  # a pipe would be waited for
+    """Return a context that accepts only certificates of this authority (PEM). Raises ConfigError."""
+    read_file(Path(ca), "the certificate authority")  # refuses a pipe, which could block forever
     try:
         return ssl.create_default_context(cafile=str(ca))
     except ssl.SSLError as error:
         raise ConfigError(
-            f"{ca} holds no certificate (PEM); give the authority's, which `creds server --tls` made"
+            f"{ca} contains no certificate (PEM); give the authority's, which `creds server --tls` made"
         ) from error
     except OSError as error:
         raise ConfigError(f"cannot read the certificate authority {ca}: {error.strerror}") from error
 
 
 def trusting_text(pem: str, source: str) -> ssl.SSLContext:
-    """The same of the authority's text; `source` is named where it holds none. Raises ConfigError."""
+    """Return the same for the authority's text. `source` is its origin, for the error. Raises ConfigError."""
     try:
         return ssl.create_default_context(cadata=pem)
     except (ssl.SSLError, ValueError) as error:
@@ -43,53 +43,55 @@ def trusting_text(pem: str, source: str) -> ssl.SSLContext:
 
 
 def from_environment() -> ssl.SSLContext | None:
+    """Return the context for the authority in OVEN_TLS_CA; None if it is not set. Raises ConfigError."""
     path = os.environ.get(ENVIRONMENT)
     return trusting(path) if path else None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address means this machine and no other. One that cannot be resolved does not."""
+    """Return whether a name or an address means this machine only. A name that cannot be resolved does not."""
     host = host.strip("[]")
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     try:
-        found = socket.getaddrinfo(host, None)
+        addresses = socket.getaddrinfo(host, None)
     except (OSError, UnicodeError):
         return False
-    return all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in found)
+    return all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in addresses)
 
 
 def host_of(url: str) -> str:
+    """Return the host of an address, with or without a scheme."""
     return urlsplit(url if "://" in url else f"nats://{url}").hostname or ""
 
 
 def shown(url: str) -> str:
-    """The address without what stands before an @: a password belongs in no message."""
+    """Return the address without the part before an @, because no message may have a password."""
     return re.sub(r"[^/,\s]*@", "", url)
 
 
 def checked_addresses(url: str) -> list[str]:
-    """The servers of an address, which has one or several with commas. Raises ConfigError for one with a user or a
-    password, and for what is not an address."""
+    """Return the servers of an address, which are separated by commas. Raises ConfigError for a server with a user or a
+    password, and for text that is not an address."""
     servers = [server.strip() for server in url.split(",")]
     for server in servers:
         if "@" in server:
             raise ConfigError(
-                f"the address {shown(server)} was given with a user or a password, and the bus knows everybody by a "
-                "key: leave out all before the @, and name the key by --creds FILE"
+                f"the address {shown(server)} has a user or a password, but the bus identifies clients by keys: remove "
+                "the part before the @, and pass the key with --creds FILE"
             )
         try:
             parts = urlsplit(server if "://" in server else f"nats://{server}")
-            known = parts.scheme in SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+            valid = parts.scheme in SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
         except ValueError:
-            known = False
-        if not known:
+            valid = False
+        if not valid:
             raise ConfigError(f"{server!r} is not a server's address; write e.g. tls://bus.example:4222")
     return servers
 
 
 def open_to_readers(url: str) -> str:
-    """What to say of an address over which others can read and alter along the way; empty if they cannot."""
+    """Return the warning for an address on another machine without TLS; empty if the connection is safe."""
     if urlsplit(url).scheme in ("tls", "wss") or is_loopback(host_of(url)):
         return ""
     return (

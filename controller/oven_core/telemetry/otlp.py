@@ -1,4 +1,4 @@
-"""Spans on OpenTelemetry's SDK. Only `tracing.start` imports it, and only when traces are wanted."""
+"""Spans by OpenTelemetry's SDK. Only `tracing.start` imports this module, and only if tracing is on."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ log = logging.getLogger("oven.telemetry")
 
 PATH = "/v1/traces"
 ATTRIBUTE_CHARACTERS = 256
-"""An actuator's name in a vote is whatever the agent wrote."""
+"""Longest attribute, because agents choose, for example, the actuator's name in a vote."""
 LOOK_S = 0.02
+"""Seconds between checks for a failing collector while waiting."""
 
 _KINDS = {
     "internal": trace.SpanKind.INTERNAL,
@@ -35,22 +36,22 @@ _W3C = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """Our own provider: the process-wide one, and whatever span is current, are the training script's business.
+    """A separate tracer provider: the process-wide one and its current span belong to the training script.
 
-    The resource says service and run and nothing else. OpenTelemetry's detectors, which would add the command line
-    among other things, are not asked.
+    The resource has only the service and the run. OpenTelemetry's detectors are not used, because they would add the
+    command line, among other things.
     """
 
     def __init__(self, process: str, run: str, exporter: SpanExporter, url: str) -> None:
         self.process, self.run = process, run
-        self._outlet = _Outlet(exporter, url)
-        self._made, self._counting = 0, threading.Lock()
+        self._exporter = _ReportingExporter(exporter, url)
+        self._ended, self._counting = 0, threading.Lock()
         self._provider = TracerProvider(
             resource=Resource({"service.name": f"oven-{process}", "oven.run": run}),
-            shutdown_on_exit=False,  # it would wait for a collector that is gone
+            shutdown_on_exit=False,  # it would wait for a collector that is down
             span_limits=SpanLimits(max_span_attribute_length=ATTRIBUTE_CHARACTERS),
         )
-        self._provider.add_span_processor(BatchSpanProcessor(self._outlet))
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("oven_controller")
 
     def span(
@@ -62,28 +63,33 @@ class Tracing:
         began_ns: int | None,
         ended_ns: int | None,
     ) -> Span:
-        nothing = Context()  # not the current one: that is another's trace
-        above = _W3C.extract({HEADER: parent}, context=nothing) if parent else nothing
-        inner = self._tracer.start_span(name, above, _KINDS[kind], attributes, start_time=began_ns)
-        return _Open(self, inner, ended_ns)
+        """Open a span (`tracing.span`)."""
+        root = Context()  # the current context belongs to another trace
+        context = _W3C.extract({HEADER: parent}, context=root) if parent else root
+        inner = self._tracer.start_span(name, context, _KINDS[kind], attributes, start_time=began_ns)
+        return _OpenSpan(self, inner, ended_ns)
 
     def end(self, inner: trace.Span, ended_ns: int | None) -> None:
+        """End a span and count it."""
         with self._counting:
-            self._made += inner.get_span_context().trace_flags.sampled
+            self._ended += inner.get_span_context().trace_flags.sampled
         with _quietly():
             inner.end(ended_ns)
 
     def flush(self, limit_s: float) -> None:
+        """Send the finished spans within the limit."""
         self._within(limit_s, self._provider.force_flush)
 
     def close(self, limit_s: float) -> None:
+        """Send the finished spans within the limit, and warn about lost ones."""
         self.flush(limit_s)
         self._within(0.0, self._provider.shutdown)
-        if lost := self._made - self._outlet.delivered:
-            log.warning("%d of %d spans did not reach %s", lost, self._made, self._outlet.url)
+        if lost := self._ended - self._exporter.delivered:
+            log.warning("%d of %d spans did not reach %s", lost, self._ended, self._exporter.url)
 
     def _within(self, limit_s: float, call: Callable[[], object]) -> None:
-        """The SDK's own calls wait for as long as the exporter retries, so they get a thread and we leave."""
+        """Run a call of the SDK in a thread and stop waiting after the limit, because it waits as long as the exporter
+        retries."""
 
         def run() -> None:
             with _quietly():
@@ -92,18 +98,18 @@ class Tracing:
         thread = threading.Thread(target=run, name="oven-telemetry", daemon=True)
         thread.start()
         deadline = time.monotonic() + limit_s
-        while thread.is_alive() and not self._outlet.failing and (left := deadline - time.monotonic()) > 0:
-            thread.join(min(LOOK_S, left))
+        while thread.is_alive() and not self._exporter.failing and (rest := deadline - time.monotonic()) > 0:
+            thread.join(min(LOOK_S, rest))
 
 
-class _Open(Span):
+class _OpenSpan(Span):
     __slots__ = ("_ended_ns", "_inner", "_traceparent", "_tracing")
 
     def __init__(self, tracing: Tracing, inner: trace.Span, ended_ns: int | None) -> None:
         carrier: dict[str, str] = {}
         _W3C.inject(carrier, trace.set_span_in_context(inner, Context()))
         self._tracing, self._inner, self._ended_ns = tracing, inner, ended_ns
-        self._traceparent = carrier.get(HEADER, "")  # none when OTEL_SDK_DISABLED says so
+        self._traceparent = carrier.get(HEADER, "")  # absent with OTEL_SDK_DISABLED
 
     @property
     def traceparent(self) -> str:
@@ -116,46 +122,46 @@ class _Open(Span):
         self._inner.add_event(name, attributes, at_ns)
 
     def end(self, error_type: str = "") -> None:
-        """The kind of error only: its message may quote what it failed on."""
+        """Only the kind of an error is recorded, because its message may quote data."""
         if error_type:
             self._inner.set_attribute("error.type", error_type)
             self._inner.set_status(trace.StatusCode.ERROR)
         self._tracing.end(self._inner, self._ended_ns)
 
 
-class _Outlet(SpanExporter):
-    """An exporter that reports its first failure in one line, where OpenTelemetry's would report each."""
+class _ReportingExporter(SpanExporter):
+    """An exporter that reports its first failure in one line, while OpenTelemetry's would report each."""
 
     def __init__(self, exporter: SpanExporter, url: str) -> None:
         self.url = url
         self.delivered = 0
         self.failing = False
         self._exporter = exporter
-        self._told = False
+        self._reported = False
         for name in _LOUD:
             logging.getLogger(name).addFilter(_drop_ours)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        why = ""
+        cause = ""
         try:
-            with _quietly(self._trouble):
+            with _quietly(self._report_failure):
                 result = self._exporter.export(spans)
         except Exception as error:
-            # Its text may hold what the exporter was given to authenticate itself with.
-            result, why = SpanExportResult.FAILURE, f" ({type(error).__name__})"
+            # Its text may contain the exporter's credentials.
+            result, cause = SpanExportResult.FAILURE, f" ({type(error).__name__})"
         if result is SpanExportResult.SUCCESS:
             self.delivered += len(spans)
             self.failing = False
         else:
-            self._trouble(why)
+            self._report_failure(cause)
         return result
 
-    def _trouble(self, why: str = "") -> None:
-        """Said at the first failed attempt, not after the last: no one then waits for it at the end."""
+    def _report_failure(self, cause: str = "") -> None:
+        """Warn at the first failed attempt instead of the last, so that nothing waits for the collector at the end."""
         self.failing = True
-        if not self._told:
-            self._told = True
-            log.warning("the collector at %s does not take the traces%s; the run continues without", self.url, why)
+        if not self._reported:
+            self._reported = True
+            log.warning("the collector at %s does not accept traces%s; the run continues without", self.url, cause)
 
     def shutdown(self) -> None:
         with _quietly():
@@ -163,8 +169,8 @@ class _Outlet(SpanExporter):
 
 
 def collector(url: str) -> SpanExporter:
-    """OTLP over HTTP to the collector at `url`: its address, with or without the path. OTEL_EXPORTER_OTLP_HEADERS and
-    _TIMEOUT hold here as everywhere."""
+    """Return an exporter by OTLP over HTTP to the collector at `url`, an address with or without the path.
+    OTEL_EXPORTER_OTLP_HEADERS and _TIMEOUT apply as usual."""
     base = url.rstrip("/")
     return OTLPSpanExporter(endpoint=base if base.endswith(PATH) else base + PATH)
 
@@ -175,7 +181,7 @@ _quiet = threading.local()
 
 @contextmanager
 def _quietly(trouble: Callable[[], object] | None = None) -> Iterator[None]:
-    """What OpenTelemetry logs on this thread meanwhile is about our spans: `trouble` is called instead."""
+    """Call `trouble` in place of what OpenTelemetry logs on this thread within the block, which is about our spans."""
     before = getattr(_quiet, "trouble", None)
     _quiet.trouble = trouble or before or (lambda: None)
     try:
@@ -185,7 +191,7 @@ def _quietly(trouble: Callable[[], object] | None = None) -> Iterator[None]:
 
 
 def _drop_ours(record: logging.LogRecord) -> bool:
-    """A filter for the loggers above; the training script's own use of them is heard as before."""
+    """A filter for the loggers above, which leaves the training script's own use of them alone."""
     trouble = getattr(_quiet, "trouble", None)
     if trouble is None:
         return True

@@ -1,4 +1,4 @@
-"""A span as the program sees it, whether or not anything of OpenTelemetry is installed."""
+"""The interface of a span, with or without OpenTelemetry installed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Attribute = str | bool | int | float | tuple[str, ...]
 
 
 class Span:
-    """A span that is under way; a `with` block ends it, and marks it as failed when the block raises.
+    """An open span. A `with` block ends it, and marks it as failed if the block raises.
 
-    This class itself is what there is while telemetry is off: it does nothing, and its context is empty.
+    This class itself is used while telemetry is off: it does nothing, and its context is empty.
     """
 
     __slots__ = ()
@@ -25,13 +25,13 @@ class Span:
         return ""
 
     def note(self, attributes: Mapping[str, Attribute]) -> None:
-        """Add attributes. Never a text that a person or a model wrote: spans leave the machine."""
+        """Add attributes, never a text that a person or a model wrote: spans leave the machine."""
 
     def event(self, name: str, attributes: Mapping[str, Attribute], at_ns: int) -> None:
-        """Something that happened within it, at a Unix time; for its attributes the same holds."""
+        """Add something that happened at a Unix time. Attributes must not contain such texts either."""
 
     def end(self, error_type: str = "") -> None:
-        """A span that is never ended is never sent."""
+        """End the span, without which it is never sent."""
 
     def __enter__(self) -> Self:
         return self

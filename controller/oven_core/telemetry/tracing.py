@@ -1,10 +1,10 @@
-"""Traces by OpenTelemetry: off unless OVEN_OTLP names a collector, and never in the way when it does.
+"""Traces by OpenTelemetry, off unless OVEN_OTLP names a collector.
 
-One step's observe → votes → tally → apply is one trace. Its context travels in the header `traceparent` of each message
-(W3C Trace Context), never in a body: the log holds the same bytes whether anybody traces or not.
+One step's observe → votes → tally → apply is one trace. Its context is in the header `traceparent` of each message (W3C
+Trace Context), never in a body, so the log has the same bytes with and without tracing.
 
-Off, nothing of OpenTelemetry is imported and every span is the one `OFF`. On, spans go to the collector from their own
-thread; one that is down costs a line in the log and the spans, and nothing else.
+While it is off, OpenTelemetry is not imported and every span is `OFF`. While it is on, spans go to the collector from
+their own thread. A collector that is down costs one line in the log and the spans, and nothing else.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 VARIABLE = "OVEN_OTLP"
 FLUSH_S = 2.0
-"""How long an end waits for a collector that answers slowly."""
-CONTEXTS_KEPT = 1024
+"""Seconds that the end waits for a slow collector."""
+MAX_CONTEXTS = 1024
 
 OFF = Span()
 _active: Tracing | None = None
 
 
 def start(process: str, run: str, exporter: SpanExporter | None = None) -> None:
-    """Trace from now on, if OVEN_OTLP is set or an exporter is given: as the service `oven-<process>`, with the
-    resource attribute `oven.run`. Once more for the same process and run, it changes nothing.
+    """Start tracing if OVEN_OTLP is set or an exporter is given, as the service `oven-<process>` with the resource
+    attribute `oven.run`. A second call for the same process and run changes nothing.
 
-    Raises ConfigError when OVEN_OTLP is not a URL, or the extra [otel] is not installed.
+    Raises ConfigError if OVEN_OTLP is not a URL, or if the extra [otel] is not installed.
     """
     global _active
     url = os.environ.get(VARIABLE, "")
@@ -52,13 +52,14 @@ def start(process: str, run: str, exporter: SpanExporter | None = None) -> None:
         from oven_core.telemetry import otlp
     except ImportError as error:
         raise ConfigError(
-            f"traces are to go to {url}, and OpenTelemetry is not installed ({error.name}): "
+            f"traces should go to {url}, but OpenTelemetry is not installed ({error.name}): "
             '`pip install "oven-controller[otel]"`, or leave out --otlp'
         ) from error
     _active = otlp.Tracing(process, run, exporter or otlp.collector(url), url)
 
 
 def on() -> bool:
+    """Return whether tracing is on."""
     return _active is not None
 
 
@@ -71,31 +72,32 @@ def span(
     began_ns: int | None = None,
     ended_ns: int | None = None,
 ) -> Span:
-    """A span below the context `parent` (empty: the root of a new trace). With `began_ns` and `ended_ns` (Unix time)
-    it tells of something past, measured where no span may be made; else it lasts from here to its end."""
+    """Open a span below the context `parent` (empty: the root of a new trace). It starts now and ends with `end`,
+    unless `began_ns` and `ended_ns` (Unix time) describe a past interval that was measured where no span may be
+    opened."""
     if _active is None:
         return OFF
     return _active.span(name, parent, attributes or {}, kind, began_ns, ended_ns)
 
 
 def headers(traceparent: str) -> dict[str, str] | None:
-    """A message's headers with that context; None for the empty one, so that nothing is sent."""
+    """Return a message's headers with this context; None for the empty context, so that nothing is sent."""
     return {HEADER: traceparent} if traceparent else None
 
 
-def carried(headers: Mapping[str, str] | None) -> str:
-    """The context that a message came with; empty without one, and while telemetry is off."""
+def context_of(headers: Mapping[str, str] | None) -> str:
+    """Return the context of a message; empty without one, and while tracing is off."""
     return headers.get(HEADER, "") if _active is not None and headers else ""
 
 
 def flush(limit_s: float = FLUSH_S) -> None:
-    """Send what is ready, within the limit, and without waiting for a collector that is known to be gone."""
+    """Send the finished spans within the limit, without waiting for a collector that is known to be down."""
     if _active is not None:
         _active.flush(limit_s)
 
 
 def shutdown(limit_s: float = FLUSH_S) -> None:
-    """`flush`, and off from then on."""
+    """Send the finished spans and turn tracing off."""
     global _active
     ending, _active = _active, None
     if ending is not None:
@@ -103,24 +105,26 @@ def shutdown(limit_s: float = FLUSH_S) -> None:
 
 
 class Contexts:
-    """The contexts that later spans continue from, by what they belong to; beyond `kept` the oldest go."""
+    """Contexts from which later spans continue, by the id of a ballot or decision. Beyond `size`, the oldest are
+    dropped."""
 
-    def __init__(self, kept: int = CONTEXTS_KEPT) -> None:
-        self._kept = kept
-        self._held: dict[str, tuple[str, int]] = {}
+    def __init__(self, size: int = MAX_CONTEXTS) -> None:
+        self._size = size
+        self._by_key: dict[str, tuple[str, int]] = {}
 
-    def keep(self, key: str, traceparent: str) -> None:
+    def add(self, key: str, traceparent: str) -> None:
+        """Store a context, unless it is empty."""
         if traceparent:
-            self._held[key] = (traceparent, time.time_ns())
-            if len(self._held) > self._kept:
-                del self._held[next(iter(self._held))]
+            self._by_key[key] = (traceparent, time.time_ns())
+            if len(self._by_key) > self._size:
+                del self._by_key[next(iter(self._by_key))]
 
     def get(self, key: str) -> str:
-        """Empty for one that is not held."""
-        held = self._held.get(key)
-        return held[0] if held else ""
+        """Return the context; empty if there is none."""
+        entry = self._by_key.get(key)
+        return entry[0] if entry else ""
 
     def since_ns(self, key: str) -> int | None:
-        """When it was kept, in Unix time."""
-        held = self._held.get(key)
-        return held[1] if held else None
+        """Return when the context was stored, in Unix time."""
+        entry = self._by_key.get(key)
+        return entry[1] if entry else None

@@ -55,7 +55,7 @@ class LocalRun(RunAccess):
 
     async def live_keyring(self, bus: Bus) -> Keyring:
         path = self.folder.keys()
-        return Keyring.knowing(load_keys(path) if path else {})
+        return Keyring.with_keys(load_keys(path) if path else {})
 
     def raw_events(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
         from oven_runs.access.log_reader import raw_events

@@ -128,14 +128,14 @@ class RemoteRun(RunAccess):
 
     async def live_keyring(self, bus: Bus) -> Keyring:
         if self._keys is not None and (not self._keys or len(self._keys) > 1):
-            return Keyring.knowing(self._keys)
+            return Keyring.with_keys(self._keys)
         keyring = self.keyring()
         async for events in self._batches(bus):
             for event in events:
                 keyring.verify(event)
             if keyring.keys is not None:
                 break
-        return Keyring.knowing(keyring.keys or {})
+        return Keyring.with_keys(keyring.keys or {})
 
     async def raw_events(self, *, exact: bool = False, tell: Callable[[str], object] = warn) -> AsyncGenerator[Event]:
         async with self.connected("monitor") as bus, contextlib.aclosing(self._batches(bus)) as answers:

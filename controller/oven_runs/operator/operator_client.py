@@ -124,7 +124,7 @@ class OperatorClient:
     async def _hear(self, message: Msg) -> None:
         if not self._pending:
             return
-        event = Event.carried(0, message.subject, message.data, UNKNOWN, message.headers)
+        event = Event.from_message(0, message.subject, message.data, UNKNOWN, message.headers)
         body = self._keyring.verify(event).body
         for pending in list(self._pending.values()):
             if isinstance(body, Observation):

@@ -176,6 +176,15 @@ def row_positions(indptr: NDArray[np.int64], nodes: NDArray[Any]) -> tuple[NDArr
     return positions, counts
 
 
+def contained(nodes: NDArray[np.int32], others: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Which of the nodes are among the others; both ascending."""
+    if not len(others):
+        return np.zeros(len(nodes), bool)
+    positions = np.searchsorted(others, nodes)
+    positions[positions == len(others)] = 0
+    return np.asarray(others[positions] == nodes)
+
+
 def column_length(column: str, nodes: int, edges: int, name_bytes: int) -> int:
     """The number of elements of a column."""
     return {"N": nodes, "N+1": nodes + 1, "E": edges, "B": name_bytes}[COLUMNS[column][1]]

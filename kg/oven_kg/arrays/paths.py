@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
-from oven_kg.arrays.graph_arrays import GraphArrays, row_positions
+from oven_kg.arrays.graph_arrays import GraphArrays, contained, row_positions
 
 Direction: TypeAlias = Literal["out", "in", "both"]
 Nodes: TypeAlias = NDArray[np.int32]
@@ -32,14 +32,14 @@ def within(
     """The nodes at most `depth` edges from `start`, without `start`, and each node's distance; nearest first, then by
     number. With `enough`, the search stops after the distance at which it has that many nodes."""
     levels: list[Nodes] = []
-    seen = frontier = np.array([start], np.int32)
-    while len(levels) < depth and len(frontier) and (enough is None or len(seen) <= enough):
+    visited = frontier = np.array([start], np.int32)
+    while len(levels) < depth and len(frontier) and (enough is None or len(visited) <= enough):
         reached = np.unique(_edge_ends(arrays, frontier, direction, relations))
-        frontier = reached[~_contained(reached, seen)]
-        seen = np.sort(np.concatenate([seen, frontier]))
+        frontier = reached[~contained(reached, visited)]
+        visited = np.sort(np.concatenate([visited, frontier]))
         levels.append(frontier)
     distances = np.repeat(np.arange(1, len(levels) + 1, dtype=np.int32), [len(level) for level in levels])
-    return np.concatenate([*levels, seen[:0]]), distances
+    return np.concatenate([*levels, visited[:0]]), distances
 
 
 def shortest_path(
@@ -85,10 +85,3 @@ def _rows(arrays: GraphArrays, direction: Literal["out", "in"]) -> tuple[NDArray
     if direction == "out":
         return arrays.indptr, arrays.dst, arrays.rel
     return arrays.in_indptr, arrays.in_src, arrays.in_rel
-
-
-def _contained(nodes: Nodes, others: Nodes) -> NDArray[np.bool_]:
-    """Which of the nodes are among the others; both ascending, `others` not empty."""
-    places = np.searchsorted(others, nodes)
-    places[places == len(others)] = 0
-    return np.asarray(others[places] == nodes)

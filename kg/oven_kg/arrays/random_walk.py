@@ -90,12 +90,12 @@ class RandomWalk:
             frontier = _distinct(reached[mass[reached] > residue * limits[reached]], scratch)
         nodes = _distinct(np.concatenate(reached_nodes), scratch)
         rest = mass[nodes]
-        found = shares[nodes] + (1 - DAMPING) * rest + DAMPING * rest.sum() * anywhere[nodes]
+        time_shares = shares[nodes] + (1 - DAMPING) * rest + DAMPING * rest.sum() * anywhere[nodes]
         if len(nodes) > count:
-            largest = found >= np.partition(found, -count)[-count]
-            nodes, found = nodes[largest], found[largest]
-        order = np.lexsort((nodes, -found))[:count]
-        return nodes[order], found[order]
+            largest = time_shares >= np.partition(time_shares, -count)[-count]
+            nodes, time_shares = nodes[largest], time_shares[largest]
+        order = np.lexsort((nodes, -time_shares))[:count]
+        return nodes[order], time_shares[order]
 
     def _push(self, nodes: NDArray[np.int32], per_weight: Values, mass: Values, both: bool) -> NDArray[np.int32]:
         """Add to `mass` what each edge of the nodes carries. Returns the ends of these edges."""

@@ -1,1 +1,1 @@
-"""The graph: its records, the graph in memory, its lint, and a randomized control."""
+"""The graph of causes and remedies: its records, the graph in memory, and its lint."""

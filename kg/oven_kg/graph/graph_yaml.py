@@ -1,4 +1,4 @@
-"""Nodes, edges and sources as the data files hold them; `lint` checks them, reading does not."""
+"""Reads nodes, edges and sources from YAML files. `lint` checks them; reading does not."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ DATA: Final = Path(__file__).parents[1] / "data"
 class Node:
     id: str
     kind: str
-    """One of `Kind`; anything in a graph from elsewhere, which the lint will say."""
+    """One of `Kind`; the lint reports any other."""
     text: str = ""
     phase: tuple[str, ...] = ()
-    """Where it applies: pretrain, sft, grpo; empty for all."""
+    """Kinds of training that it applies to: pretrain, sft, grpo; empty for all."""
     prior: float = 0.0
-    """Of a cause: its share before anything was seen."""
+    """Of a cause: its probability before any symptom."""
     changes: tuple[str, ...] = ()
-    """Of a remedy: what the controller can do for it, all together, e.g. "optimizer.lr_scale:down"."""
+    """Of a remedy: what the controller does for it, all of it together, e.g. "optimizer.lr_scale:down"."""
     advisory: bool = False
-    """Of a remedy: a person's to do."""
+    """Of a remedy: only a person can do it."""
 
     def applies(self, phase: str) -> bool:
         return not phase or not self.phase or phase in self.phase
@@ -53,7 +53,7 @@ class Edge:
     grade: str
     source: str
     at: str = ""
-    """The place in the source."""
+    """The position in the source."""
     note: str = ""
 
 
@@ -67,55 +67,59 @@ class Source:
     doi: str = ""
     path: str = ""
     own: bool = False
-    """Measured or decided in this project."""
+    """Whether this project measured or decided it."""
     checked: str = ""
     how: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """All that a graph is made of, in the files' order, duplicates included."""
+    """The content of a graph, in the order of the files, duplicates included."""
 
     nodes: tuple[Node, ...] = ()
     edges: tuple[Edge, ...] = ()
     sources: tuple[Source, ...] = ()
-    odd: tuple[str, ...] = ()
-    """What could not be read as any of these, each in a sentence."""
+    unreadable: tuple[str, ...] = ()
+    """One sentence for each part that is none of these."""
 
 
 def read(path: Path | None = None) -> Records:
-    """The built-in graph, or the one in `path`: the same YAML, whose own `sources` stand beside the built-in ones.
+    """Read the built-in graph, or the one in `path`: the same YAML, whose `sources` extend the built-in ones.
 
-    Raises ConfigError when the file cannot be read as YAML at all.
+    Raises ConfigError if the file is not YAML.
     """
-    body, known = _yaml(path or DATA / "graph.yaml"), _yaml(DATA / "sources.yaml")
-    added = _mapping(body.get("sources"))
-    odd = [f"there is no section {name!r}" for name in sorted(map(str, {*body} - {*SECTIONS, "edges", "sources"}))]
-    odd += [f"the source {id_!r} is a built-in one; call yours otherwise" for id_ in known if id_ in added]
+    body, builtin_sources = _read_yaml(path or DATA / "graph.yaml"), _read_yaml(DATA / "sources.yaml")
+    own_sources = _mapping(body.get("sources"))
+    unreadable = [
+        f"there is no section {name!r}" for name in sorted(map(str, {*body} - {*SECTIONS, "edges", "sources"}))
+    ]
+    unreadable += [
+        f"the source {id_!r} is a built-in one; rename yours" for id_ in builtin_sources if id_ in own_sources
+    ]
     nodes = [
-        Node(id=str(id_), kind=kind, **_fields(Node, values, f"{section}.{id_}", odd))
+        Node(id=str(id_), kind=kind, **_fields(Node, values, f"{section}.{id_}", unreadable))
         for section, kind in SECTIONS.items()
         for id_, values in _mapping(body.get(section)).items()
     ]
     edges = [
-        _edge(str(relation), _mapping(values), f"edges.{relation}[{number}]", odd)
+        _edge(str(relation), _mapping(values), f"edges.{relation}[{number}]", unreadable)
         for relation, rows in _mapping(body.get("edges")).items()
         for number, values in enumerate(rows if isinstance(rows, list) else ())
     ]
     sources = [
-        Source(id=str(id_), **{"title": "", "year": 0, **_fields(Source, values, f"sources.{id_}", odd)})
-        for id_, values in {**added, **known}.items()
+        Source(id=str(id_), **{"title": "", "year": 0, **_fields(Source, values, f"sources.{id_}", unreadable)})
+        for id_, values in {**own_sources, **builtin_sources}.items()
     ]
-    return Records(tuple(nodes), tuple(edges), tuple(sources), tuple(odd))
+    return Records(tuple(nodes), tuple(edges), tuple(sources), tuple(unreadable))
 
 
-def _edge(relation: str, values: dict[str, Any], where: str, odd: list[str]) -> Edge:
+def _edge(relation: str, values: dict[str, Any], where: str, unreadable: list[str]) -> Edge:
     id_, src, dst = (str(values.pop(key, "")) for key in ("id", "from", "to"))
-    rest = {"strength": 0.0, "grade": "", "source": "", **_fields(Edge, values, where, odd)}
+    rest = {"strength": 0.0, "grade": "", "source": "", **_fields(Edge, values, where, unreadable)}
     return Edge(id=id_, src=src, relation=relation, dst=dst, **rest)
 
 
-def _yaml(path: Path) -> dict[str, Any]:
+def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         return _mapping(load_yaml(path.read_text()))
     except OSError as error:
@@ -139,18 +143,19 @@ _TYPES: Final[dict[str, type | tuple[type, ...]]] = {
     "phase": list,
     "changes": list,
 }
+"""Field → its type in YAML; all others are texts."""
 
 
-def _fields(of: type, values: object, where: str, odd: list[str]) -> dict[str, Any]:
-    """The fields that `of` knows, each of its type; the rest is said in `odd`."""
-    known = {field.name for field in fields(of)} - {"id", "kind", "src", "dst", "relation"}
-    found: dict[str, Any] = {}
+def _fields(record: type[Node | Edge | Source], values: object, where: str, unreadable: list[str]) -> dict[str, Any]:
+    """The values of the record's fields. Adds a sentence to `unreadable` for each other field and each wrong type."""
+    names = {field.name for field in fields(record)} - {"id", "kind", "src", "dst", "relation"}
+    readable: dict[str, Any] = {}
     for name, value in _mapping(values).items():
-        wanted = _TYPES.get(str(name), str)
-        if name not in known:
-            odd.append(f"{where} has a field {name!r} that nothing reads")
-        elif not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-            odd.append(f"{where}.{name} is {value!r}, which is of the wrong type")
+        expected = _TYPES.get(str(name), str)
+        if name not in names:
+            unreadable.append(f"{where} has a field {name!r} that nothing reads")
+        elif not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+            unreadable.append(f"{where}.{name} is {value!r}, which is of the wrong type")
         else:
-            found[name] = tuple(map(str, value)) if isinstance(value, list) else value
-    return found
+            readable[name] = tuple(map(str, value)) if isinstance(value, list) else value
+    return readable

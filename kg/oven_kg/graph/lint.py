@@ -1,4 +1,4 @@
-"""Rules that a graph has to satisfy before it is used; each fault is a sentence with its remedy."""
+"""Rules for graphs of causes and remedies. Each fault is a sentence with its remedy."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ ENDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "REQUIRES": (("remedy", "precondition"), ("precondition",)),
     "CONTRADICTS": (("remedy",), ("remedy",)),
 }
-"""Relation → the kinds that it may lead from, and to."""
+"""Relation → the kinds of nodes where it may begin, and where it may end."""
 GRADES: Final = ("A", "B", "C", "D")
 CHECKED: Final = ("read", "quoted", "abstract")
 PHASES: Final = ("pretrain", "sft", "grpo")
 
 
 def lint(records: Records) -> list[str]:
-    """Every fault, in the order of the rules; empty for a sound graph."""
-    return [*records.odd, *(fault for rule in RULES for fault in rule(records))]
+    """All faults, in the order of the rules; empty for a sound graph."""
+    return [*records.unreadable, *(fault for rule in RULES for fault in rule(records))]
 
 
 def _ids(records: Records) -> Iterator[str]:
@@ -40,13 +40,13 @@ def _ids(records: Records) -> Iterator[str]:
     ):
         for id_, count in sorted(ids.items()):
             if not id_:
-                yield f"{count} {what}s have no id; give each one of its own"
+                yield f"{count} {what}s have no id; give each its own"
             elif count > 1:
-                yield f"the {what} id {id_!r} stands {count} times; ids are unique"
+                yield f"the {what} id {id_!r} occurs {count} times; ids are unique"
     triples = Counter((edge.src, edge.relation, edge.dst) for edge in records.edges)
     for (src, relation, dst), count in sorted(triples.items()):
         if count > 1:
-            yield f"{src} {relation} {dst} is said {count} times; keep the better sourced one"
+            yield f"{src} {relation} {dst} occurs {count} times; keep the better sourced edge"
 
 
 def _ends(records: Records) -> Iterator[str]:
@@ -59,29 +59,29 @@ def _ends(records: Records) -> Iterator[str]:
             if end not in kinds:
                 yield f"edge {edge.id} dangles: there is no node {end!r}"
             elif kinds[end] not in allowed:
-                yield f"edge {edge.id}: {end} is a {kinds[end]}, where {edge.relation} wants a {' or '.join(allowed)}"
+                yield f"edge {edge.id}: {end} is a {kinds[end]}, where {edge.relation} needs a {' or '.join(allowed)}"
 
 
 def _isolated(records: Records) -> Iterator[str]:
     linked = {end for edge in records.edges for end in (edge.src, edge.dst)}
     for node in records.nodes:
         if node.id not in linked:
-            yield f"the {node.kind} {node.id!r} has no edge; link it or take it out"
+            yield f"the {node.kind} {node.id!r} has no edge; link it or remove it"
 
 
 def _evidence(records: Records) -> Iterator[str]:
-    """Graded, sourced, and the grade in keeping with the source."""
+    """An edge has a strength, a grade and a source, and the grade matches the source."""
     sources = {source.id: source for source in records.sources}
     for edge in records.edges:
         if not 0 < edge.strength <= 1:
-            yield f"edge {edge.id} has strength {edge.strength:g}; it lies above 0 and is at most 1"
+            yield f"edge {edge.id} has strength {edge.strength:g}; it must be above 0 and at most 1"
         if edge.grade not in GRADES:
             yield f"edge {edge.id} has grade {edge.grade!r}; grades are {', '.join(GRADES)}"
         source = sources.get(edge.source)
         if source is None:
             yield f"edge {edge.id} cites {edge.source!r}, which is not in the bibliography"
         elif edge.grade in ("A", "B") and not (source.arxiv or source.doi):
-            yield f"edge {edge.id} has grade {edge.grade}, but {source.id} is not a paper; only C and D need none"
+            yield f"edge {edge.id} has grade {edge.grade}, but {source.id} is not a paper; only C and D may cite others"
         elif source.own != (edge.grade == "D"):
             yield f"edge {edge.id} has grade {edge.grade} and cites {source.id}; D means measured here"
         elif edge.grade != "C" and not edge.at:
@@ -106,27 +106,27 @@ def _nodes(records: Records) -> Iterator[str]:
             if phase not in PHASES:
                 yield f"{node.id} has the phase {phase!r}; phases are {', '.join(PHASES)}"
         if node.kind == "cause" and not 0 < node.prior < 0.5:
-            yield f"the cause {node.id} has prior {node.prior:g}; it lies above 0 and below 0.5"
+            yield f"the cause {node.id} has prior {node.prior:g}; it must be above 0 and below 0.5"
         if node.kind == "remedy":
-            yield from _bound(node)
+            yield from _remedy(node)
         if node.kind == "precondition":
-            yield from _checkable(node, records)
+            yield from _precondition(node, records)
 
 
-def _bound(remedy: Node) -> Iterator[str]:
+def _remedy(remedy: Node) -> Iterator[str]:
     if bool(remedy.changes) == remedy.advisory:
         yield f"the remedy {remedy.id} must either have `changes` or be `advisory: true`"
     for change in remedy.changes:
-        name, _, way = change.partition(":")
+        name, _, direction = change.partition(":")
         if name not in ACTUATORS:
             yield f"the remedy {remedy.id} changes {name!r}, which no learner announces; known: {', '.join(ACTUATORS)}"
             continue
-        directed = ACTUATORS[name].kind == "scalar"
-        if way not in (("up", "down") if directed else ("",)):
-            yield f"the remedy {remedy.id} changes {change!r}; write {name}{' with :up or :down' if directed else ''}"
+        is_scalar = ACTUATORS[name].kind == "scalar"
+        if direction not in (("up", "down") if is_scalar else ("",)):
+            yield f"the remedy {remedy.id} changes {change!r}; write {name}{' with :up or :down' if is_scalar else ''}"
 
 
-def _checkable(need: Node, records: Records) -> Iterator[str]:
+def _precondition(need: Node, records: Records) -> Iterator[str]:
     if not NEED.fullmatch(need.id):
         yield f"nothing can check the precondition {need.id!r}; write {FORMS}"
         return
@@ -140,13 +140,13 @@ def _checkable(need: Node, records: Records) -> Iterator[str]:
 def _requires(records: Records) -> Iterator[str]:
     network = nx.DiGraph((edge.src, edge.dst) for edge in records.edges if edge.relation == "REQUIRES")
     if not nx.is_directed_acyclic_graph(network):
-        ring = " → ".join(src for src, _ in nx.find_cycle(network))
-        yield f"REQUIRES runs in a circle: {ring}; take one of its edges out"
+        cycle = " → ".join(src for src, _ in nx.find_cycle(network))
+        yield f"REQUIRES runs in a circle: {cycle}; remove one of its edges"
 
 
 def _contradicts(records: Records) -> Iterator[str]:
-    """Written once, and never of a thing with itself: it holds both ways, so a second copy could only differ."""
-    seen: set[frozenset[str]] = set()
+    """A contradiction is between two nodes and holds both ways, so it is written once."""
+    pairs: set[frozenset[str]] = set()
     changes = {node.id: set(node.changes) for node in records.nodes}
     for edge in records.edges:
         if edge.relation != "CONTRADICTS":
@@ -154,25 +154,25 @@ def _contradicts(records: Records) -> Iterator[str]:
         pair = frozenset((edge.src, edge.dst))
         if len(pair) == 1:
             yield f"edge {edge.id}: {edge.src} contradicts itself"
-        elif pair in seen:
-            yield f"edge {edge.id} says again that {edge.src} and {edge.dst} contradict; once is both ways"
+        elif pair in pairs:
+            yield f"edge {edge.id} repeats that {edge.src} and {edge.dst} contradict; one edge holds both ways"
         elif shared := changes.get(edge.src, set()) & changes.get(edge.dst, set()):
-            yield f"edge {edge.id}: {edge.src} and {edge.dst} share {', '.join(sorted(shared))}, which would bar itself"
-        seen.add(pair)
+            yield f"edge {edge.id}: {edge.src} and {edge.dst} both make {', '.join(sorted(shared))}"
+        pairs.add(pair)
 
 
 def _opposed(records: Records) -> Iterator[str]:
-    good: dict[tuple[str, str], Edge] = {
+    helps: dict[tuple[str, str], Edge] = {
         (edge.src, edge.dst): edge for edge in records.edges if edge.relation in ("SOLVES", "PREVENTS")
     }
     for edge in records.edges:
-        other = good.get((edge.src, edge.dst))
-        if edge.relation == "WORSENS" and other:
-            yield f"edges {other.id} and {edge.id} say that {edge.src} both {other.relation} and WORSENS {edge.dst}"
+        helpful = helps.get((edge.src, edge.dst))
+        if edge.relation == "WORSENS" and helpful:
+            yield f"edges {helpful.id} and {edge.id} say that {edge.src} both {helpful.relation} and WORSENS {edge.dst}"
 
 
 def _explained(records: Records) -> Iterator[str]:
-    """A symptom that nothing causes, and a cause that nothing solves, would be answered with silence."""
+    """Without a cause or a remedy a diagnosis would be empty."""
     caused = {edge.dst for edge in records.edges if edge.relation == "CAUSES"}
     solved = {edge.dst for edge in records.edges if edge.relation in ("SOLVES", "PREVENTS")}
     for node in records.nodes:

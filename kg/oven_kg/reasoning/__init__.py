@@ -1,1 +1,1 @@
-"""Pure functions from a question and a graph to an answer."""
+"""Answers from a graph: diagnosis, judgement of a change, curriculum and queries. Pure functions."""

@@ -1,10 +1,10 @@
-"""Which topics to train on, from how well each is mastered and what builds on what.
+"""Shares of training topics, by how well each is mastered and which topics build on which.
 
-A topic's weight is its learnability p̂(1 − p̂) (Rutherford et al. 2024, arXiv 2408.15099; p̂ ≈ ½ is where a group of
-samples has something to compare: Bae et al. 2025, arXiv 2504.03380), and 0 while one of its prerequisites is not
-mastered; an even floor keeps every topic in play, for without answers no one would learn that it has become easy.
-Mastery is a Beta of a flat prior and the counts: p̂ its mean, and a prerequisite counts as mastered when the lower bound
-of p reaches the threshold.
+A topic's weight is its learnability p̂(1 − p̂) (Rutherford et al. 2024, arXiv 2408.15099); at p̂ ≈ ½ a group of samples
+has something to compare (Bae et al. 2025, arXiv 2504.03380). The weight is 0 while one of the topic's prerequisites is
+not mastered. An even floor keeps every topic in the data, because without answers no one would see that a topic has
+become easy. Mastery is a Beta distribution of a flat prior and the counts: p̂ is its mean, and a prerequisite counts as
+mastered when the lower bound of p reaches the threshold.
 """
 
 from __future__ import annotations
@@ -18,100 +18,101 @@ from oven_core.protocol.graph_requests import Curriculum, CurriculumRequest, Mas
 from oven_kg.graph.knowledge import Knowledge
 
 if TYPE_CHECKING:
-    from oven_kg.arrays.graph_arrays import (
-        GraphArrays,  # brings numpy, which the service on the built-in graph goes without
-    )
+    from oven_kg.arrays.graph_arrays import GraphArrays  # imports numpy, which the built-in graph does not need
 
 REQUIRES: Final = "REQUIRES"
-"""The relation of a topic to what it builds on."""
-REACH: Final = 1_000
-"""Prerequisites of a topic that are looked at, however far: a graph of common knowledge has chains without end."""
+"""The relation from a topic to its prerequisite."""
+MAX_PREREQUISITES: Final = 1_000
+"""Prerequisites of a topic, direct or not: a graph of common knowledge has endless chains."""
 CONFIDENCE: Final = 1.645
 """Standard normal quantile of the one-sided 95 % bound."""
 
-
 Needs: TypeAlias = Callable[[str], Iterable[str]]
-"""A topic → what it builds on directly."""
+"""Topic → its direct prerequisites."""
 
 
-def curriculum(sha: str, of_graph: Needs, asked: CurriculumRequest) -> Curriculum:
-    """Prerequisites are the graph's (`sha`, and its REQUIRES edges `of_graph`) and the request's own, and theirs in
-    turn. One of which nothing was asked (no mastery is known) holds no one up: what is not trained here cannot be
-    mastered here. Circles hold no one up either: in them every topic would wait for itself. Of a topic with more, the
-    nearest REACH count."""
-    known = {mastery.topic: mastery for mastery in asked.mastery}
-    sent: dict[str, list[str]] = {}
-    for topic, need in asked.prerequisites:
-        sent.setdefault(topic, []).append(need)
-    needs = cache(lambda topic: sorted({*of_graph(topic), *sent.get(topic, ())}))
-    raw: dict[str, float] = {}
+def curriculum(sha: str, graph_needs: Needs, request: CurriculumRequest) -> Curriculum:
+    """Compute the shares. `sha`: the graph's hash; `graph_needs`: its REQUIRES edges, in addition to the request's.
+
+    Prerequisites are transitive. One without a mastery in the request blocks no topic, because what is not trained here
+    cannot be mastered here. Cycles block no topic either: in them every topic would wait for itself. Only the nearest
+    MAX_PREREQUISITES of a topic count.
+    """
+    mastery = {topic_mastery.topic: topic_mastery for topic_mastery in request.mastery}
+    own_needs: dict[str, list[str]] = {}
+    for topic, need in request.prerequisites:
+        own_needs.setdefault(topic, []).append(need)
+    needs = cache(lambda topic: sorted({*graph_needs(topic), *own_needs.get(topic, ())}))
+    learnability: dict[str, float] = {}
     unmet: list[UnmetPrerequisite] = []
-    count = 0
-    for topic, mastery in sorted(known.items()):
-        ways = [way for way in _ways(topic, needs) if way[-1] in known]
-        count += len(ways)
-        short = [
-            UnmetPrerequisite(topic=topic, path=way, bound=bound)
-            for way in ways
-            if (bound := lower_bound(known[way[-1]])) < asked.threshold
+    known = 0
+    for topic in sorted(mastery):
+        paths = [path for path in _prerequisite_paths(topic, needs) if path[-1] in mastery]
+        known += len(paths)
+        unmet_here = [
+            UnmetPrerequisite(topic=topic, path=path, bound=bound)
+            for path in paths
+            if (bound := lower_bound(mastery[path[-1]])) < request.threshold
         ]
-        p = mean(mastery)
-        raw[topic] = 0.0 if short else p * (1 - p)
-        unmet += short
-    total = math.fsum(raw.values())
-    floor = asked.floor if total > 0 else 1.0
-    even = floor / len(raw)
-    weights = {topic: even + (1 - floor) * (value / total if total > 0 else 0.0) for topic, value in raw.items()}
-    return Curriculum(graph=sha, weights=weights, unmet=tuple(unmet), known=count)
+        p = mean(mastery[topic])
+        learnability[topic] = 0.0 if unmet_here else p * (1 - p)
+        unmet += unmet_here
+    total = math.fsum(learnability.values())
+    floor = request.floor if total > 0 else 1.0
+    even = floor / len(learnability)
+    weights = {
+        topic: even + (1 - floor) * (value / total if total > 0 else 0.0) for topic, value in learnability.items()
+    }
+    return Curriculum(graph=sha, weights=weights, unmet=tuple(unmet), known=known)
 
 
 def required(graph: Knowledge) -> Needs:
-    """What each node of the graph REQUIRES."""
-    found: dict[str, list[str]] = {}
+    """The REQUIRES edges of a graph."""
+    needs: dict[str, list[str]] = {}
     for edge in graph.edges.values():
         if edge.relation == REQUIRES:
-            found.setdefault(edge.src, []).append(edge.dst)
-    return lambda topic: found.get(topic, ())
+            needs.setdefault(edge.src, []).append(edge.dst)
+    return lambda topic: needs.get(topic, ())
 
 
-def required_in(arrays: GraphArrays) -> Needs:
-    """What each node of a large graph REQUIRES; of a topic that it does not have, nothing is known."""
+def required_in_arrays(arrays: GraphArrays) -> Needs:
+    """The REQUIRES edges of a large graph."""
     if REQUIRES not in arrays.relations:
         return lambda topic: ()
-    wanted = arrays.relations.index(REQUIRES)
+    requires = arrays.relations.index(REQUIRES)
 
     def needs(topic: str) -> list[str]:
-        try:
-            ends, relations, _ = arrays.out(arrays.index(topic))
-        except KeyError:
+        if topic not in arrays:
             return []
-        return arrays.names(ends[relations == wanted])
+        ends, relations, _ = arrays.out(arrays.index(topic))
+        return arrays.names(ends[relations == requires])
 
     return needs
 
 
 def mean(mastery: Mastery) -> float:
+    """p̂: the mean of the Beta distribution."""
     return (mastery.successes + 1) / (mastery.successes + mastery.failures + 2)
 
 
 def lower_bound(mastery: Mastery) -> float:
-    """Of p, one-sided 95 %: Wilson's score bound (Wilson 1927) on the counts with the flat prior's two added. 0 where
-    it would be below."""
+    """The one-sided 95 % lower bound of p, at least 0: Wilson's score bound (Wilson 1927) on the counts plus the flat
+    prior's two."""
     n, p, z = mastery.successes + mastery.failures + 2, mean(mastery), CONFIDENCE
     centre = p + z * z / (2 * n)
     spread = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return max(0.0, (centre - spread) / (1 + z * z / n))
 
 
-def _ways(topic: str, needs: Needs) -> list[tuple[str, ...]]:
-    """The shortest way to each of the nearest REACH prerequisites; breadth first, in order of names."""
-    found: dict[str, tuple[str, ...]] = {}
-    waiting: list[tuple[str, ...]] = [(topic,)]
-    for way in waiting:
-        for need in needs(way[-1]):
-            if need not in found and need != topic:
-                if len(found) == REACH:
-                    return list(found.values())
-                found[need] = (*way, need)
-                waiting.append(found[need])
-    return list(found.values())
+def _prerequisite_paths(topic: str, needs: Needs) -> list[tuple[str, ...]]:
+    """The shortest path to each of the nearest MAX_PREREQUISITES; breadth first, in order of names."""
+    paths: dict[str, tuple[str, ...]] = {}
+    queue: list[tuple[str, ...]] = [(topic,)]
+    for path in queue:
+        for need in needs(path[-1]):
+            if need not in paths and need != topic:
+                if len(paths) == MAX_PREREQUISITES:
+                    return list(paths.values())
+                paths[need] = (*path, need)
+                queue.append(paths[need])
+    return list(paths.values())

@@ -1,7 +1,6 @@
 """Queries of a large graph: neighbours, a shortest path, personalised PageRank, and a search for words.
 
-The questions of oven_kg.reasoning.query, over arrays. Every answer is bounded by the request's limit, and what is read
-for it by the size of the nodes' neighbourhoods, not by the graph's.
+The queries are those of oven_kg.reasoning.query, over arrays. Every answer is bounded by the request's limit.
 """
 
 from __future__ import annotations
@@ -12,152 +11,143 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import GraphQuery, QueryAnswer, QueryRow
-from oven_kg.arrays.graph_arrays import GraphArrays
+from oven_kg.arrays.graph_arrays import GraphArrays, contained
 from oven_kg.arrays.paths import shortest_path, within
 from oven_kg.arrays.random_walk import RandomWalk
 from oven_kg.arrays.word_index import WordIndex, split
 
-WORDS: Final = 8
-"""Words of a search that are looked for; the rest are passed over."""
+MAX_WORDS: Final = 8
+"""Words of a search; the rest are ignored."""
 CANDIDATES: Final = 20_000
-"""Nodes that a search ranks, some 3 ms. Of words that more nodes hold, it ranks those that have a rarer word, too."""
+"""Nodes that a search ranks, in some 3 ms. Of a word with more nodes, it ranks those that also have a rarer word."""
 
 
 class LargeQuery:
-    """Answers queries of one graph. What a walk and a search need is made when the first of them is asked."""
+    """Answers queries of one graph. The data for walks and searches is computed at the first one, or by `prepare`."""
 
     def __init__(self, arrays: GraphArrays) -> None:
         self._arrays = arrays
         self._walk = RandomWalk(arrays)
 
-    def __call__(self, asked: GraphQuery) -> QueryAnswer:
-        """Raises ConfigError for a node or a relation that is not there, and for a direction that the walk has not."""
-        answers: dict[str, Callable[[GraphQuery], tuple[list[QueryRow], bool]]] = {
+    def __call__(self, request: GraphQuery) -> QueryAnswer:
+        """Answer a query. Raises ConfigError for an unknown node or relation, and for an unsupported direction."""
+        operations: dict[str, Callable[[GraphQuery], tuple[list[QueryRow], bool]]] = {
             "neighbors": self._neighbors,
             "path": self._path,
             "ppr": self._ppr,
             "search": self._search,
         }
-        found, more = answers[asked.op](asked)
+        rows, more = operations[request.op](request)
         return QueryAnswer(
-            graph=self._arrays.sha, rows=tuple(found[: asked.limit]), more=more or len(found) > asked.limit
+            graph=self._arrays.sha, rows=tuple(rows[: request.limit]), more=more or len(rows) > request.limit
         )
 
-    def _node(self, name: str) -> int:
+    def prepare(self) -> None:
+        """Compute what the first walk and the first search need; takes some 0.3 s."""
+        if self._arrays.nodes:
+            self._walk.near(0, 1, both=True)
+        _ = self._words
+
+    @cached_property
+    def _words(self) -> WordIndex:
+        return WordIndex(self._arrays)
+
+    def _node_number(self, name: str) -> int:
         try:
             return self._arrays.index(name)
         except KeyError:
             near = ", ".join(map(repr, self._arrays.near(name)))
             raise ConfigError(f"the graph has no node {name!r}; near it in the alphabet are {near}") from None
 
-    def _relations(self, names: Collection[str]) -> list[int] | None:
+    def _relation_numbers(self, names: Collection[str]) -> list[int] | None:
         known = self._arrays.relations
         if unknown := [name for name in names if name not in known]:
             raise ConfigError(f"the graph has no relation {unknown[0]!r}; it has {', '.join(known[:20])}")
         return [known.index(name) for name in names] or None
 
-    def _row(self, node: int, **more: object) -> QueryRow:
+    def _row(self, node: int, **fields: object) -> QueryRow:
         kind = self._arrays.kind_names[self._arrays.kinds[node]]
-        return QueryRow.model_validate({"node": self._arrays.name(node), "kind": kind, **more})
+        return QueryRow.model_validate({"node": self._arrays.name(node), "kind": kind, **fields})
 
-    def _neighbors(self, asked: GraphQuery) -> tuple[list[QueryRow], bool]:
-        """One edge away: each edge, the heaviest first, of equal ones those along it first, then by name. Further away:
-        each node, the near ones first."""
-        start, relations = self._node(asked.node), self._relations(asked.relations)
-        if asked.depth == 1:
-            return self._edges(start, relations, asked), False
-        nodes, depths = within(self._arrays, start, asked.depth, asked.direction, relations, enough=asked.limit + 1)
-        found = list(zip(nodes[: asked.limit + 1].tolist(), depths.tolist(), strict=False))
-        return [self._row(node, depth=depth) for node, depth in found], False
-
-    def _edges(self, start: int, relations: Collection[int] | None, asked: GraphQuery) -> list[QueryRow]:
-        held = self._arrays
-        parts: list[tuple[Any, ...]] = []
-        if asked.direction != "in":
-            first = int(held.indptr[start])
-            ends, rel, weight = held.out(start)
-            parts.append((ends, rel, weight, np.arange(first, first + len(ends)), np.zeros(len(ends), np.int8)))
-        if asked.direction != "out":
-            ends, rel, weight = held.into(start)
-            edge = held.in_edge[int(held.in_indptr[start]) : int(held.in_indptr[start + 1])]
-            parts.append((ends, rel, weight, edge, np.ones(len(ends), np.int8)))
-        columns: list[Any] = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        if relations is not None:
-            columns = [column[np.isin(columns[1], list(relations))] for column in columns]
-        ends, rel, weight, edge, against = columns
-        order = np.lexsort((rel, ends, against, -weight))[: asked.limit + 1]
-        return [
-            self._row(
-                int(ends[at]),
-                edge=str(edge[at]),
-                relation=held.relations[rel[at]],
-                towards="in" if against[at] else "out",
-                score=float(weight[at]),
-            )
-            for at in order
-        ]
-
-    def _path(self, asked: GraphQuery) -> tuple[list[QueryRow], bool]:
-        start, end, relations = self._node(asked.node), self._node(asked.to), self._relations(asked.relations)
-        way = shortest_path(self._arrays, start, end, asked.direction, relations)
-        rows = [self._row(way[0])] if way else []
-        return rows + [self._step(one, other, relations, asked) for one, other in pairwise(way)], False
-
-    def _step(self, one: int, other: int, relations: Collection[int] | None, asked: GraphQuery) -> QueryRow:
-        """The heaviest of the edges between two nodes, along it where there is one."""
-        wanted = self._edges_between(one, other, relations) if asked.direction != "in" else []
-        towards = "out" if wanted else "in"
-        edge = max(wanted or self._edges_between(other, one, relations), key=lambda at: self._arrays.weight[at])
+    def _edge_row(self, node: int, edge: int, towards: str) -> QueryRow:
+        """The row of a node that is reached by an edge."""
         relation = self._arrays.relations[self._arrays.rel[edge]]
         score = float(self._arrays.weight[edge])
-        return self._row(other, edge=str(edge), relation=relation, towards=towards, score=score)
+        return self._row(node, edge=str(edge), relation=relation, towards=towards, score=score)
+
+    def _neighbors(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
+        """At depth 1 one row per edge, heaviest first, then edges out before edges in, then by name. At a greater depth
+        one row per node, nearest first."""
+        start, relations = self._node_number(request.node), self._relation_numbers(request.relations)
+        most = request.limit + 1
+        if request.depth == 1:
+            return self._edges(start, relations, request.direction, most), False
+        nodes, depths = within(self._arrays, start, request.depth, request.direction, relations, enough=most)
+        pairs = zip(nodes[:most].tolist(), depths[:most].tolist(), strict=True)
+        return [self._row(node, depth=depth) for node, depth in pairs], False
+
+    def _edges(self, start: int, relations: Collection[int] | None, direction: str, most: int) -> list[QueryRow]:
+        arrays = self._arrays
+        parts: list[tuple[Any, ...]] = []  # (other end, edge, whether it is an edge in)
+        if direction != "in":
+            edges = np.arange(arrays.indptr[start], arrays.indptr[start + 1])
+            parts.append((arrays.dst[edges], edges, np.zeros(len(edges), np.int8)))
+        if direction != "out":
+            positions = slice(int(arrays.in_indptr[start]), int(arrays.in_indptr[start + 1]))
+            edges = arrays.in_edge[positions]
+            parts.append((arrays.in_src[positions], edges, np.ones(len(edges), np.int8)))
+        ends, edges, inward = (np.concatenate(column) for column in zip(*parts, strict=True))
+        if relations is not None:
+            followed = np.isin(arrays.rel[edges], list(relations))
+            ends, edges, inward = ends[followed], edges[followed], inward[followed]
+        order = np.lexsort((arrays.rel[edges], ends, inward, -arrays.weight[edges]))[:most]
+        return [self._edge_row(int(ends[n]), int(edges[n]), "in" if inward[n] else "out") for n in order]
+
+    def _path(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
+        start, end = self._node_number(request.node), self._node_number(request.to)
+        relations = self._relation_numbers(request.relations)
+        path = shortest_path(self._arrays, start, end, request.direction, relations)
+        rows = [self._row(path[0])] if path else []
+        rows += [self._step(before, node, relations, request.direction) for before, node in pairwise(path)]
+        return rows, False
+
+    def _step(self, before: int, node: int, relations: Collection[int] | None, direction: str) -> QueryRow:
+        """The heaviest edge from `before` to `node`, or else the heaviest from `node` to `before`."""
+        edges = self._edges_between(before, node, relations) if direction != "in" else []
+        towards = "out" if edges else "in"
+        edges = edges or self._edges_between(node, before, relations)
+        return self._edge_row(node, max(edges, key=lambda edge: float(self._arrays.weight[edge])), towards)
 
     def _edges_between(self, source: int, target: int, relations: Collection[int] | None) -> list[int]:
         ends, rel, _ = self._arrays.out(source)
         low, high = np.searchsorted(ends, [target, target + 1])
         first = int(self._arrays.indptr[source])
-        return [first + at for at in range(low, high) if relations is None or rel[at] in relations]
+        return [first + n for n in range(low, high) if relations is None or rel[n] in relations]
 
-    def _ppr(self, asked: GraphQuery) -> tuple[list[QueryRow], bool]:
-        """By the weights of the edges."""
-        if asked.relations or asked.direction == "in":
-            raise ConfigError("ppr walks along all relations, in the direction both or out; leave the others out")
-        start = self._node(asked.node)
-        nodes, shares = self._walk.near(start, asked.limit + 2, both=asked.direction == "both")
-        found = [(int(node), float(share)) for node, share in zip(nodes, shares, strict=True) if share > 0]
-        return [self._row(node, score=share) for node, share in found if node != start], False
+    def _ppr(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
+        """Edges count by their weights."""
+        if request.relations or request.direction == "in":
+            raise ConfigError("ppr follows all relations, in the direction both or out; remove these options")
+        start = self._node_number(request.node)
+        nodes, shares = self._walk.near(start, request.limit + 2, both=request.direction == "both")
+        pairs = zip(nodes.tolist(), shares.tolist(), strict=True)
+        return [self._row(node, score=share) for node, share in pairs if share > 0 and node != start], False
 
-    def _search(self, asked: GraphQuery) -> tuple[list[QueryRow], bool]:
-        """Nodes by how many of the words their name holds; of equal ones the shortest name first."""
-        by_word = sorted((self._words.nodes(word) for word in split(asked.node)[:WORDS]), key=len)
-        found, more = np.empty(0, np.int32), False
-        for nodes in by_word:
-            if len(found) + len(nodes) > CANDIDATES:  # a common word ranks the nodes that have rarer ones
+    def _search(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
+        """Nodes by how many of the words are in their name, then the shortest names first."""
+        nodes_by_word = sorted((self._words.nodes(word) for word in split(request.node)[:MAX_WORDS]), key=len)
+        candidates, more = np.empty(0, np.int32), False
+        for nodes in nodes_by_word:
+            if len(candidates) + len(nodes) > CANDIDATES:  # a common word only ranks the nodes of rarer words
                 more = True
-                nodes = nodes[: 0 if len(found) else CANDIDATES]
-            found = np.union1d(found, nodes)
-        counts = sum((_held(found, nodes).astype(np.int64) for nodes in by_word), np.zeros(len(found), np.int64))
-        lengths = np.diff(self._arrays.name_offsets)[found]
-        best = np.lexsort((found, lengths, -counts))[: asked.limit + 1]
-        return [self._row(int(found[at]), score=int(counts[at])) for at in best], more
-
-    @cached_property
-    def _words(self) -> WordIndex:
-        return WordIndex(self._arrays)
-
-    def prepare(self) -> None:
-        """Make what the first walk and the first search would make, some 0.3 s."""
-        if self._arrays.nodes:
-            self._walk.near(0, 1, both=True)
-        _ = self._words
-
-
-def _held(nodes: NDArray[np.int32], among: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Which of some nodes are among others; both ascending."""
-    places = np.searchsorted(among, nodes)
-    places[places == len(among)] = 0
-    return among[places] == nodes if len(among) else np.zeros(len(nodes), bool)
+                nodes = nodes[: 0 if len(candidates) else CANDIDATES]
+            candidates = np.union1d(candidates, nodes)
+        counts = np.zeros(len(candidates), np.int64)
+        for nodes in nodes_by_word:
+            counts += contained(candidates, nodes)
+        lengths = np.diff(self._arrays.name_offsets)[candidates]
+        best = np.lexsort((candidates, lengths, -counts))[: request.limit + 1]
+        return [self._row(int(candidates[n]), score=int(counts[n])) for n in best], more

@@ -1,1 +1,1 @@
-"""The prior service's process and endpoints."""
+"""The prior service: its endpoints, and the process that answers on the bus."""

@@ -81,14 +81,13 @@ class Answers:
         return self.graph.info().model_copy(update={"large": self.large.sha if self.large else ""})
 
 
-def answers(graph: Path | None = None, *, shuffled: int | None = None, large: Path | None = None) -> Answers:
+def answers(graph: Path | None = None, *, large: Path | None = None) -> Answers:
     """The endpoints over the built-in graph, or over the graph in the file `graph`.
 
-    `shuffled`: a seed; the graph's remedies then point at permuted targets (oven_kg/graph/randomized_control.py).
     `large`: the folder of a large graph, which then answers query, curriculum and token_prior. Raises ConfigError for
     a graph with faults.
     """
-    return Answers(load(graph, shuffled=shuffled), open_large(large) if large else None)
+    return Answers(load(graph), open_large(large) if large else None)
 
 
 def open_large(folder: Path) -> LargeAnswers:

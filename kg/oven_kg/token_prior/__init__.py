@@ -1,1 +1,1 @@
-"""Token priors: which tokens a graph holds to be important."""
+"""Scores of a vocabulary's tokens, as a prior for training: by a corpus's unigram, or by a graph's labels."""

@@ -1,7 +1,7 @@
 """The endpoint `token_prior`: scores of tokens by a corpus's unigram, or by a graph's labels.
 
-The default is the corpus' own unigram. A graph's scores are there to be compared with it, and every answer says what
-the comparison gave.
+The default is the corpus's own unigram. A graph's scores are offered for comparison, and every answer says what was
+measured of its method.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import TokenPrior, TokenPriorRequest
 from oven_core.protocol.token_scores import encode, tokens_in, vocabulary_sha
 from oven_kg.graph.knowledge import Knowledge
-from oven_kg.token_prior.label_scores import Encode, node_importance, token_scores, top, words
+from oven_kg.token_prior.label_scores import Encode, LongestMatch, node_importance, token_scores, top, words
 
 ABLATION: Final = {
     "unigram": "as the start of an output bias it was 0.26 bits per byte better on held-out files after 40 steps than "
@@ -28,75 +28,57 @@ ABLATION: Final = {
 }
 
 
-def token_prior(sha: str, of_graph: Callable[[Encode], dict[int, float]], asked: TokenPriorRequest) -> TokenPrior:
-    """`sha`: the graph's; `of_graph`: the scores of tokens that it gives, cut by a tokenizer. Raises ConfigError for a
-    request without what its method needs."""
-    size = len(asked.vocabulary or asked.counts)
-    if asked.vocabulary and asked.counts and len(asked.vocabulary) != len(asked.counts):
-        raise ConfigError(f"{len(asked.vocabulary)} tokens and {len(asked.counts)} counts; give one count a token")
-    own = vocabulary_sha(asked.vocabulary) if asked.vocabulary else asked.vocabulary_sha
-    if asked.vocabulary_sha not in ("", own):
+def token_prior(sha: str, graph_scores: Callable[[Encode], dict[int, float]], request: TokenPriorRequest) -> TokenPrior:
+    """Answer a request. `sha`: the graph's; `graph_scores`: tokenizer → token scores by the graph. Raises ConfigError
+    for a request without the fields that its method needs."""
+    size = len(request.vocabulary or request.counts)
+    if request.vocabulary and request.counts and len(request.vocabulary) != len(request.counts):
         raise ConfigError(
-            f"the vocabulary sent has the SHA-256 {own[:16]}…, and vocabulary_sha says {asked.vocabulary_sha[:16]!r}…: "
-            "it is another tokenizer's; send the vocabulary of the one that is trained"
+            f"{len(request.vocabulary)} tokens and {len(request.counts)} counts; send one count per token"
         )
-    if not re.fullmatch(r"[0-9a-f]{64}", own):
-        raise ConfigError(f"vocabulary_sha is {own!r}; send the vocabulary, or its SHA-256 in 64 hexadecimal digits")
-    scores = _unigram(asked) if asked.method == "unigram" else _from_graph(of_graph, asked)
-    blob = encode(scores, size, own)
+    sha_of_tokens = vocabulary_sha(request.vocabulary) if request.vocabulary else request.vocabulary_sha
+    if request.vocabulary_sha not in ("", sha_of_tokens):
+        raise ConfigError(
+            f"the vocabulary has the SHA-256 {sha_of_tokens[:16]}…, but vocabulary_sha says "
+            f"{request.vocabulary_sha[:16]!r}…: it is another tokenizer's; send the vocabulary of the model in training"
+        )
+    if not re.fullmatch(r"[0-9a-f]{64}", sha_of_tokens):
+        raise ConfigError(
+            f"vocabulary_sha is {sha_of_tokens!r}; send the vocabulary, or its SHA-256 in 64 hexadecimal digits"
+        )
+    scores = _unigram(request) if request.method == "unigram" else _from_graph(graph_scores, request)
+    blob = encode(scores, size, sha_of_tokens)
     return TokenPrior(
         graph=sha,
-        method=asked.method,
+        method=request.method,
         tokens=tokens_in(blob),
         bytes=len(blob),
         blob=base64.b64encode(blob).decode(),
-        ablation=ABLATION[asked.method],
+        ablation=ABLATION[request.method],
     )
 
 
-def _unigram(asked: TokenPriorRequest) -> dict[int, float]:
-    """Log probability in nats, of the k most frequent."""
-    total = sum(asked.counts)
-    if not total or min(asked.counts) < 0:
-        raise ConfigError("a unigram prior needs `counts`: how often each token is in the corpus, 0 or more each")
-    ranked = sorted((id_ for id_, n in enumerate(asked.counts) if n), key=lambda id_: (-asked.counts[id_], id_))
-    return {id_: math.log(asked.counts[id_] / total) for id_ in ranked[: asked.k]}
+def _unigram(request: TokenPriorRequest) -> dict[int, float]:
+    """Log probabilities of the k most frequent tokens, in nats."""
+    counts, total = request.counts, sum(request.counts)
+    if not total or min(counts) < 0:
+        raise ConfigError("a unigram prior needs `counts`: how often each token occurs in the corpus, 0 or more each")
+    ranked = sorted((id_ for id_, count in enumerate(counts) if count), key=lambda id_: (-counts[id_], id_))
+    return {id_: math.log(counts[id_] / total) for id_ in ranked[: request.k]}
+
+
+def _from_graph(graph_scores: Callable[[Encode], dict[int, float]], request: TokenPriorRequest) -> dict[int, float]:
+    """Rank-linear scores of the k tokens with the highest scores by the graph."""
+    if not request.vocabulary:
+        raise ConfigError("a prior from the graph needs `vocabulary`: it looks its labels up among the tokens")
+    scores = top(graph_scores(LongestMatch(request.vocabulary)), request.k)
+    if not scores:
+        raise ConfigError("no token of the vocabulary is in a label of the graph; does it consist of byte ids?")
+    return scores
 
 
 def label_scores(graph: Knowledge, encode: Encode) -> dict[int, float]:
-    """Token → score, from the importance of the nodes in whose ids and texts it is."""
+    """Token → score, from the importance of the nodes whose id or text contains it."""
     triples = [(edge.src, edge.relation, edge.dst) for edge in graph.edges.values()]
     importance = node_importance(sorted(graph.nodes), triples)
     return token_scores(importance, lambda node: words(node, graph.nodes[node].text), encode)
-
-
-def _from_graph(of_graph: Callable[[Encode], dict[int, float]], asked: TokenPriorRequest) -> dict[int, float]:
-    """Rank-linear scores of the k tokens that the graph's labels give most."""
-    if not asked.vocabulary:
-        raise ConfigError("a prior from the graph needs `vocabulary`: it looks its labels up among the tokens")
-    texts = {text: id_ for id_, text in reversed(list(enumerate(asked.vocabulary))) if text}
-    found = top(of_graph(Longest(texts)), asked.k)
-    if not found:
-        raise ConfigError("no token of the vocabulary is in a label of the graph; is it one of byte ids?")
-    return found
-
-
-class Longest:
-    """Cuts a text into the longest tokens that fit, from the left: near what a tokenizer does, without being one. What
-    no token covers is left out."""
-
-    def __init__(self, texts: dict[str, int]) -> None:
-        self._texts = texts
-        self._most = max(map(len, texts), default=0)
-
-    def __call__(self, text: str) -> Sequence[int]:
-        found, at = [], 0
-        while at < len(text):
-            for length in range(min(self._most, len(text) - at), 0, -1):
-                if (id_ := self._texts.get(text[at : at + length])) is not None:
-                    found.append(id_)
-                    at += length
-                    break
-            else:
-                at += 1
-        return found

@@ -17,7 +17,7 @@ from oven_core.protocol.messages import Decision, Value
 from oven_learner.actuators import DONE, Actuators, Applied, Proof, difference
 from oven_learner.client.run_actions import Run
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.kept_state import Rollback
+from oven_learner.rollback.rollback_protocol import Rollback
 
 log = logging.getLogger("oven.learner")
 

@@ -45,7 +45,7 @@ from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.samples import Parcel
 from oven_learner.link.spans import TracedReceipt
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.kept_state import Rollback
+from oven_learner.rollback.rollback_protocol import Rollback
 
 log = logging.getLogger("oven.learner")
 

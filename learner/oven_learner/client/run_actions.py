@@ -8,7 +8,7 @@ from typing import Protocol
 from oven_core.protocol.actuator_names import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
 from oven_core.protocol.messages import Value
 from oven_learner.actuators import Actuators
-from oven_learner.rollback.kept_state import Rollback, Snapshot
+from oven_learner.rollback.rollback_protocol import Rollback, Snapshot
 
 
 class Run(Protocol):

@@ -1,4 +1,4 @@
-"""From a parcel to the bytes of a SampledGroup that the stream takes, cut further where it would be too large."""
+"""Build the SampledGroup message of a sample, with shorter texts if it would be too large for the stream."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from oven_core.protocol.completion_messages import MemberScores, SampledGroup, S
 from oven_learner.completions.parcel import END_SHARE, Cut, cut
 
 HEADERS_BYTES = 1024
-"""Left free below the stream's limit on a message."""
+"""Reserved below the stream's limit on a message."""
 LEAST_CHARACTERS = 16
-"""Of each text, below which a message is given up: what is too large then is not its texts."""
+"""Characters of each text below which a message is given up: then its texts are not what is too large."""
 
 
 def wire_of(parcel: dict[str, Any], most_bytes: int = COMPLETION_BYTES - HEADERS_BYTES) -> bytes | None:
-    """At most so many bytes: every text is cut to half of what it was until it fits. A control character is six bytes
-    of JSON, and 16 texts of 100,000 characters are more than a message holds. None where nothing helps."""
+    """Return the message in at most `most_bytes`; None if that is impossible.
+
+    The texts are halved until it fits. A control character takes six bytes of JSON, and 16 texts of 100,000 characters
+    exceed the limit.
+    """
     limit = max((len(begin) + len(end) for begin, _, end in _texts(parcel)), default=0)
     while True:
         wire = group_of(parcel, limit).wire()
@@ -29,7 +32,7 @@ def wire_of(parcel: dict[str, Any], most_bytes: int = COMPLETION_BYTES - HEADERS
 
 
 def group_of(parcel: dict[str, Any], limit: int) -> SampledGroup:
-    """The message, with at most `limit` characters of each text."""
+    """Return the message, with at most `limit` characters of each text."""
     completions = tuple(
         ShownCompletion(**_shown(text, limit), reward=reward, advantage=advantage)
         for text, reward, advantage in zip(parcel["completions"], parcel["rewards"], parcel["advantages"], strict=True)
@@ -50,16 +53,16 @@ def _texts(parcel: dict[str, Any]) -> list[Cut]:
 
 
 def _shown(text: Cut, limit: int) -> dict[str, Any]:
-    begin, left, end = text
+    begin, cut_out, end = text
     if len(begin) + len(end) > limit:
-        if left:
-            kept = min(len(end), limit // END_SHARE)
-            shorter, last = begin[: limit - kept], end[len(end) - kept :]
+        if cut_out:
+            end_length = min(len(end), limit // END_SHARE)
+            shorter, last = begin[: limit - end_length], end[len(end) - end_length :]
         else:
             shorter, _, last = cut(begin, limit)
-        left += len(begin) + len(end) - len(shorter) - len(last)
+        cut_out += len(begin) + len(end) - len(shorter) - len(last)
         begin, end = shorter, last
-    return {"text": begin, "cut": left, "end": end}
+    return {"text": begin, "cut": cut_out, "end": end}
 
 
 def _reasons(member: Mapping[str, Any], limit: int) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
-"""From a sample to a parcel of plain values that may leave the process: as text, redacted, cut, without NaN.
+"""Convert a sample into plain values that may leave the process: texts that are redacted and cut, and no NaN.
 
-In a thread beside the training. What costs more, checking it and writing JSON, is done where it arrives (`message`).
+This runs in a thread of the training's process. The more expensive part, validation and JSON, is done where the values
+arrive (`message`).
 """
 
 from __future__ import annotations
@@ -12,60 +13,58 @@ from typing import Any, TypeAlias
 
 from oven_learner.completions.plain_text import encodable, joined
 from oven_learner.completions.redaction import Redact
-from oven_learner.completions.sample import MemberVerdict, Place, Sample
+from oven_learner.completions.sample import MemberVerdict, Sample, SamplePlace
 from oven_runs.settings.completions import CompletionsSettings
 
 Cut: TypeAlias = tuple[str, int, str]
-"""A text's beginning, how many characters are left out, and what follows those."""
+"""The beginning of a text, the number of characters cut out, and its end."""
 END_SHARE = 4
-"""One part in so many of what is shown is the text's end: the answer often stands there."""
+"""One part in END_SHARE of a cut text is its end, because the answer often stands there."""
 REASON_CHARACTERS = 500
-"""Of a member's reason; a judge is told to give 25 words."""
-
-
+"""The most characters of a member's reason. Judges are asked for 25 words."""
 MESSAGE_CHARACTERS = 262_144
-"""Of all texts of a group together: a message takes fewer bytes, so more need not leave the process."""
+"""The most characters of all texts of a group together. A message holds fewer bytes than that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How much is shown, and what goes over it."""
+    """How much is shown, and the redaction."""
 
     settings: CompletionsSettings
     redact: Redact | None = None
 
 
 def parcel_of(
-    incarnation: int, place: Place, sample: Sample, advantages: Sequence[float | None], shown: Shown
+    incarnation: int, position: SamplePlace, sample: Sample, advantages: Sequence[float | None], shown: Shown
 ) -> dict[str, Any]:
-    """Texts, numbers, tuples and dicts of them, which `message.group_of` reads. Raises whatever the redaction raises,
-    and TypeError where it returns no text."""
-    there = list(sample.completions[: shown.settings.completions])
-    limit = min(shown.settings.characters, MESSAGE_CHARACTERS // (1 + len(there)))
+    """Return strings, numbers, tuples and dicts, which `message.group_of` reads. Raises what the redaction raises, and
+    TypeError if it returns no text."""
+    completions = list(sample.completions[: shown.settings.completions])
+    limit = min(shown.settings.characters, MESSAGE_CHARACTERS // (1 + len(completions)))
     members = sample.members
-    rewards = _numbers(_summed(members) if sample.rewards is None else sample.rewards, len(there))
-    shapes = any(hasattr(one, "shape") for one in there)
-    as_written = [_written(one) for one in there]
+    rewards = _numbers(_summed(members) if sample.rewards is None else sample.rewards, len(completions))
+    has_shape = any(hasattr(completion, "shape") for completion in completions)
+    texts = [_as_text(completion) for completion in completions]
     return {
         "incarnation": incarnation,
-        "number": place.number,
-        "tick": place.tick,
-        "step": place.step,
-        "group": place.group,
-        "groups": place.groups,
-        "form": "shape" if shapes else "text",
-        "prompt": _shown(_written(sample.prompt), limit, shown.redact),
-        "completions": tuple(_shown(text, limit, shown.redact) for text in as_written),
+        "number": position.number,
+        "tick": position.tick,
+        "step": position.step,
+        "group": position.group,
+        "groups": position.groups,
+        "form": "shape" if has_shape else "text",
+        "prompt": _shown(_as_text(sample.prompt), limit, shown.redact),
+        "completions": tuple(_shown(text, limit, shown.redact) for text in texts),
         "rewards": rewards,
         "advantages": _advantages(advantages, rewards),
-        "left_out": len(sample.completions) - len(there),
-        "members": tuple(_member(member, as_written, shown.redact) for member in members),
+        "left_out": len(sample.completions) - len(completions),
+        "members": tuple(_member(member, texts, shown.redact) for member in members),
         "redacted": shown.redact is not None,
     }
 
 
 def cut(text: str, limit: int) -> Cut:
-    """At most `limit` characters of a text: of a longer one the beginning and the end."""
+    """Cut a text to `limit` characters: a longer one keeps its beginning and its end."""
     if len(text) <= limit:
         return text, 0, ""
     end = limit // END_SHARE
@@ -73,27 +72,29 @@ def cut(text: str, limit: int) -> Cut:
 
 
 def _shown(text: str, limit: int, redact: Redact | None) -> Cut:
-    """Redacted before it is cut: half of a secret is not recognised as one. Cut before it is made encodable, which
-    takes as long as the text is."""
+    """Redact a text, cut it, and make it encodable.
+
+    Redaction comes before cutting, because half of a secret is not recognised. Encoding comes last, because it takes
+    time for each character.
+    """
     if redact is not None:
         text = _redacted(encodable(text), redact)
-    begin, left, end = cut(text, limit)
-    return encodable(begin), left, encodable(end)
+    begin, cut_out, end = cut(text, limit)
+    return encodable(begin), cut_out, encodable(end)
 
 
 def _redacted(text: str, redact: Redact) -> str:
-    said = redact(text)
-    if not isinstance(said, str):
-        raise TypeError(f"it returned a {type(said).__name__}, and not a text")
-    return said
+    redacted = redact(text)
+    if not isinstance(redacted, str):
+        raise TypeError(f"it returned a {type(redacted).__name__}, and not a text")
+    return redacted
 
 
 def _member(verdict: MemberVerdict, texts: Sequence[str], redact: Redact | None) -> dict[str, Any]:
     reasons: tuple[str, ...] = ()
     if verdict.reasons:
         by_text = verdict.reasons
-        said = [by_text.get(encodable(text), "") for text in texts]
-        reasons = tuple(_shown(one, REASON_CHARACTERS, redact)[0] for one in said)
+        reasons = tuple(_shown(by_text.get(encodable(text), ""), REASON_CHARACTERS, redact)[0] for text in texts)
     return {
         "member": encodable(verdict.member),
         "weight": _numbers([verdict.weight], 1)[0],
@@ -104,19 +105,19 @@ def _member(verdict: MemberVerdict, texts: Sequence[str], redact: Redact | None)
 
 
 def _numbers(values: Sequence[float | None], count: int) -> tuple[float | None, ...]:
-    """`count` of them; what is not a number is missing."""
-    found = [None if value is None or math.isnan(value) else float(value) for value in values[:count]]
-    return (*found, *[None] * (count - len(found)))
+    """Return `count` numbers; None for a missing value or NaN."""
+    numbers = [None if value is None or math.isnan(value) else float(value) for value in values[:count]]
+    return (*numbers, *[None] * (count - len(numbers)))
 
 
 def _advantages(values: Sequence[float | None], rewards: Sequence[float | None]) -> tuple[float | None, ...]:
-    """Where there is no reward trainers give 0, which is not an advantage."""
-    found = _numbers(values, len(rewards))
-    return tuple(None if reward is None else value for value, reward in zip(found, rewards, strict=True))
+    """Return None for a completion without a reward: trainers give it 0, which is not an advantage."""
+    advantages = _numbers(values, len(rewards))
+    return tuple(None if reward is None else value for value, reward in zip(advantages, rewards, strict=True))
 
 
 def _summed(members: Sequence[MemberVerdict]) -> list[float | None]:
-    """Reward functions' scores times their weights, as TRL adds them; None where none of them gave one."""
+    """Sum the weighted scores of reward functions, as TRL does; None for a completion without any score."""
     columns = [
         [None if score is None or math.isnan(score) else score * (1.0 if member.weight is None else member.weight)
          for score in member.scores]
@@ -126,17 +127,13 @@ def _summed(members: Sequence[MemberVerdict]) -> list[float | None]:
     return [sum(row) if row else None for row in rows]
 
 
-def _written(one: Any) -> str:
-    """As text, or what it is where it has none."""
-    return _shape(one) if hasattr(one, "shape") else joined(one)
+def _as_text(completion: Any) -> str:
+    """Return the text, or a description of an array."""
+    return _shape(completion) if hasattr(completion, "shape") else joined(completion)
 
 
 def _shape(sample: Any) -> str:
-    """What a sample without a text is: its kind, shape and type of numbers. No number of it is read, which a device
-    would have to be waited for."""
-    shape = getattr(sample, "shape", None)
-    if shape is None:
-        return type(sample).__name__
+    """Describe an array by its type, shape and number type. Reading its numbers would wait for the device."""
     numbers = str(getattr(sample, "dtype", "")).removeprefix("torch.")
-    size = " × ".join(str(int(length)) for length in shape)
+    size = " × ".join(str(int(length)) for length in sample.shape)
     return f"{type(sample).__name__} {size or 'scalar'} {numbers}".strip()

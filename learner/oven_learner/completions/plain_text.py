@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def as_text(said: Any) -> str:
-    """A prompt or a completion as text; a conversation's messages one after another."""
-    return encodable(joined(said))
+def as_text(value: Any) -> str:
+    """Return a prompt or a completion as text. The messages of a conversation are joined."""
+    return encodable(joined(value))
 
 
-def joined(said: Any) -> str:
-    """The same as it stands, halves of characters included."""
-    if isinstance(said, list | tuple) and len(said) == 1 and isinstance(said[0], Mapping):
-        said = said[0].get("content", "")
-    elif isinstance(said, list | tuple):
-        messages = [part if isinstance(part, Mapping) else {"content": part} for part in said]
-        said = "\n\n".join(f"{part.get('role', '')}: {part.get('content', '')}" for part in messages)
-    return str(said)
+def joined(value: Any) -> str:
+    """Return the text as it is, with lone surrogates."""
+    if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], Mapping):
+        value = value[0].get("content", "")
+    elif isinstance(value, list | tuple):
+        messages = [part if isinstance(part, Mapping) else {"content": part} for part in value]
+        value = "\n\n".join(f"{part.get('role', '')}: {part.get('content', '')}" for part in messages)
+    return str(value)
 
 
 def encodable(text: str) -> str:
-    """With a question mark for each half of a character: JSON has no lone surrogates."""
+    """Replace each lone surrogate with a question mark, because JSON has none."""
     return text.encode(errors="replace").decode()

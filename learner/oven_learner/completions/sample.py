@@ -1,4 +1,4 @@
-"""A sampled group as a parcel is made of it, off the training thread."""
+"""A sampled group of completions, before it is converted for the monitor."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class MemberVerdict:
-    """What one member of the committee, or one reward function, said of a group."""
+    """The scores that one committee member, or one reward function, gave to a group."""
 
     member: str
     weight: float | None
     scores: Sequence[float | None] | None
-    """One a completion; None: it gave none at all."""
+    """One per completion; None if it scored none."""
     abstained: str = ""
     reasons: Mapping[str, str] | None = None
-    """Completion's text → why, in the member's words."""
+    """Text of a completion → the member's reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a sample is from."""
+class SamplePlace:
+    """The position of a sample in the training."""
 
     number: int
-    """Of the samples so far, from 1."""
+    """The number of the sample, from 1."""
     tick: int
     step: int
     group: int
@@ -34,11 +34,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One group."""
+    """One group: a prompt and its completions."""
 
     prompt: Any
-    """Text, a conversation, or what has a shape."""
+    """Text, a conversation, or an array."""
     completions: Sequence[Any]
     rewards: Sequence[float | None] | None
-    """None: the weighted sum of what the members gave."""
+    """None: the weighted sum of the members' scores."""
     members: Sequence[MemberVerdict]

@@ -1,4 +1,4 @@
-"""A training's samples of completions: which of its groups, how much of them, and the number of each."""
+"""Which groups of completions a training shows, and how they are converted for that."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from pydantic import ValidationError
 from oven_core.errors import ConfigError
 from oven_learner.completions.parcel import Shown, parcel_of
 from oven_learner.completions.redaction import Redact, redaction
-from oven_learner.completions.sample import Place, Sample
+from oven_learner.completions.sample import Sample, SamplePlace
 from oven_runs.settings.completions import CompletionsSettings
 
 
 class SampleSchedule:
-    """Every so many steps; the groups take turns, so that the same place in the batch is not shown each time. It draws
-    nothing: the training's random numbers are the training's."""
+    """Selects steps at a fixed interval, and in turn the groups of their batches. It draws no random numbers, which
+    would change the training."""
 
     def __init__(self, every: int, groups: int) -> None:
-        """`groups`: of such a step, at most."""
+        """`groups`: the most groups per selected step."""
         self.next = 0
-        """The count of steps from which on the next is due; it is read at every step, so it is a plain number."""
+        """The step count at which the next is due. It is a plain number because it is read at every step."""
         self._every, self._groups = every, groups
         self._turn = 0
 
     def restart(self) -> None:
-        """Steps are counted anew."""
+        """Start to count steps again."""
         self.next = 0
 
     def take(self, count: int, groups: int) -> range:
-        """The groups of a step that is due, of as many as it has; they are to be taken modulo that."""
+        """Return the groups of a step that is due, as numbers modulo `groups`, the number of its groups."""
         self.next = count + self._every
         first = self._turn
         self._turn += min(self._groups, groups)
@@ -38,40 +38,45 @@ class SampleSchedule:
 
 
 class Sampling:
-    """What stands between a trainer and its link. It is made once per trainer; the training may begin several times."""
+    """How one trainer shows its completions, over all its trainings."""
 
     def __init__(self, shown: Shown) -> None:
         settings = shown.settings
         self.schedule = SampleSchedule(settings.every or 0, settings.groups)
         self._shown = shown
         self.number = 0
-        """Samples so far."""
+        """The number of samples so far."""
 
     def parcel(
         self,
         position: Callable[[], Mapping[str, int]],
-        place: tuple[int, int, int, int, int],
+        sample_place: tuple[int, int, int, int, int],
         advantages: Sequence[float | None],
         sample: Callable[[], Sample],
     ) -> dict[str, Any]:
-        """The parcel of one group. Called off the training thread, which gives no more than it takes to find the group:
-        `position` is the client's, `place` has the fields of `Place`, and `sample` reads what does not change any
-        more."""
-        return parcel_of(position()["incarnation"], Place(*place), sample(), advantages, self._shown)
+        """Convert one group into plain values. This is called off the training thread.
+
+        `position` is the client's method, `sample_place` has the fields of `SamplePlace`, and `sample` reads values
+        that no longer change.
+        """
+        return parcel_of(position()["incarnation"], SamplePlace(*sample_place), sample(), advantages, self._shown)
 
 
 def sampling_of(
-    configured: CompletionsSettings | None, given: Mapping[str, Any] | None, redact: Redact | None
+    configured: CompletionsSettings | None, script_settings: Mapping[str, Any] | None, redact: Redact | None
 ) -> Sampling | None:
-    """From the run's settings (None: there is no controller), or those that a script gives in their place; None where
-    no step is sampled. Raises ConfigError for settings or a redaction that cannot work."""
+    """Return how completions are shown; None if they are not.
+
+    `script_settings` replace those `configured` for the run (None without a controller). Raises ConfigError for invalid
+    settings or an unusable redaction.
+    """
     try:
-        settings = CompletionsSettings.model_validate(given) if given is not None else configured
+        settings = CompletionsSettings.model_validate(script_settings) if script_settings is not None else configured
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "it"
         raise ConfigError(f"completions=: {where}: {first['msg']}") from error
-    if given is not None and settings is not None and not settings.redact and configured is not None:
+    if script_settings is not None and settings is not None and not settings.redact and configured is not None:
         settings = settings.model_copy(update={"redact": configured.redact})
     function = redaction(settings.redact if settings is not None else "", redact)
     return Sampling(Shown(settings, function)) if settings is not None and settings.every else None

@@ -49,7 +49,7 @@ from oven_learner.optim.gauges import ABSENT_IF_NAN
 from oven_learner.optim.rate_readback import IN_A_TRAINER, RateReadback
 from oven_learner.ranks import Ranks, SilentLink
 from oven_learner.rewards.committee import Committee
-from oven_learner.rollback.kept_state import Rollback
+from oven_learner.rollback.rollback_protocol import Rollback
 from oven_learner.teachers import Teachers, announce_anchor
 
 log = logging.getLogger("oven.learner")

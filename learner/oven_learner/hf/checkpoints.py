@@ -30,8 +30,8 @@ from oven_learner.hf.hooks.step_hooks import StepHook
 from oven_learner.hf.training_length import StepBudget
 from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.checkpoint_record import Record
-from oven_learner.rollback.kept_state import Rollback
 from oven_learner.rollback.on_disk import OnDisk, Resumable
+from oven_learner.rollback.rollback_protocol import Rollback
 from oven_runs.home import relaunch
 from oven_runs.home.relaunch import Relaunch
 
@@ -220,7 +220,7 @@ class TrainerCheckpoints:
     def _mine(self, checkpoint: Path) -> bool:
         """A script may train twice, in two folders or in one."""
         here = checkpoint.parent.resolve() == self.output.resolve()
-        return here and not checkpoint_record.of_another(checkpoint, self._run, self.training)
+        return here and not checkpoint_record.is_of_other_training(checkpoint, self._run, self.training)
 
     def _beside(self, path: Path | None, record: Record | None) -> dict[str, Any]:
         if path is None or record is None:

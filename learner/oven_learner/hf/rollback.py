@@ -17,8 +17,8 @@ from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.optim.snapshot import copied, trained_state
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.in_memory import CREDIT_S, KEPT, Snapshots
-from oven_learner.rollback.kept_state import Rollback
 from oven_learner.rollback.on_disk import OnDisk, Resumable
+from oven_learner.rollback.rollback_protocol import Rollback
 from oven_runs.home import relaunch
 
 

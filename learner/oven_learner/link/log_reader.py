@@ -81,7 +81,7 @@ class LogReader:
             if isinstance(event.body, Decision):
                 if self._superseded or event.body.verdict != "adopted":
                     continue
-                self._contexts.keep(event.body.id, event.traceparent)
+                self._contexts.add(event.body.id, event.traceparent)
             if isinstance(event.body, Decision | OperatorCommand | StepClosed):
                 self._deliver(event.seq, event.body)
 

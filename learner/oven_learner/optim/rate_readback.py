@@ -69,7 +69,6 @@ class RateReadback:
             scale="log",
             unit="× the schedule",
             risky=True,
-            scales_rate=True,
             proof=self,
         )
 

@@ -1,9 +1,8 @@
-"""Checkpoints on disk as the controller sees them: what it writes beside the trainer's own files, which of them are
-complete, and which of them a run goes back to. Nothing here imports torch.
+"""The controller's records in checkpoints on disk: which checkpoints are complete, and which one a run goes back to.
 
-The trainer writes `checkpoint-N/` file by file. Before its first file the folder gets the mark `oven.part`; after its
-last one `oven.json` is written aside and renamed, with the size of every file, and then the mark goes. So a checkpoint
-counts when it has no mark and every file has the size that it had.
+The trainer writes `checkpoint-N/` file by file. Before its first file the folder gets the mark `oven.part`. After its
+last one `oven.json` is written aside and renamed, with the size of every file, and then the mark is removed. So a
+checkpoint is complete if it has no mark and every file has its recorded size. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 class Record(BaseModel):
-    """oven.json: what TRL's and transformers' own files leave out. Tensors are in `oven-rank-R.pt`."""
+    """The content of oven.json: what the files of TRL and transformers lack. Tensors are in `oven-rank-R.pt`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
@@ -35,7 +34,7 @@ class Record(BaseModel):
     training: str = Field(description="which training of its script saved it (RunStarted.training)")
     incarnation: int = Field(ge=0)
     n: int = Field(
-        ge=0, description="with the incarnation: the learner's last message before it, so its place in the log"
+        ge=0, description="with the incarnation: the learner's last message before it, so its position in the log"
     )
     tick: int = Field(ge=0)
     step: int = Field(ge=0)
@@ -51,14 +50,14 @@ class Record(BaseModel):
 
 
 def begin(folder: Path) -> None:
-    """The trainer is about to write into the folder: from now on it is half-written."""
+    """Mark the folder as incomplete: the trainer is about to write into it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PART).touch()
     (folder / RECORD).unlink(missing_ok=True)
 
 
 def finish(folder: Path, record: Record) -> None:
-    """All is written: the sizes are taken, and the checkpoint counts."""
+    """Record the file sizes and remove the mark: the checkpoint is complete."""
     files = {
         str(path.relative_to(folder)): path.stat().st_size
         for path in sorted(folder.rglob("*"))
@@ -69,11 +68,12 @@ def finish(folder: Path, record: Record) -> None:
 
 
 def rewrite(folder: Path, record: Record) -> None:
+    """Replace the record of the checkpoint."""
     write_atomic(folder / RECORD, record.model_dump_json(indent=1) + "\n")
 
 
 def read(folder: Path) -> Record | None:
-    """None in a checkpoint that was made without the controller. Raises ConfigError when the record is damaged."""
+    """Return the record; None if the controller did not take part in the save. Raises ConfigError if it is damaged."""
     try:
         return Record.model_validate_json((folder / RECORD).read_bytes())
     except FileNotFoundError:
@@ -85,7 +85,7 @@ def read(folder: Path) -> Record | None:
 
 
 def problem(folder: Path) -> str:
-    """What is missing in a checkpoint, in words with its figures; empty when it is complete."""
+    """Return what is wrong with a checkpoint, in words with the figures; empty if it is complete."""
     if not folder.is_dir():
         return f"{folder} is not a folder"
     if (folder / PART).exists():
@@ -98,8 +98,8 @@ def problem(folder: Path) -> str:
         path = folder / name
         if not path.is_file():
             return f"{path} is missing; it had {size} bytes when the checkpoint was written"
-        if (now := path.stat().st_size) != size:
-            return f"{path} has {now} bytes, and had {size} when the checkpoint was written"
+        if (present := path.stat().st_size) != size:
+            return f"{path} has {present} bytes, and had {size} when the checkpoint was written"
     try:
         json.loads((folder / TRAINER_STATE).read_text())
     except FileNotFoundError:
@@ -110,19 +110,19 @@ def problem(folder: Path) -> str:
 
 
 def step_of(folder: Path) -> int:
-    """From its name; -1 for a folder that is called otherwise."""
+    """Return the step in the folder's name; -1 if the name is not that of a checkpoint."""
     match = _NAME.fullmatch(folder.name)
     return int(match.group(1)) if match else -1
 
 
 def in_folder(output: Path) -> list[Path]:
-    """All checkpoints there, complete or not, in the order of their steps."""
-    found = [path for path in output.glob("checkpoint-*") if path.is_dir() and step_of(path) >= 0]
-    return sorted(found, key=step_of)
+    """Return all checkpoints there, complete or not, in the order of their steps."""
+    checkpoints = [path for path in output.glob("checkpoint-*") if path.is_dir() and step_of(path) >= 0]
+    return sorted(checkpoints, key=step_of)
 
 
 def complete(output: Path, run: str, training: str) -> Iterator[tuple[Path, Record]]:
-    """The complete checkpoints of one training of the run that no rollback has left behind."""
+    """Yield the complete checkpoints of one training of the run, without those that a rollback has abandoned."""
     for path in in_folder(output):
         if problem(path):
             continue
@@ -132,40 +132,43 @@ def complete(output: Path, run: str, training: str) -> Iterator[tuple[Path, Reco
 
 
 def newest(output: Path, run: str, training: str, tick: int | None = None) -> tuple[Path, Record] | None:
-    """By tick, which never goes back, up to `tick`: the highest step may stand for a branch that was left."""
-    fitting = [one for one in complete(output, run, training) if tick is None or one[1].tick <= tick]
-    return max(fitting, key=lambda one: (one[1].tick, one[1].step), default=None)
+    """Return the newest complete checkpoint up to `tick`. Ticks never go back, while steps do in a rollback."""
+    candidates = [entry for entry in complete(output, run, training) if tick is None or entry[1].tick <= tick]
+    return max(candidates, key=lambda entry: (entry[1].tick, entry[1].step), default=None)
 
 
 def abandon(output: Path, run: str, training: str, after_tick: int, why: str) -> None:
-    """A rollback to `after_tick`: what was saved later stands for steps that no longer count."""
+    """Mark later checkpoints as abandoned: a rollback to `after_tick` has discarded their steps."""
     for path, record in list(complete(output, run, training)):
         if record.tick > after_tick:
             rewrite(path, record.model_copy(update={"abandoned": why}))
 
 
 def to_resume(output: Path, run: str, training: str) -> Path | None:
-    """What `resume_from_checkpoint=True` means: this training's newest, or else the furthest that somebody left there
-    who was no other training of this run. Half-written ones are passed over. Raises ConfigError where only those are.
+    """Return the checkpoint that `resume_from_checkpoint=True` means.
+
+    That is this training's newest, or else the one with the highest step that is not of another training of this run.
+    Incomplete ones are skipped. Raises ConfigError if there are only those.
     """
     if (own := newest(output, run, training)) is not None:
         return own[0]
-    left = [path for path in in_folder(output) if not of_another(path, run, training)]
-    whole = [path for path in left if not problem(path) and not _left_behind(path, run)]
-    if whole:
-        return whole[-1]
-    if left:
-        raise ConfigError(f"no checkpoint in {output} can be resumed: {problem(left[-1]) or 'all were rolled back'}")
+    candidates = [path for path in in_folder(output) if not is_of_other_training(path, run, training)]
+    usable = [path for path in candidates if not problem(path) and not _is_abandoned(path, run)]
+    if usable:
+        return usable[-1]
+    if candidates:
+        why = problem(candidates[-1]) or "all were rolled back"
+        raise ConfigError(f"no checkpoint in {output} can be resumed: {why}")
     return None
 
 
-def _left_behind(path: Path, run: str) -> bool:
+def _is_abandoned(path: Path, run: str) -> bool:
     record = read(path)
     return record is not None and record.run == run and bool(record.abandoned)
 
 
-def of_another(path: Path, run: str, training: str) -> bool:
-    """Whether another training of this run saved it; of one that is damaged no one knows."""
+def is_of_other_training(path: Path, run: str, training: str) -> bool:
+    """Whether another training of this run saved it. False if the record is damaged."""
     try:
         record = read(path)
     except ConfigError:
@@ -174,17 +177,17 @@ def of_another(path: Path, run: str, training: str) -> bool:
 
 
 def checked(folder: Path, run: str, model: dict[str, tuple[int, ...]]) -> Record | None:
-    """The record of a checkpoint that training is about to continue from; None: it was made without the controller.
+    """Return the record of a checkpoint that training is about to resume from; None if it has no record.
 
-    Raises ConfigError when it is half-written or cut, of another run, or of another model.
+    Raises ConfigError if it is incomplete, of another run, or of another model.
     """
     if not folder.is_dir():
-        there = ", ".join(path.name for path in in_folder(folder.parent)) or "none"
-        raise ConfigError(f"there is no checkpoint {folder}; beside it there are: {there}")
-    if what := problem(folder):
-        whole = [path.name for path in in_folder(folder.parent) if not problem(path)]
-        remedy = f"resume from {whole[-1]}" if whole else "begin anew without resume_from_checkpoint"
-        raise ConfigError(f"{what}; {remedy}")
+        existing = ", ".join(path.name for path in in_folder(folder.parent)) or "none"
+        raise ConfigError(f"there is no checkpoint {folder}; beside it there are: {existing}")
+    if why := problem(folder):
+        usable = [path.name for path in in_folder(folder.parent) if not problem(path)]
+        remedy = f"resume from {usable[-1]}" if usable else "begin anew without resume_from_checkpoint"
+        raise ConfigError(f"{why}; {remedy}")
     record = read(folder)
     if record is None:
         return None
@@ -202,13 +205,13 @@ def checked(folder: Path, run: str, model: dict[str, tuple[int, ...]]) -> Record
 
 
 def _differences(saved: dict[str, tuple[int, ...]], present: dict[str, tuple[int, ...]]) -> str:
-    said = [
+    differences = [
         f"{name} is {_shape(saved.get(name))} in it and {_shape(present.get(name))} in the trainer"
         for name in [*saved, *(name for name in present if name not in saved)]
         if saved.get(name) != present.get(name)
     ]
-    more = f", and {len(said) - 3} more" if len(said) > 3 else ""
-    return "; ".join(said[:3]) + more
+    more = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
+    return "; ".join(differences[:3]) + more
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

@@ -1,4 +1,4 @@
-"""Rollback by restart: what is gone back to is a checkpoint of the trainer's own, in a new process."""
+"""Rollback by restart: to a checkpoint of the trainer's own, in a new process."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from typing import Any
 
 from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.in_memory import Snapshots
-from oven_learner.rollback.kept_state import Snapshot
-from oven_learner.rollback.snapshot_schedule import Schedule, SnapshotTimeBudget
+from oven_learner.rollback.rollback_protocol import Snapshot
+from oven_learner.rollback.snapshot_schedule import SnapshotSchedule, SnapshotTimeBudget
 from oven_runs.home import relaunch
 from oven_runs.home.relaunch import Relaunch
 
 log = logging.getLogger("oven.learner")
 
 PROBE_BYTES = 32 * 1024 * 1024
-"""Written once at the start, to know what the first save will cost on this disk, under this load."""
+"""Written once at the start, to estimate the cost of the first save on this disk under this load."""
 KEPT = 2
-"""Of the checkpoints that were taken for rollback alone. What anybody asked for is never removed."""
-ROOM = 1.5
-"""So many times the last checkpoint's size has to be free before another is asked for."""
+"""Checkpoints taken for rollback that are kept. Checkpoints that somebody asked for are never removed."""
+FREE_SIZES = 1.5
+"""So many times the size of the last checkpoint must be free before another is requested."""
 
 
 def seconds_to_write(size: int, folder: Path) -> float:
-    """What `size` bytes would take there, by writing some. Where even that fails no save will come by itself."""
+    """Estimate the time to write `size` bytes there, by writing some. Infinite if even that fails."""
     part = min(max(size, 1), PROBE_BYTES)
     file = folder / "oven.probe"
     noise = os.urandom(min(part, 1024 * 1024))
@@ -52,8 +52,8 @@ def seconds_to_write(size: int, folder: Path) -> float:
 
 
 class OnDisk:
-    """The trainer saves between two steps, when `ask` has said so. At most pacing.SHARE of wall time goes into saves
-    that no one asked for."""
+    """Checkpoints that the trainer saves between two steps, when `ask` tells it to. Saves that nobody asked for take at
+    most `snapshot_schedule.SHARE` of wall time."""
 
     undoes = False
 
@@ -70,45 +70,50 @@ class OnDisk:
         progress: Callable[[], tuple[int, int]],
         leader: bool = True,
         clock: Callable[[], float] = time.monotonic,
-        share: Callable[[Any], Any] = lambda said: said,
+        share: Callable[[Any], Any] = lambda value: value,
     ) -> None:
-        """`training`: which one of its script this is. `size`: bytes that the first checkpoint will have, about.
-        `fresh`: the run began without a checkpoint, so that its script can begin anew. `progress`: (step, gradient
-        steps so far). `leader`: this is rank 0, which looks and writes; `share` returns its argument on every rank."""
+        """Args:
+        training: which training of its script this is.
+        size: the approximate bytes of the first checkpoint.
+        fresh: the run began without a checkpoint, so that its script can start from the beginning.
+        progress: returns (step, gradient steps so far).
+        leader: whether this is rank 0, which reads and writes.
+        share: returns rank 0's argument on every rank.
+        """
         self._output, self._run, self._training, self._run_folder = output, run, training, run_folder
         self._size, self._fresh = size, fresh
         self._ask, self._progress = ask, progress
         self._leader, self._share = leader, share
         began = clock()
-        pacing = SnapshotTimeBudget(began, expected=seconds_to_write(size, output) if leader else 0.0)
-        self._schedule = Schedule(pacing, clock, share)
+        budget = SnapshotTimeBudget(began, expected=seconds_to_write(size, output) if leader else 0.0)
+        self._schedule = SnapshotSchedule(budget, clock, share)
 
     @property
     def spent_s(self) -> float:
-        """What the saves that no one asked for have cost so far."""
-        return self._schedule.pacing.spent
+        """The time that saves for rollback have taken so far."""
+        return self._schedule.budget.spent
 
     @property
     def copies(self) -> int:
-        """How many those were."""
-        return self._schedule.pacing.copies
+        """The number of saves for rollback."""
+        return self._schedule.budget.copies
 
     def take_if_due(self, tick: int) -> None:
-        if self._schedule.due(tick) and self._share(self._room()):
+        if self._schedule.due(tick) and self._share(self._has_room()):
             self._ask()
 
     def take(self, tick: int) -> None:
-        """The client itself asks the trainer to save."""
+        """Do nothing: the client itself asks the trainer to save."""
 
     def ensure(self, tick: int) -> None:
-        """What is there has to do: a save that takes minutes cannot come before every risky change. Raises LookupError
-        when nothing is."""
-        self._share_or_raise(lambda: self._chosen(tick))
+        """Check that there is a checkpoint. A save that takes minutes cannot precede every risky change. Raises
+        LookupError if there is none."""
+        self._on_leader(lambda: self._choose(tick))
 
     def saved(self, folder: Path, tick: int, began: float, ended: float, *, own: bool) -> None:
-        """Called on every rank; rank 0 removes what is no longer needed."""
-        self._schedule.pacing.took(began, ended, own=own)
-        self._schedule.taken(tick)
+        """Note that the trainer has saved a checkpoint. Called on every rank; rank 0 removes old ones."""
+        self._schedule.budget.took(began, ended, own=own)
+        self._schedule.note_snapshot(tick)
         record = checkpoint_record.read(folder)
         if record is not None:
             self._size = sum(record.files.values())
@@ -116,33 +121,35 @@ class OnDisk:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Remove all but the newest KEPT of those that no one asked for, and those that a rollback left behind."""
-        taken = []
+        """Of the checkpoints taken for rollback, remove all but the newest KEPT, and those that a rollback left
+        behind."""
+        for_rollback = []
         for path in checkpoint_record.in_folder(self._output):
             if checkpoint_record.problem(path):
                 continue
             record = checkpoint_record.read(path)
-            mine = record is not None and (record.run, record.training) == (self._run, self._training)
-            if record is not None and mine and record.own:
-                taken.append((not record.abandoned, record.tick, path))
-        for counts, _, path in sorted(taken, reverse=True)[KEPT:] + [one for one in taken if not one[0]]:
-            log.debug("removes %s%s", path, "" if counts else ", which a rollback left behind")
+            is_ours = record is not None and (record.run, record.training) == (self._run, self._training)
+            if record is not None and is_ours and record.own:
+                for_rollback.append((not record.abandoned, record.tick, path))
+        removed = sorted(for_rollback, reverse=True)[KEPT:] + [entry for entry in for_rollback if not entry[0]]
+        for is_current, _, path in removed:
+            log.debug("removes %s%s", path, "" if is_current else ", which a rollback left behind")
             shutil.rmtree(path, ignore_errors=True)
 
     def restore(self, tick: int, now: int) -> Snapshot:
-        """Ask for the restart. The present process trains no further step."""
-        return self._share_or_raise(lambda: self._left(tick))
+        """Request the restart. This process trains no further step."""
+        return self._on_leader(lambda: self._request_restart(tick))
 
     def undo(self) -> Snapshot:
         raise LookupError("what a rollback left is not kept on disk")
 
     def abandon(self, after_tick: int, why: str) -> None:
-        """A rollback elsewhere: what was saved after that tick stands for steps that no longer count."""
+        """Mark checkpoints after that tick, because a rollback elsewhere has discarded their steps."""
         if self._leader:
             checkpoint_record.abandon(self._output, self._run, self._training, after_tick, why)
 
-    def _left(self, tick: int) -> Snapshot:
-        chosen = self._chosen(tick)
+    def _request_restart(self, tick: int) -> Snapshot:
+        chosen = self._choose(tick)
         reached, trained = self._progress()
         why = f"rolled back from step {reached} to step {chosen.step}: {chosen.restart}"
         order = Relaunch(
@@ -157,47 +164,49 @@ class OnDisk:
         checkpoint_record.abandon(self._output, self._run, self._training, chosen.tick, why)
         return chosen
 
-    def _chosen(self, tick: int) -> Snapshot:
-        found = checkpoint_record.newest(self._output, self._run, self._training, tick)
-        if found is not None:
-            path, record = found
-            said = f"goes on from {path.name} in the next incarnation"
-            return Snapshot(record.tick, record.step, str(path.absolute()), said)
+    def _choose(self, tick: int) -> Snapshot:
+        newest = checkpoint_record.newest(self._output, self._run, self._training, tick)
+        if newest is not None:
+            path, record = newest
+            how = f"goes on from {path.name} in the next incarnation"
+            return Snapshot(record.tick, record.step, str(path.absolute()), how)
         if self._fresh:
             return Snapshot(0, 0, relaunch.START, "begins anew in the next incarnation")
         raise LookupError(f"no complete checkpoint from tick {tick} or before in {self._output}")
 
-    def _share_or_raise(self, look: Callable[[], Snapshot]) -> Snapshot:
-        """Rank 0 looks; its failure is every rank's."""
-        said: Snapshot | Exception | None
+    def _on_leader(self, look: Callable[[], Snapshot]) -> Snapshot:
+        """Return rank 0's result on every rank. If rank 0 fails, every rank raises its error."""
+        outcome: Snapshot | Exception | None
         try:
-            said = look() if self._leader else None
+            outcome = look() if self._leader else None
         except Exception as error:
-            said = error
-        said = self._share(said)
-        if isinstance(said, Exception):
-            raise said
-        assert said is not None
-        return said
+            outcome = error
+        outcome = self._share(outcome)
+        if isinstance(outcome, Exception):
+            raise outcome
+        assert outcome is not None
+        return outcome
 
-    def _room(self) -> bool:
+    def _has_room(self) -> bool:
         try:
             free = shutil.disk_usage(self._output).free
         except OSError as error:
             log.warning("no checkpoint for rollback: %s", error)
             return False
-        if free < ROOM * self._size:
+        if free < FREE_SIZES * self._size:
             log.warning(
                 "no checkpoint for rollback: %.3g GB are free in %s, and one takes %.3g GB",
-                free / 1e9, self._output, self._size / 1e9,
-            )  # fmt: skip
+                free / 1e9,
+                self._output,
+                self._size / 1e9,
+            )
             return False
         return True
 
 
 class Resumable:
-    """Copies in memory to go back to; and checkpoints on disk, which a process that is killed leaves to the next one.
-    Both keep to pacing.SHARE of wall time."""
+    """Snapshots in memory for rollback, and checkpoints on disk for the process that replaces a killed one. Each takes
+    at most `snapshot_schedule.SHARE` of wall time."""
 
     undoes = True
 

@@ -143,7 +143,7 @@ def test_a_cap_ends_it_and_holds_when_it_is_called_again(
     assert endpoint.bills.tokens["teacher-capped-80-30"]["output"] == sum(reply.tokens_out for reply in folder.read())
 
 
-@pytest.mark.parametrize(("script", "why"), [("401x99", "auth"), ("400x99", "does the model take tools")])
+@pytest.mark.parametrize(("script", "why"), [("401x99", "auth"), ("400x99", "does the model support tools")])
 def test_a_teacher_that_refuses_is_given_up_and_the_others_go_on(
     folder: Folder, capsys: pytest.CaptureFixture[str], script: str, why: str
 ) -> None:

@@ -119,7 +119,7 @@ async def test_the_environment_says_whom_a_process_trusts(own: Own, monkeypatch:
     async with Bus.connect(f"tls://127.0.0.1:{own.port}", own.key("learning_rate")) as bus:
         await bus.flush()
     monkeypatch.setenv(tls.ENVIRONMENT, str(own.folder / "nats.conf"))
-    with pytest.raises(ConfigError, match="holds no certificate"):
+    with pytest.raises(ConfigError, match="contains no certificate"):
         await Bus.open(f"tls://127.0.0.1:{own.port}", own.key("learning_rate"))
 
 

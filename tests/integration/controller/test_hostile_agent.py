@@ -32,7 +32,7 @@ from tests.support.attack import (
 from tests.support.honest_run import HOSTILE, ON, RUN, TICKS, HonestRun, Hostile, Played, running
 from tests.support.learner_side import until
 
-from oven_core.bus.streams import VOTE_BYTES, VOTES_AGE_S, VOTES_KEPT
+from oven_core.bus.streams import MAX_VOTES, VOTE_BYTES, VOTES_AGE_S
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.committee_requests import ScoreReply
 from oven_core.protocol.graph_requests import DiagnoseRequest, GraphInfoRequest
@@ -313,7 +313,7 @@ async def test_floods_of_statuses_votes_and_alerts(tmp_path: Path, plain: Played
     async with attacked(tmp_path, attack) as (played, _, _):
         unchanged(played, plain)
         took = played.events[-1].time - played.events[0].time
-        most = VOTES_KEPT * (took.total_seconds() / VOTES_AGE_S + 2)  # 2: one window before, and the one under way
+        most = MAX_VOTES * (took.total_seconds() / VOTES_AGE_S + 2)  # 2: one window before, and the one under way
         let_in = Counter(event.subject for event in played.events)
         for subject in (ON.vote(HOSTILE), ON.agent(HOSTILE), ON.alert(HOSTILE)):
             assert 0 < let_in[subject] <= most, (subject, let_in[subject], most)

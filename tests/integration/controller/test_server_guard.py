@@ -145,6 +145,6 @@ def test_keys_that_cannot_be_read(tmp_path: Path) -> None:
         Credentials.load(tmp_path / "nothere.nk")
     (tmp_path / "bad.nk").write_text("SUgar")
     (tmp_path / "bad.nk").chmod(0o600)
-    with pytest.raises(ConfigError, match="holds no nkey seed") as caught:
+    with pytest.raises(ConfigError, match="has no nkey seed") as caught:
         Credentials.load(tmp_path / "bad.nk")
     assert "SUgar" not in str(caught.value)

@@ -155,5 +155,5 @@ def test_a_collector_that_is_gone_changes_nothing(stack: Stack, collector: Colle
     for log in stack.run_folder("r").logs.glob("*.log"):
         text = log.read_text()
         assert "Traceback" not in text, text
-        assert text.count("does not take the traces") <= 1, text
+        assert text.count("does not accept traces") <= 1, text
     assert "spans did not reach" in (stack.run_folder("r").logs / "mesh.log").read_text()

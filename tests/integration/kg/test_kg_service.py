@@ -83,8 +83,8 @@ async def test_it_answers_agents_monitors_and_the_stack(server: EmbeddedServer) 
     async with service(server) as own, connected(server, "lr") as agent, connected(server, "monitor") as monitor:
         judgement = Judgement.model_validate_json(await agent.request(names.kg("judge"), judged()))
         assert judgement.verdict == "object" and judgement.graph == load().sha
-        asked = DiagnoseRequest(symptoms=(Symptom(id="policy_collapse"),), phase="grpo")
-        diagnosis = Diagnosis.model_validate_json(await monitor.request(names.kg("diagnose"), asked.wire()))
+        request = DiagnoseRequest(symptoms=(Symptom(id="policy_collapse"),), phase="grpo")
+        diagnosis = Diagnosis.model_validate_json(await monitor.request(names.kg("diagnose"), request.wire()))
         assert diagnosis.remedies[0].id == "rollback_and_cut"
         async with connected(server, "admin") as admin:
             assert await ask(admin) == load().info()
@@ -124,10 +124,10 @@ async def test_a_malformed_request_is_answered_with_an_error(
 @pytest.mark.parametrize("role", ["kg", "admin"])
 async def test_it_writes_to_inboxes_only(server: EmbeddedServer, role: str, caplog: pytest.LogCaptureFixture) -> None:
     """With its own rights, and with those of an administrator: the check is its own."""
-    heard: list[bytes] = []
+    messages: list[bytes] = []
 
     async def hear(message: Any) -> None:
-        heard.append(message.data)
+        messages.append(message.data)
 
     async with service(server, role), connected(server, "lr") as agent, connected(server, "monitor") as monitor:
         await monitor.subscribe(ON.all, hear)
@@ -137,11 +137,11 @@ async def test_it_writes_to_inboxes_only(server: EmbeddedServer, role: str, capl
         await agent.client.publish(names.kg("judge"), judged())
         assert await agent.request(names.kg("judge"), judged()), "requests are answered in their order"
         await monitor.flush()
-    assert heard == []
+    assert messages == []
     assert caplog.text.count("ignored a request on oven.kg.judge with the reply subject") == 3
 
 
-async def test_it_outlives_a_restart_of_the_server(server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_it_answers_after_a_restart_of_the_server(server: EmbeddedServer, tmp_path: Path) -> None:
     async with service(server), connected(server, "lr") as agent:
         assert await agent.request(names.kg("judge"), judged())
         await server.stop()
@@ -162,7 +162,7 @@ async def answered(bus: Bus, endpoint: str, data: bytes) -> bytes:
                 await asyncio.sleep(0.02)
 
 
-async def test_the_process_ends_in_order(server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_the_process_ends_cleanly(server: EmbeddedServer, tmp_path: Path) -> None:
     path = os.pathsep.join(str(ROOT / name) for name in ("controller", "kg"))
     env = os.environ | {"PYTHONPATH": path, "OVEN_URL": server.url, "OVEN_CREDS": str(server.folder.creds / "kg.nk")}
     code = "import sys; from oven_kg.service.process import main; sys.exit(main([]))"
@@ -207,7 +207,7 @@ def started(*metrics: MetricSpec) -> RunStarted:
 
 async def proposals(server: EmbeddedServer, run: RunStarted, ticks: int) -> list[list[Vote]]:
     """What the agent's own host publishes, tick by tick: in lockstep it says when it is done with one."""
-    said: list[list[Vote]] = []
+    votes_by_tick: list[list[Vote]] = []
     async with connected(server, "admin") as admin, connected(server, "history") as history:
         await streams.create(admin.jetstream, "r")
         await serve_history(history, "r")
@@ -219,15 +219,15 @@ async def proposals(server: EmbeddedServer, run: RunStarted, ticks: int) -> list
                         case AgentStatus(state="joined") if event.seq == 1:
                             await admin.append(ON.run, run.wire())
                         case Vote() as vote:
-                            said[-1].append(vote)
+                            votes_by_tick[-1].append(vote)
                         case RunStarted():
                             await observe(admin, 1)
-                            said.append([])
-                        case AgentStatus(state="done", tick=tick) if tick == len(said) == ticks:
-                            return said
-                        case AgentStatus(state="done", tick=tick) if tick == len(said):
+                            votes_by_tick.append([])
+                        case AgentStatus(state="done", tick=tick) if tick == len(votes_by_tick) == ticks:
+                            return votes_by_tick
+                        case AgentStatus(state="done", tick=tick) if tick == len(votes_by_tick):
                             await observe(admin, tick + 1)
-                            said.append([])
+                            votes_by_tick.append([])
         finally:
             hosting.cancel()
             await asyncio.wait({hosting})
@@ -241,40 +241,40 @@ async def observe(bus: Bus, tick: int) -> None:
 
 async def test_an_agents_proposals_carry_the_graphs_paths(server: EmbeddedServer) -> None:
     async with service(server):
-        said = await proposals(server, started(MetricSpec(name="eval/loss", held_out=True)), 1)
-    lowered, mixture = said[0]
+        votes_by_tick = await proposals(server, started(MetricSpec(name="eval/loss", held_out=True)), 1)
+    lowered, mixture = votes_by_tick[0]
     assert (lowered.actuator, mixture.actuator) == (LR, MIX), "in the agent's order"
     assert lowered.evidence[:2] == ("symptom:loss_spike", f"kg:{load().sha[:12]}")
     assert lowered.evidence[2].startswith("for: loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; ")
 
 
-async def test_a_barred_proposal_is_not_made_and_said_once(
+async def test_a_barred_proposal_is_not_published_and_reported_once(
     server: EmbeddedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with service(server):
-        said = await proposals(server, started(), 3)
-    assert [[vote.actuator for vote in votes] for votes in said] == [[LR]] * 3
+        votes_by_tick = await proposals(server, started(), 3)
+    assert [[vote.actuator for vote in votes] for votes in votes_by_tick] == [[LR]] * 3
     assert caplog.text.count("not proposed: data.mixture: rebalance_levels → REQUIRES → held_out (unmet)") == 1
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["away", "silent"])
-async def test_without_the_service_votes_go_out_as_they_are(
+async def test_without_the_service_votes_are_published_unchanged(
     server: EmbeddedServer, silent: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked: list[bytes] = []
+    requests: list[bytes] = []
 
     async def ignore(message: Any) -> None:
-        asked.append(message.data)
+        requests.append(message.data)
 
     caplog.set_level(logging.INFO)
-    async with connected(server, "admin") as other:
+    async with connected(server, "admin") as other_bus:
         if silent:
-            await other.subscribe(names.kg("judge"), ignore)
-            await other.flush()
+            await other_bus.subscribe(names.kg("judge"), ignore)
+            await other_bus.flush()
         began = asyncio.get_running_loop().time()
-        said = await proposals(server, started(), 3)
+        votes_by_tick = await proposals(server, started(), 3)
         took = asyncio.get_running_loop().time() - began
-    assert [[vote.evidence for vote in votes] for votes in said] == [[("symptom:loss_spike",)] * 2] * 3
+    assert [[vote.evidence for vote in votes] for votes in votes_by_tick] == [[("symptom:loss_spike",)] * 2] * 3
     assert caplog.text.count("votes go out without the graph's sources") == 1
     if silent and took < RETRY_AFTER_S:
-        assert len(asked) == 2, "asked at the first tick, for both proposals, and left alone after that"
+        assert len(requests) == 2, "asked at the first tick, for both proposals, and left alone after that"

@@ -63,21 +63,19 @@ async def connected(server: EmbeddedServer, name: str, inbox: str = "") -> Async
         yield bus
 
 
-async def asked(server: EmbeddedServer, vocabulary: tuple[str, ...], **more: object) -> ServedPrior:
+async def served_prior(server: EmbeddedServer, vocabulary: tuple[str, ...], **more: object) -> ServedPrior:
     """As the learner's process asks: in a thread here, where the service answers on this loop."""
     key = Credentials.load(server.folder.creds / "learner.nk")
     connection = Connection(server.url, "r", key, Rules())
     return await asyncio.to_thread(ask_token_prior, connection, vocabulary, **more)  # type: ignore[arg-type]
 
 
-async def test_the_learner_is_answered_also_for_a_vocabulary_that_no_message_holds(
-    server: EmbeddedServer, tmp_path: Path
-) -> None:
+async def test_a_vocabulary_larger_than_a_message_is_uploaded_in_parts(server: EmbeddedServer, tmp_path: Path) -> None:
     async with connected(server, "kg") as bus, serving(bus, Answers(load())):
-        small = await asked(server, BASE)
+        small = await served_prior(server, BASE)
         assert len(TokenPriorRequest(method="kg", vocabulary=LARGE).wire()) > 2 * WHOLE
-        large = await asked(server, LARGE)
-        counted = await asked(server, LARGE, method="unigram", counts=range(len(LARGE)))
+        large = await served_prior(server, LARGE)
+        counted = await served_prior(server, LARGE, method="unigram", counts=range(len(LARGE)))
         assert bus.errors == [], "the role's permissions are enough"
     assert small.graph == large.graph == load().sha
     assert max(large.scores.values()) == 1 and len(large.blob) <= LIMIT
@@ -86,7 +84,7 @@ async def test_the_learner_is_answered_also_for_a_vocabulary_that_no_message_hol
     assert "Violation" not in (tmp_path / "nats-server.log").read_text()
 
 
-async def test_a_large_graph_answers_under_its_own_hash_and_scores_hold_nobody_up(
+async def test_a_large_graph_has_its_own_hash_and_scoring_delays_no_other_request(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
     folder, builder = tmp_path / "graph", Builder()
@@ -101,21 +99,21 @@ async def test_a_large_graph_answers_under_its_own_hash_and_scores_hold_nobody_u
         serving(bus, answers, GraphPaths(large=folder)),
         connected(server, "lr") as agent,
     ):
-        scoring = asyncio.create_task(asked(server, LARGE))
+        scoring = asyncio.create_task(served_prior(server, LARGE))
         while not scoring.done() and not bus.client.stats["in_msgs"]:
             await asyncio.sleep(0)
         diagnosis = Diagnosis.model_validate_json(await agent.request(names.kg("diagnose"), seen))
-        found = QueryAnswer.model_validate_json(await agent.request(names.kg("query"), asking))
+        neighbors = QueryAnswer.model_validate_json(await agent.request(names.kg("query"), asking))
         assert not scoring.done()
         prior = await scoring
-    assert diagnosis.graph == load().sha != found.graph == prior.graph == sha
-    assert [row.node for row in found.rows] == ["rate", "loss"]
+    assert diagnosis.graph == load().sha != neighbors.graph == prior.graph == sha
+    assert [row.node for row in neighbors.rows] == ["rate", "loss"]
     assert {LARGE[id_] for id_ in prior.scores} >= {"loss", " loss", "rate", " rate"}
 
 
-async def test_what_cannot_be_answered_is_refused_in_a_sentence(server: EmbeddedServer) -> None:
-    other = TokenPriorRequest(method="kg", vocabulary=BASE, vocabulary_sha=vocabulary_sha((*BASE, "x")))
-    packed = base64.b64encode(zlib.compress(other.wire())).decode()
+async def test_an_unanswerable_request_is_refused_in_one_sentence(server: EmbeddedServer) -> None:
+    request = TokenPriorRequest(method="kg", vocabulary=BASE, vocabulary_sha=vocabulary_sha((*BASE, "x")))
+    packed = base64.b64encode(zlib.compress(request.wire())).decode()
     part = RequestPart(upload="0" * 32, part=0, parts=1, data=packed)
     subject = names.kg("token_prior")
     async with (
@@ -124,7 +122,7 @@ async def test_what_cannot_be_answered_is_refused_in_a_sentence(server: Embedded
         connected(server, "learner", kg_inbox("learner")) as learner,
     ):
         with pytest.raises(BusError, match=r"vocabulary_sha says .* it is another tokenizer's; send the vocabulary"):
-            await learner.request(subject, other.wire(), 60)
+            await learner.request(subject, request.wire(), 60)
         with pytest.raises(BusError, match=r"there is no upload '0000"):
             await learner.request(subject, TokenPriorRequest(upload="0" * 32).wire())
         await learner.request(names.kg("upload"), part.wire())
@@ -134,7 +132,7 @@ async def test_what_cannot_be_answered_is_refused_in_a_sentence(server: Embedded
             await learner.request(subject, TokenPriorRequest(method="kg", vocabulary=("\x00",)).wire(), 60)
 
 
-async def test_the_learner_alone_may_ask_and_nothing_else(server: EmbeddedServer) -> None:
+async def test_only_the_learner_may_ask_for_scores_and_for_nothing_else(server: EmbeddedServer) -> None:
     for name, endpoint in (("lr", "token_prior"), ("lr", "upload"), ("monitor", "token_prior"), ("learner", "judge")):
         async with connected(server, name, kg_inbox(name) if name == "learner" else "") as stranger:
             with pytest.raises(BusError):
@@ -142,6 +140,6 @@ async def test_the_learner_alone_may_ask_and_nothing_else(server: EmbeddedServer
             assert "ermission" in str(stranger.errors[-1])
 
 
-async def test_without_the_service_it_is_told_at_once(server: EmbeddedServer) -> None:
+async def test_without_the_service_the_request_fails_at_once(server: EmbeddedServer) -> None:
     with pytest.raises(BusError, match=r"no one answers on oven\.kg\.token_prior"):
-        await asked(server, BASE)
+        await served_prior(server, BASE)

@@ -62,8 +62,8 @@ async def test_from_the_training_thread_to_readers_and_never_to_the_log(tmp_path
         await off_loop(learner.start)
         assert not (await stored_batch(admin, RUN, 0, 10)).has_stream
         learner.show(parcel(made, 1, "perhaps lost"))  # nothing keeps it yet, which harms nothing
-        assert await streams.keep_completions(admin.jetstream, RUN) == ""
-        assert await streams.keep_completions(admin.jetstream, RUN) == ""  # a second time
+        assert await streams.create_completions(admin.jetstream, RUN) == ""
+        assert await streams.create_completions(admin.jetstream, RUN) == ""  # a second time
         big = "a" * 1_000_000
         for tick in range(2, 5):
             learner.observe(tick, {"loss": 1.0})
@@ -82,7 +82,7 @@ async def test_from_the_training_thread_to_readers_and_never_to_the_log(tmp_path
             await serve_completions(history, RUN)
             request = CompletionsRequest(limit=2)
             answer = CompletionsBatch.model_validate_json(await admin.request(ON.stored_completions, request.wire()))
-            assert [one.group.number for one in answer.groups] == [4, 5] and answer.kept
+            assert [one.group.number for one in answer.groups] == [4, 5] and answer.has_stream
             behind = CompletionsRequest(after=answer.groups[0].seq)
             rest = CompletionsBatch.model_validate_json(await admin.request(ON.stored_completions, behind.wire()))
             assert [one.group.number for one in rest.groups] == [5]
@@ -120,7 +120,7 @@ async def test_a_server_that_is_away_and_a_redaction_that_hangs(tmp_path: Path) 
 
     async with serving(tmp_path) as server:
         async with server.bus() as admin:
-            await streams.keep_completions(admin.jetstream, RUN)
+            await streams.create_completions(admin.jetstream, RUN)
         link = ProcessLink(server.url, RUN, Credentials.load(server.creds("learner")))
         learner, made = learner_on(link), sampling(redact=redact)
         await off_loop(learner.start)

@@ -76,7 +76,7 @@ async def test_live_over_a_restart_from_elsewhere_and_after(
             await serve_completions(bus, "r")
             with pytest.raises(ConfigError, match=r"run 'r' stores no completions: .*completions.every=10"):
                 await newest(local, 5)
-            await streams.keep_completions(bus.jetstream, "r")
+            await streams.create_completions(bus.jetstream, "r")
             assert await newest(local, 5) == []
             await bus.publish(Subjects("r").completions, b"\xff{")  # not a message: passed over
             await publish(bus, *(judged(step) for step in range(1, 71)))

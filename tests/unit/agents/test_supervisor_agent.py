@@ -98,7 +98,7 @@ def test_it_asks_once_an_alarm_is_new_and_votes_when_the_answer_is_there(alone: 
     (vote,) = votes(alone.ticks(ONSET + 11))
     assert (vote.actuator, vote.value, vote.confidence, vote.target) == (SCALE, 0.1, 0.7, "loss")
     assert vote.rationale == (
-        f"lr_too_high: loss 2.1 at ticks {ONSET} to {ONSET + 9}; back if loss above 2.3 (diagnosis 1, asked at tick "
+        f"lr_too_high: loss 2.1 at ticks {ONSET} to {ONSET + 9}; revert if loss above 2.3 (diagnosis 1, asked at tick "
         f"{asked})"
     )
     assert vote.expected_change < 0 and "symptom:update_ratio_high" in vote.evidence
@@ -114,7 +114,7 @@ def test_it_asks_once_an_alarm_is_new_and_votes_when_the_answer_is_there(alone: 
         ),
         (
             DiagnosisResult(Diagnosis("none", (), "", None, None, 0.9), "", "", RESULT),
-            "nothing is wrong, says diagnosis 1",
+            "nothing is wrong",
         ),
         (
             DiagnosisResult(Diagnosis("judge_biased", (PROOF,), "", None, None, 0.5), "", "", RESULT),
@@ -159,7 +159,7 @@ def test_late_and_overtaken_answers_expire(alone: Alone) -> None:
     alone.agent.desk.collect = taken  # type: ignore[method-assign]
     alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
     said = alone.ticks(asked + 10)
-    assert not votes(said) and f"the answer of tick {asked} came at {asked + 10}" in notices(said)
+    assert not votes(said) and f"the answer to the question of tick {asked} came at tick {asked + 10}" in notices(said)
     assert alone.agent.unused == {"expired": 1}
 
 
@@ -168,7 +168,7 @@ def test_an_answer_about_a_knob_that_has_moved_is_void(alone: Alone) -> None:
     alone.receipt(2.0)
     alone.answered(DiagnosisResult(DIAGNOSIS, "", "", RESULT))
     said = alone.ticks(ONSET + 11)
-    assert not votes(said) and "optimizer.lr_scale has moved" in notices(said)
+    assert not votes(said) and "optimizer.lr_scale has changed" in notices(said)
 
 
 def test_what_it_proposed_is_taken_back_where_its_own_condition_comes_true(alone: Alone) -> None:
@@ -178,7 +178,7 @@ def test_what_it_proposed_is_taken_back_where_its_own_condition_comes_true(alone
     alone.receipt(0.1)
     assert not votes(alone.ticks(ONSET + 14, loss=2.2)), "the bound is not met"
     (back,) = votes(alone.ticks(ONSET + 22, loss=2.6))
-    assert (back.actuator, back.value) == (SCALE, 1.0) and "to be taken back where loss above 2.3" in back.rationale
+    assert (back.actuator, back.value) == (SCALE, 1.0) and "asks to revert if loss above 2.3" in back.rationale
 
 
 def test_one_that_started_again_takes_back_what_it_had_proposed(
@@ -217,7 +217,7 @@ def test_diagnoses_are_counted_over_restarts(tmp_path: Path, monkeypatch: pytest
     assert kept.count == 2 and [one.taken for one in kept.stored()] == [None, 14]
     run = Alone(tmp_path, diagnoses=2)
     said = run.ticks(ONSET + 10)
-    assert run.agent.desk.free and "all 2 of supervisor.diagnoses are made: 2 diagnoses" in notices(said)
+    assert run.agent.desk.free and "all 2 of supervisor.diagnoses are used: 2 diagnoses" in notices(said)
     assert run.beside is not None
     run.beside.close()
     (tmp_path / "diagnoses" / "001" / "question.json").write_text("[]")
@@ -232,7 +232,7 @@ def test_without_a_model_its_key_or_a_kept_diagnosis_it_says_so(
     monkeypatch.delenv("OVEN_TEST_KEY", raising=False)
     run = Alone(tmp_path)
     assert run.beside is None and "OVEN_TEST_KEY is not set" in str(run.agent.cannot_fire(started()))
-    with pytest.raises(ConfigError, match="keeps no diagnosis"):
+    with pytest.raises(ConfigError, match="has no diagnosis"):
         Supervisor().recall(tmp_path, [], {})
     with pytest.raises(ConfigError, match="backtest supervisor RUN` repeats"):
         load_repeatable("supervisor")

@@ -44,7 +44,7 @@ def test_a_sandbox_that_forbids_it_stops_nobody(monkeypatch: pytest.MonkeyPatch)
 
 @given(st.sets(st.integers(0, 200), min_size=1))
 def test_every_core_is_the_trainers_or_the_stacks(cores: set[int]) -> None:
-    split = CoreSplit.of(cores)
+    split = CoreSplit.split(cores)
     assert split.training | split.stack == cores and not split.training & split.stack
     assert split.stack, "the stack always has one"
     assert len(cores) == 1 or 0 <= len(split.training) - len(split.stack) <= 1
@@ -104,7 +104,7 @@ def test_it_runs_on_the_trainers_cores_while_they_are_idle(monkeypatch: pytest.M
     monkeypatch.setattr(cpu_affinity, "_STAT", stat)
     monkeypatch.setattr(cpu_affinity, "LOOK_S", 0.001)
     monkeypatch.setattr(cpu_affinity, "ENOUGH", 1 << 20)
-    split = CoreSplit.of(user)
+    split = CoreSplit.split(user)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         os.sched_setaffinity(child.pid, split.stack)
         cpu_affinity.follow(child.pid, split)

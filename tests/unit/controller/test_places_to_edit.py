@@ -1,4 +1,4 @@
-"""A message of the log, and an actuator: added in the places that docs/architecture.md names, and nowhere else.
+"""A message of the log, and an actuator: added in the places that docs/places-to-edit.md names, and nowhere else.
 
 The places are edited in a copy of the package, which a process of its own imports.
 """

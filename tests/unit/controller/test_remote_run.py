@@ -122,7 +122,7 @@ def test_a_key_of_another_run_is_not_taken_for_it(tmp_path: Path, monkeypatch: p
     [
         ("{", "is not a credential file"),
         ("{}", "is not a credential file"),
-        ("nothing", "holds no nkey seed"),
+        ("nothing", "has no nkey seed"),
         ('{"run": "far", "name": "a b", "role": "operator", "url": "", "seed": "x"}', "is not a usable name"),
         ('{"run": "far", "name": "ann", "role": "operator", "url": "", "seed": "SUnot"}', "is not an nkey seed"),
         ('{"run": "far", "name": "ann", "role": "admin", "url": "", "seed": "x"}', "role"),

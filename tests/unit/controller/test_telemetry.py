@@ -119,10 +119,10 @@ def test_a_span_of_the_training_scripts_own_is_no_parent(spans: InMemorySpanExpo
 
 
 def test_contexts_are_bounded() -> None:
-    contexts = tracing.Contexts(kept=2)
+    contexts = tracing.Contexts(size=2)
     for name in ("a", "b", "c"):
-        contexts.keep(name, f"of {name}")
-    contexts.keep("d", "")
+        contexts.add(name, f"of {name}")
+    contexts.add("d", "")
     assert [contexts.get(name) for name in "abcd"] == ["", "of b", "of c", ""]
     assert contexts.since_ns("a") is None and contexts.since_ns("c")
 
@@ -194,7 +194,7 @@ def test_a_collector_that_is_gone_costs_one_line_and_no_traceback() -> None:
     assert done.returncode == 0 and done.stdout.strip() == "over"
     told = done.stderr.strip().splitlines()
     assert len(told) == 2, done.stderr
-    assert "does not take the traces" in told[0] and "3 of 3 spans did not reach" in told[1]
+    assert "does not accept traces" in told[0] and "3 of 3 spans did not reach" in told[1]
 
 
 def test_what_the_training_script_traces_itself_is_still_heard(

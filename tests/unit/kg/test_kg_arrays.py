@@ -50,7 +50,7 @@ def listed(arrays: GraphArrays) -> dict[tuple[str, str, str], float]:
 
 @given(EDGES, st.integers(1, 5), st.randoms())
 @settings(max_examples=60)
-def test_arrays_hold_each_edge_once_whatever_the_order(
+def test_arrays_hold_each_edge_once_in_any_order_of_input(
     edges: list[tuple[str, str, str, float]], batch: int, draw: random.Random
 ) -> None:
     expected: dict[tuple[str, str, str], float] = {}
@@ -103,14 +103,14 @@ def test_kinds_licences_and_repeated_edges() -> None:
         ((None, "r", "b", 1.0), "None is not a node"),
     ],
 )
-def test_a_row_that_is_not_usable_is_named(row: tuple[Any, ...], problem: str) -> None:
+def test_an_unusable_row_is_reported_with_its_position(row: tuple[Any, ...], problem: str) -> None:
     builder = Builder()
     with pytest.raises(RowError, match=problem) as caught:
         builder.edges(["a", row[0]], ["r", row[1]], ["b", row[2]], [1.0, row[3]])
     assert caught.value.row == 1 and builder.edge_count == 0
 
 
-def test_a_builder_takes_only_so_much_and_one_kind_a_node() -> None:
+def test_a_builder_refuses_too_many_rows_and_a_second_kind_of_a_node() -> None:
     few = Builder(nodes=2, edges=1)
     few.edges(["a"], ["r"], ["b"])
     with pytest.raises(RowError, match="more than 1 edges"):
@@ -129,14 +129,14 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_folder_is_mapped_and_equal(folder: Path) -> None:
-    held = open_folder(folder)
-    assert listed(held) == {("a", "r", "b"): 1, ("b", "s", "c"): 0.5, ("a", "r", "é"): 2, ("c", "r", "a"): 0}
-    assert all(not getattr(held, name).flags.writeable for name in COLUMNS)
-    write(folder.with_name("copy"), held)
-    assert open_folder(folder.with_name("copy")).sha == held.sha
+def test_a_written_folder_opens_as_the_same_graph(folder: Path) -> None:
+    arrays = open_folder(folder)
+    assert listed(arrays) == {("a", "r", "b"): 1, ("b", "s", "c"): 0.5, ("a", "r", "é"): 2, ("c", "r", "a"): 0}
+    assert all(not getattr(arrays, name).flags.writeable for name in COLUMNS)
+    write(folder.with_name("copy"), arrays)
+    assert open_folder(folder.with_name("copy")).sha == arrays.sha
     with pytest.raises(ConfigError, match="exists already"):
-        write(folder, held)
+        write(folder, arrays)
     nothing = folder.with_name("nothing")
     write(nothing, Builder().finish())
     assert open_folder(nothing).nodes == 0
@@ -198,7 +198,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_folder_that_is_not_sound_is_refused_in_a_sentence(folder: Path, case: str) -> None:
+def test_a_damaged_folder_is_refused_in_one_sentence(folder: Path, case: str) -> None:
     spoil, problem = BAD[case]
     spoil(folder)
     with pytest.raises(ConfigError, match=problem) as caught:
@@ -228,7 +228,9 @@ except ConfigError as error:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_room_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_disk_space_is_reported_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
     with pytest.raises(ConfigError, match="and 1 are free there"):
         write(tmp_path / "graph", built([("a", "r", "b", 1.0)]))

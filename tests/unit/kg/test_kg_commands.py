@@ -15,13 +15,13 @@ from oven_kg.checked_graph import load
 from oven_kg.graph.graph_yaml import DATA
 
 
-def said(capsys: pytest.CaptureFixture[str], command: str, *args: str) -> str:
+def output(capsys: pytest.CaptureFixture[str], command: str, *args: str) -> str:
     assert call(f"kg {command}", args) == 0
     return capsys.readouterr().out
 
 
 def test_diagnose_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    out = said(capsys, "diagnose", "policy_collapse", "--phase", "grpo")
+    out = output(capsys, "diagnose", "policy_collapse", "--phase", "grpo")
     assert "it is not a calibrated probability" in out
     first = out.split("remedies")[1].splitlines()[1]
     assert "rollback_and_cut" in first and "[run.rollback and optimizer.lr_scale:down]" in first
@@ -29,27 +29,27 @@ def test_diagnose_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_diagnose_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(said(capsys, "diagnose", "loss_spike=0.5", "-k", "2", "--json"))
-    assert found["graph"] == load().sha and len(found["remedies"]) == 2
-    full = json.loads(said(capsys, "diagnose", "loss_spike", "--json"))
-    assert full["causes"][0]["p"] > found["causes"][0]["p"]
+    answer = json.loads(output(capsys, "diagnose", "loss_spike=0.5", "-k", "2", "--json"))
+    assert answer["graph"] == load().sha and len(answer["remedies"]) == 2
+    full = json.loads(output(capsys, "diagnose", "loss_spike", "--json"))
+    assert full["causes"][0]["p"] > answer["causes"][0]["p"]
 
 
 def test_info(capsys: pytest.CaptureFixture[str]) -> None:
-    assert json.loads(said(capsys, "info", "--json"))["isolated"] == 0
-    out = said(capsys, "info")
+    assert json.loads(output(capsys, "info", "--json"))["isolated"] == 0
+    out = output(capsys, "info")
     assert "data.mixture needs held_out" in out and "optimizer.lr_scale:up and run.rollback" in out
 
 
 def test_lint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "sound" in said(capsys, "lint")
+    assert "sound" in output(capsys, "lint")
     broken = tmp_path / "mine.yaml"
     broken.write_text((DATA / "graph.yaml").read_text().replace("to: loss_spike", "to: loss_spikes", 1))
     assert call("kg lint", [str(broken)]) == 1
     assert "there is no node 'loss_spikes'" in capsys.readouterr().out
 
 
-def test_a_wrong_question_names_the_remedy(tmp_path: Path) -> None:
+def test_a_wrong_argument_is_answered_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'loss_spike'"):
         call("kg diagnose", ["los_spike"])
     with pytest.raises(ConfigError, match=r"write e\.g\. loss_spike=0\.5"):
@@ -60,7 +60,7 @@ def test_a_wrong_question_names_the_remedy(tmp_path: Path) -> None:
         call("kg info", ["--graph", str(tmp_path / "nothere.yaml")])
 
 
-def test_a_wrong_option_ends_as_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_option_ends_with_exit_code_2_and_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
     for args in (["diagnose"], ["query", "sing", "x"], ["diagnose", "loss_spike", "-k", "51"]):
         with pytest.raises(SystemExit) as ended:
             run(["kg", *args])

@@ -112,51 +112,51 @@ def ask(*symptoms: str | Symptom, **more: object) -> Diagnosis:
 @pytest.mark.parametrize(
     ("symptoms", "phase", "cause", "never_first"), GOLDEN, ids=[f"{s}-{p}-{c}" for s, p, c, _ in GOLDEN]
 )
-def test_golden(symptoms: str, phase: Phase, cause: str, never_first: str) -> None:
-    found = ask(*symptoms.split(), phase=phase, k=50)
-    assert cause in [likely.id for likely in found.causes[:2]], found.causes[:4]
-    assert found.remedies and never_first not in found.remedies[0].changes
-    assert found.unknown == ()
+def test_golden_cases(symptoms: str, phase: Phase, cause: str, never_first: str) -> None:
+    diagnosis = ask(*symptoms.split(), phase=phase, k=50)
+    assert cause in [likely.id for likely in diagnosis.causes[:2]], diagnosis.causes[:4]
+    assert diagnosis.remedies and never_first not in diagnosis.remedies[0].changes
+    assert diagnosis.unknown == ()
 
 
 def test_every_symptom_is_in_a_golden_case() -> None:
     assert {symptom for symptoms, *_ in GOLDEN for symptom in symptoms.split()} == set(SYMPTOMS)
 
 
-def test_a_collapse_is_repaired_by_a_rollback_and_a_cut_together() -> None:
-    found = ask("policy_collapse", phase="grpo")
-    assert [remedy.id for remedy in found.remedies[:3]] == ["rollback_and_cut", "rollback", "lower_lr"]
-    assert found.remedies[0].changes == ("run.rollback", DOWN)
+def test_the_first_remedy_of_a_collapse_is_a_rollback_with_a_cut() -> None:
+    diagnosis = ask("policy_collapse", phase="grpo")
+    assert [remedy.id for remedy in diagnosis.remedies[:3]] == ["rollback_and_cut", "rollback", "lower_lr"]
+    assert diagnosis.remedies[0].changes == ("run.rollback", DOWN)
 
 
-def test_a_tighter_clip_does_not_repair_what_an_outlier_did() -> None:
-    found = {remedy.id: remedy for remedy in ask("grad_norm_spike", k=50).remedies}
-    assert found["rollback"].score > 2 * found["tighten_clip"].score
+def test_a_tighter_clip_is_no_remedy_for_a_past_outlier() -> None:
+    diagnosis = {remedy.id: remedy for remedy in ask("grad_norm_spike", k=50).remedies}
+    assert diagnosis["rollback"].score > 2 * diagnosis["tighten_clip"].score
     assert not any(edge.dst == "outlier_gradient" for edge in GRAPH.out_of("tighten_clip", "SOLVES"))
 
 
-def test_needs_are_held_against_what_is_said_of_the_run() -> None:
+def test_needs_are_checked_against_the_runs_actuators_and_metrics() -> None:
     bare = ask("reward_up_heldout_down", "policy_collapse", k=50)
     assert all(remedy.unmet == () for remedy in bare.remedies), "nothing was said of the run"
-    told = {"actuators": ("optimizer.lr_scale", "reward.weights"), "metrics": ("reward",), "k": 50}
-    unmet = {remedy.id: remedy.unmet for remedy in ask("reward_up_heldout_down", "policy_collapse", **told).remedies}
+    run = {"actuators": ("optimizer.lr_scale", "reward.weights"), "metrics": ("reward",), "k": 50}
+    unmet = {remedy.id: remedy.unmet for remedy in ask("reward_up_heldout_down", "policy_collapse", **run).remedies}
     assert unmet["reweigh_rewards"] == ("held_out",)
     assert unmet["rollback_and_cut"] == ("actuator:run.checkpoint", "actuator:run.rollback")
     assert unmet["lower_lr"] == ()
-    met = ask("reward_up_heldout_down", held_out=True, **told)
+    met = ask("reward_up_heldout_down", held_out=True, **run)
     assert next(remedy for remedy in met.remedies if remedy.id == "reweigh_rewards").unmet == ()
-    order = [bool(remedy.unmet) for remedy in ask("policy_collapse", **told).remedies]
+    order = [bool(remedy.unmet) for remedy in ask("policy_collapse", **run).remedies]
     assert order == sorted(order), "what the run cannot do comes last"
 
 
-def test_a_phase_leaves_out_what_belongs_to_another() -> None:
+def test_causes_of_other_phases_are_left_out() -> None:
     causes = {cause.id for cause in ask("reward_plateau", "loss_plateau", phase="pretrain").causes}
     assert "lr_too_low" in causes and not causes & {"entropy_exhausted", "tasks_too_hard"}
 
 
-def test_what_the_graph_does_not_know_is_said() -> None:
-    found = ask("bad_mood", "loss_spike", "lr_too_high")
-    assert found.unknown == ("bad_mood", "lr_too_high")  # a cause is no symptom
+def test_unknown_symptoms_are_reported() -> None:
+    diagnosis = ask("bad_mood", "loss_spike", "lr_too_high")
+    assert diagnosis.unknown == ("bad_mood", "lr_too_high")  # a cause is no symptom
     assert ask("bad_mood").causes == () and ask("bad_mood").remedies == ()
 
 
@@ -164,55 +164,55 @@ symptom_sets = st.dictionaries(st.sampled_from(SYMPTOMS), st.floats(0, 1), min_s
 phases = st.sampled_from(["", "pretrain", "sft", "grpo"])
 
 
-def posed(severities: dict[str, float]) -> list[Symptom]:
+def as_symptoms(severities: dict[str, float]) -> list[Symptom]:
     return [Symptom(id=id_, severity=severity) for id_, severity in severities.items()]
 
 
 @given(symptom_sets, phases, st.floats(0, 1), st.randoms(use_true_random=False))
-def test_more_of_a_symptom_never_lowers_its_causes(
+def test_a_more_severe_symptom_never_lowers_its_causes(
     severities: dict[str, float], phase: str, more: float, rng: random.Random
 ) -> None:
-    before = {cause.id: cause.p for cause in ask(*posed(severities), phase=phase).causes}
+    before = {cause.id: cause.p for cause in ask(*as_symptoms(severities), phase=phase).causes}
     raised = rng.choice(sorted(severities))
     after = {
         cause.id: cause.p
-        for cause in ask(*posed({**severities, raised: max(more, severities[raised])}), phase=phase).causes
+        for cause in ask(*as_symptoms({**severities, raised: max(more, severities[raised])}), phase=phase).causes
     }
     assert all(after[cause] >= p for cause, p in before.items())
 
 
 @given(symptom_sets, phases, st.randoms(use_true_random=False))
-def test_the_order_of_the_question_does_not_matter(
+def test_the_order_of_the_symptoms_does_not_matter(
     severities: dict[str, float], phase: str, rng: random.Random
 ) -> None:
-    symptoms = posed(severities)
+    symptoms = as_symptoms(severities)
     first = ask(*symptoms, phase=phase)
     rng.shuffle(symptoms)
     assert ask(*symptoms, phase=phase).wire() == first.wire()
 
 
-def exists(graph: Knowledge, way: EvidencePath) -> bool:
+def exists(graph: Knowledge, path: EvidencePath) -> bool:
     """Whether each edge is in the graph and begins, read backwards, where the one before it ended."""
-    edges = [graph.edges[id_] for id_ in way.edges]
+    edges = [graph.edges[id_] for id_ in path.edges]
     for edge in edges:
         assert graph.network.has_edge(edge.src, edge.dst, key=edge.id)
-    joined = all(one.src == other.dst or one.dst == other.src for one, other in itertools.pairwise(edges))
-    return joined and set(way.sources) == {edge.source for edge in edges}
+    joined = all(edge.src == nxt.dst or edge.dst == nxt.src for edge, nxt in itertools.pairwise(edges))
+    return joined and set(path.sources) == {edge.source for edge in edges}
 
 
 @given(symptom_sets, phases)
-def test_every_path_that_is_returned_stands_in_the_graph(severities: dict[str, float], phase: str) -> None:
-    found = ask(*posed(severities), phase=phase, k=50)
-    assert found.graph == GRAPH.sha
-    for remedy in found.remedies:
+def test_every_returned_path_exists_in_the_graph(severities: dict[str, float], phase: str) -> None:
+    diagnosis = ask(*as_symptoms(severities), phase=phase, k=50)
+    assert diagnosis.graph == GRAPH.sha
+    for remedy in diagnosis.remedies:
         assert 0 < remedy.score <= LIMIT
-        for way in remedy.paths:
-            assert exists(GRAPH, way)
-            assert GRAPH.edges[way.edges[0]].dst in severities and GRAPH.edges[way.edges[-1]].src == remedy.id
+        for path in remedy.paths:
+            assert exists(GRAPH, path)
+            assert GRAPH.edges[path.edges[0]].dst in severities and GRAPH.edges[path.edges[-1]].src == remedy.id
 
 
 @given(symptom_sets)
 def test_p_is_a_probability(severities: dict[str, float]) -> None:
-    found = ask(*posed(severities))
-    assert all(0 < cause.p < 1 for cause in found.causes)
-    assert [cause.p for cause in found.causes] == sorted((cause.p for cause in found.causes), reverse=True)
+    diagnosis = ask(*as_symptoms(severities))
+    assert all(0 < cause.p < 1 for cause in diagnosis.causes)
+    assert [cause.p for cause in diagnosis.causes] == sorted((cause.p for cause in diagnosis.causes), reverse=True)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.command_line import call
-from tests.unit.kg.test_kg_commands import said
+from tests.unit.kg.test_kg_commands import output
 
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.graph_requests import (
@@ -29,8 +29,8 @@ from oven_core.protocol.token_scores import LIMIT, decode, encode, vocabulary_sh
 from oven_kg.checked_graph import load
 from oven_kg.reasoning.curriculum import curriculum, lower_bound, required
 from oven_kg.reasoning.query import query
-from oven_kg.token_prior.label_scores import node_importance, pagerank, top
-from oven_kg.token_prior.prior import Longest, label_scores, token_prior
+from oven_kg.token_prior.label_scores import LongestMatch, node_importance, pagerank, top
+from oven_kg.token_prior.prior import label_scores, token_prior
 
 GRAPH = load()
 TOPICS = st.sampled_from("abcdef")
@@ -38,33 +38,33 @@ TOPICS = st.sampled_from("abcdef")
 
 def shares(mastery: dict[str, tuple[float, float]], *needs: tuple[str, str], **more: object) -> Curriculum:
     rows = [{"topic": topic, "successes": s, "failures": f} for topic, (s, f) in mastery.items()]
-    asked = CurriculumRequest.model_validate({"mastery": rows, "prerequisites": needs, "floor": 0.1, **more})
-    return curriculum(GRAPH.sha, required(GRAPH), asked)
+    request = CurriculumRequest.model_validate({"mastery": rows, "prerequisites": needs, "floor": 0.1, **more})
+    return curriculum(GRAPH.sha, required(GRAPH), request)
 
 
-def prior(asked: TokenPriorRequest) -> TokenPrior:
-    return token_prior(GRAPH.sha, partial(label_scores, GRAPH), asked)
+def prior(request: TokenPriorRequest) -> TokenPrior:
+    return token_prior(GRAPH.sha, partial(label_scores, GRAPH), request)
 
 
-def test_what_is_half_mastered_gets_most() -> None:
-    found = shares({"known": (98, 2), "half": (50, 50), "new": (2, 98)}).weights
-    assert found["half"] > 5 * found["known"] and found["known"] == pytest.approx(found["new"])
+def test_a_half_mastered_topic_gets_the_largest_share() -> None:
+    answer = shares({"known": (98, 2), "half": (50, 50), "new": (2, 98)}).weights
+    assert answer["half"] > 5 * answer["known"] and answer["known"] == pytest.approx(answer["new"])
 
 
-def test_what_builds_on_something_unlearnt_waits_with_the_way_there() -> None:
+def test_a_topic_with_an_unmastered_prerequisite_waits_and_names_the_path() -> None:
     mastery = {"add": (5.0, 95.0), "multiply": (50.0, 50.0), "divide": (50.0, 50.0)}
-    found = shares(mastery, ("multiply", "add"), ("divide", "multiply"))
-    assert [short.path for short in found.unmet] == [
+    answer = shares(mastery, ("multiply", "add"), ("divide", "multiply"))
+    assert [short.path for short in answer.unmet] == [
         ("divide", "multiply"),
         ("divide", "multiply", "add"),
         ("multiply", "add"),
     ]
-    assert found.weights == pytest.approx({"add": 0.9 + 0.1 / 3, "multiply": 0.1 / 3, "divide": 0.1 / 3})
+    assert answer.weights == pytest.approx({"add": 0.9 + 0.1 / 3, "multiply": 0.1 / 3, "divide": 0.1 / 3})
     learnt = shares({**mastery, "add": (95, 5), "multiply": (80, 20)}, ("multiply", "add"), ("divide", "multiply"))
     assert learnt.unmet == () and learnt.weights["divide"] > learnt.weights["multiply"]
 
 
-def test_a_few_right_answers_are_no_mastery() -> None:
+def test_a_few_right_answers_do_not_count_as_mastery() -> None:
     assert shares({"a": (3, 0), "b": (1, 1)}, ("b", "a"), threshold=0.6).unmet
     assert not shares({"a": (30, 0), "b": (1, 1)}, ("b", "a"), threshold=0.6).unmet
 
@@ -75,18 +75,18 @@ def test_a_few_right_answers_are_no_mastery() -> None:
     st.floats(0, 1),
     st.floats(0, 1),
 )
-def test_shares_sum_to_one_and_leave_none_out(
+def test_shares_sum_to_one_and_every_topic_has_its_floor(
     mastery: dict[str, tuple[float, float]], needs: list[tuple[str, str]], threshold: float, floor: float
 ) -> None:
-    found = shares(mastery, *needs, threshold=threshold, floor=floor)
-    assert math.fsum(found.weights.values()) == pytest.approx(1) and set(found.weights) == set(mastery)
-    assert min(found.weights.values()) >= floor / len(mastery) - 1e-9
-    assert found == shares(dict(reversed(mastery.items())), *needs[::-1], threshold=threshold, floor=floor)
-    for short in found.unmet:
-        asked = CurriculumRequest.model_validate(
+    answer = shares(mastery, *needs, threshold=threshold, floor=floor)
+    assert math.fsum(answer.weights.values()) == pytest.approx(1) and set(answer.weights) == set(mastery)
+    assert min(answer.weights.values()) >= floor / len(mastery) - 1e-9
+    assert answer == shares(dict(reversed(mastery.items())), *needs[::-1], threshold=threshold, floor=floor)
+    for short in answer.unmet:
+        request = CurriculumRequest.model_validate(
             {"mastery": [{"topic": "x", "successes": s, "failures": f} for s, f in [mastery[short.path[-1]]]]}
         )
-        assert short.bound == pytest.approx(lower_bound(asked.mastery[0])) and short.bound < threshold + 1e-9
+        assert short.bound == pytest.approx(lower_bound(request.mastery[0])) and short.bound < threshold + 1e-9
 
 
 scored = st.dictionaries(st.integers(0, 59_999), st.floats(-50, 50, width=32), min_size=1, max_size=400)
@@ -94,33 +94,33 @@ scored = st.dictionaries(st.integers(0, 59_999), st.floats(-50, 50, width=32), m
 
 @settings(deadline=None)
 @given(scored)
-def test_a_prior_comes_back_within_half_a_level_and_a_kilobyte(scores: dict[int, float]) -> None:
+def test_an_encoded_prior_is_accurate_to_half_a_level_and_fits_a_kilobyte(scores: dict[int, float]) -> None:
     blob = encode(scores, 60_000, "ab" * 32)
-    found = decode(blob, 60_000, "ab" * 32)
-    assert len(blob) <= LIMIT and set(found) <= set(scores)
+    answer = decode(blob, 60_000, "ab" * 32)
+    assert len(blob) <= LIMIT and set(answer) <= set(scores)
     if len(scores) <= 358:
-        assert set(found) == set(scores)
-    kept = [scores[id_] for id_ in found]
-    level = (max(kept) - min(kept)) / 15
-    assert all(abs(found[id_] - scores[id_]) <= level / 2 + 1e-4 for id_ in found)
-    assert min(kept) >= max((score for id_, score in scores.items() if id_ not in found), default=-math.inf)
+        assert set(answer) == set(scores)
+    kept_scores = [scores[id_] for id_ in answer]
+    level = (max(kept_scores) - min(kept_scores)) / 15
+    assert all(abs(answer[id_] - scores[id_]) <= level / 2 + 1e-4 for id_ in answer)
+    assert min(kept_scores) >= max((score for id_, score in scores.items() if id_ not in answer), default=-math.inf)
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=80), st.integers(0, 40), st.integers(0, 255))
-def test_what_is_no_prior_or_is_damaged_is_refused_or_read_never_worse(noise: bytes, at: int, byte: int) -> None:
+def test_a_damaged_prior_is_refused_or_yields_valid_tokens(noise: bytes, position: int, byte: int) -> None:
     good = bytearray(encode({1: 0.5, 7: 1.0, 90: -2.0}, 100, "ab" * 32))
-    good[at % len(good)] = byte
-    for blob in (noise, bytes(good), bytes(good[: at + 20])):
+    good[position % len(good)] = byte
+    for blob in (noise, bytes(good), bytes(good[: position + 20])):
         with contextlib.suppress(ConfigError):
             assert all(0 <= id_ < 100 for id_ in decode(blob, 100, "ab" * 32))
 
 
 def test_a_prior_for_another_tokenizer_is_refused() -> None:
     words = ["loss", " rate", "x"]
-    found = prior(TokenPriorRequest(vocabulary=tuple(words), counts=(5, 3, 2)))
-    blob = base64.b64decode(found.blob)
-    assert len(blob) == found.bytes and found.tokens == 3 and "0.127" in found.ablation
+    answer = prior(TokenPriorRequest(vocabulary=tuple(words), counts=(5, 3, 2)))
+    blob = base64.b64decode(answer.blob)
+    assert len(blob) == answer.bytes and answer.tokens == 3 and "0.127" in answer.ablation
     read = decode(blob, 3, vocabulary_sha(words))
     assert read[0] == pytest.approx(math.log(0.5)) and read[2] == pytest.approx(math.log(0.2))
     for size, sha in ((3, vocabulary_sha(["loss", " rate", "y"])), (4, vocabulary_sha(words))):
@@ -128,16 +128,16 @@ def test_a_prior_for_another_tokenizer_is_refused() -> None:
             decode(blob, size, sha)
 
 
-def test_the_graphs_prior_finds_its_words_and_says_what_it_is_worth() -> None:
+def test_a_graphs_prior_scores_its_words_and_states_what_was_measured() -> None:
     vocabulary = (*"abcdefghijklmnopqrstuvwxyz", " loss", "loss", " rate", "zebra")
-    found = prior(TokenPriorRequest(method="kg", vocabulary=vocabulary))
-    scores = decode(base64.b64decode(found.blob), len(vocabulary), vocabulary_sha(vocabulary))
+    answer = prior(TokenPriorRequest(method="kg", vocabulary=vocabulary))
+    scores = decode(base64.b64decode(answer.blob), len(vocabulary), vocabulary_sha(vocabulary))
     assert {vocabulary.index(" loss"), vocabulary.index(" rate")} <= set(scores)
-    assert vocabulary.index("zebra") not in scores and "no effect" in found.ablation
+    assert vocabulary.index("zebra") not in scores and "no effect" in answer.ablation
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("request_fields", "words"),
     [
         ({"counts": (1, 2)}, "vocabulary_sha is ''"),
         ({"counts": (0, 0), "vocabulary_sha": "ab" * 32}, "needs `counts`"),
@@ -147,9 +147,9 @@ def test_the_graphs_prior_finds_its_words_and_says_what_it_is_worth() -> None:
         ({"method": "kg", "vocabulary": ("\u0416",)}, "no token of the vocabulary is in a label"),
     ],
 )
-def test_a_prior_without_what_it_needs_says_so(asked: dict[str, object], words: str) -> None:
+def test_a_prior_request_with_missing_fields_is_refused(request_fields: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        prior(TokenPriorRequest.model_validate(asked))
+        prior(TokenPriorRequest.model_validate(request_fields))
 
 
 def test_358_tokens_of_a_large_vocabulary_fit_easily() -> None:
@@ -159,7 +159,7 @@ def test_358_tokens_of_a_large_vocabulary_fit_easily() -> None:
 
 
 @given(st.integers(1, 8), st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7), st.floats(0.1, 2)), max_size=20))
-def test_pagerank_is_the_walks_stationary_point(count: int, edges: list[tuple[int, int, float]]) -> None:
+def test_pagerank_is_the_stationary_distribution_of_the_walk(count: int, edges: list[tuple[int, int, float]]) -> None:
     edges = [(src % count, dst % count, weight) for src, dst, weight in edges]
     ranks = pagerank(count, edges)
     out = [sum(w for s, _, w in edges if s == node) for node in range(count)]
@@ -171,17 +171,17 @@ def test_pagerank_is_the_walks_stationary_point(count: int, edges: list[tuple[in
 
 
 def test_importance_flows_along_edges_and_ranks_are_linear() -> None:
-    found = node_importance(["a", "b", "c"], [("a", "CAUSES", "c"), ("b", "CAUSES", "c")])
-    assert found["c"] > found["a"] == found["b"] and sum(found.values()) == pytest.approx(3)
+    answer = node_importance(["a", "b", "c"], [("a", "CAUSES", "c"), ("b", "CAUSES", "c")])
+    assert answer["c"] > answer["a"] == answer["b"] and sum(answer.values()) == pytest.approx(3)
     assert top({1: 5.0, 2: 9.0, 3: 0.0, 4: 7.0}, 2) == {2: 1.0, 4: 0.5}
-    assert Longest({"lo": 1, "loss": 2, "s": 3})("loss so") == [2, 3]
+    assert LongestMatch(["", "lo", "loss", "s"])("loss so") == [2, 3]
 
 
 def ask(op: str, node: str, to: str = "", limit: int = 200) -> QueryAnswer:
     return query(GRAPH, GraphQuery.model_validate({"op": op, "node": node, "to": to, "limit": limit}))
 
 
-def test_neighbours_stand_on_the_nodes_edges() -> None:
+def test_neighbours_are_the_other_ends_of_a_nodes_edges() -> None:
     rows = ask("neighbors", "weight_decay_too_high").rows
     assert ("weights_shrink", "out") in {(row.node, row.towards) for row in rows}
     assert ("lower_weight_decay", "in") in {(row.node, row.towards) for row in rows}
@@ -190,22 +190,22 @@ def test_neighbours_stand_on_the_nodes_edges() -> None:
     assert len(few.rows) == 2 and few.more
 
 
-def test_a_path_leads_from_one_to_the_other() -> None:
+def test_a_path_connects_its_ends() -> None:
     rows = ask("path", "weights_shrink", "rollback_and_lower_decay").rows
     assert [row.node for row in rows] == ["weights_shrink", "weight_decay_too_high", "rollback_and_lower_decay"]
     assert [row.towards for row in rows] == ["", "in", "in"]
 
 
-def test_what_lies_near_is_what_an_exact_walk_finds() -> None:
+def test_ppr_agrees_with_an_exact_walk() -> None:
     rows = ask("ppr", "weights_shrink", limit=10).rows
     edges = {(*sorted(ends[:2]), ends[2]) for ends in GRAPH.network.edges(keys=True)}
-    degree = Counter(end for one, other, _ in edges for end in (one, other))
+    degree = Counter(end for src, dst, _ in edges for end in (src, dst))
     exact: dict[str, float] = {"weights_shrink": 1.0}
     for _ in range(300):
         after = defaultdict(float, weights_shrink=0.15)
-        for one, other, _ in edges:
-            after[other] += 0.85 * exact.get(one, 0.0) / degree[one]
-            after[one] += 0.85 * exact.get(other, 0.0) / degree[other]
+        for src, dst, _ in edges:
+            after[dst] += 0.85 * exact.get(src, 0.0) / degree[src]
+            after[src] += 0.85 * exact.get(dst, 0.0) / degree[dst]
         exact = dict(after)
     del exact["weights_shrink"]
     wanted = sorted(exact, key=lambda node: -exact[node])[:10]
@@ -213,7 +213,7 @@ def test_what_lies_near_is_what_an_exact_walk_finds() -> None:
     assert all(abs(row.score - exact[row.node]) < 2e-3 for row in rows)
 
 
-def test_search_finds_words_and_an_unknown_node_names_its_neighbours() -> None:
+def test_search_finds_words_and_a_misspelt_node_gets_a_suggestion() -> None:
     assert "weight_decay" in ask("search", "weight decay").rows[0].node
     assert ask("search", "zebra").rows == ()
     with pytest.raises(UnknownNameError, match="did you mean 'loss_spike'"):
@@ -221,17 +221,17 @@ def test_search_finds_words_and_an_unknown_node_names_its_neighbours() -> None:
 
 
 def test_the_commands_for_people_and_scripts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    out = said(capsys, "curriculum", "add=5/100", "multiply=50/100", "--needs", "multiply:add")
+    out = output(capsys, "curriculum", "add=5/100", "multiply=50/100", "--needs", "multiply:add")
     assert "not yet: multiply builds on add, of which" in out and "add" in out.splitlines()[0]
-    assert json.loads(said(capsys, "curriculum", "add=5/100", "--json"))["weights"] == {"add": 1.0}
-    assert "← SOLVES ←" in said(capsys, "query", "path", "weights_shrink", "rollback_and_lower_decay")
-    assert json.loads(said(capsys, "query", "search", "decay", "--limit", "1", "--json"))["more"]
+    assert json.loads(output(capsys, "curriculum", "add=5/100", "--json"))["weights"] == {"add": 1.0}
+    assert "← SOLVES ←" in output(capsys, "query", "path", "weights_shrink", "rollback_and_lower_decay")
+    assert json.loads(output(capsys, "query", "search", "decay", "--limit", "1", "--json"))["more"]
     vocabulary, corpus, blob = tmp_path / "v.json", tmp_path / "ids.txt", tmp_path / "prior.bin"
     vocabulary.write_text(json.dumps(["a", " loss", "b"]))
     corpus.write_text("0 0 1\n2 0")
-    assert "3 tokens in" in said(capsys, "token-prior", str(vocabulary), "--corpus", str(corpus), "--to", str(blob))
+    assert "3 tokens in" in output(capsys, "token-prior", str(vocabulary), "--corpus", str(corpus), "--to", str(blob))
     assert decode(blob.read_bytes(), 3, vocabulary_sha(["a", " loss", "b"]))[0] == pytest.approx(math.log(0.6))
-    assert json.loads(said(capsys, "token-prior", str(vocabulary), "--method", "kg", "--json"))["method"] == "kg"
+    assert json.loads(output(capsys, "token-prior", str(vocabulary), "--method", "kg", "--json"))["method"] == "kg"
 
 
 @pytest.mark.parametrize(
@@ -244,6 +244,6 @@ def test_the_commands_for_people_and_scripts(capsys: pytest.CaptureFixture[str],
         ("token-prior", ["nothere.json"], "cannot read the file nothere.json"),
     ],
 )
-def test_a_wrong_question_names_the_remedy(command: str, args: list[str], words: str) -> None:
+def test_a_wrong_argument_is_answered_with_a_remedy(command: str, args: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         call(f"kg {command}", args)

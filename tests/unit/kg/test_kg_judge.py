@@ -21,8 +21,8 @@ RUN = {
 
 
 def ask(changes: str, *symptoms: str, **more: object) -> Judgement:
-    named = [Symptom(id=id_) for id_ in symptoms]
-    return judge(GRAPH, JudgeRequest.model_validate({**RUN, "changes": changes, "symptoms": named, **more}))
+    asked_symptoms = [Symptom(id=id_) for id_ in symptoms]
+    return judge(GRAPH, JudgeRequest.model_validate({**RUN, "changes": changes, "symptoms": asked_symptoms, **more}))
 
 
 @pytest.mark.parametrize(
@@ -49,39 +49,39 @@ def ask(changes: str, *symptoms: str, **more: object) -> Judgement:
     ],
 )
 def test_verdicts(changes: str, symptoms: tuple[str, ...], verdict: str) -> None:
-    found = ask(changes, *symptoms)
-    assert found.verdict == verdict, found
-    assert (found.verdict == "neutral") == (found.log_odds == 0)
+    judgement = ask(changes, *symptoms)
+    assert judgement.verdict == verdict, judgement
+    assert (judgement.verdict == "neutral") == (judgement.log_odds == 0)
     if verdict == "support":
-        assert found.supports
+        assert judgement.supports
     if verdict == "object":
-        assert found.objections
+        assert judgement.objections
 
 
-def test_an_unmet_need_bars_and_says_which() -> None:
+def test_an_unmet_need_bars_and_is_named() -> None:
     assert ask("data.mixture", "starved_level", held_out=False).verdict == "barred"
-    found = ask("grpo.beta:down", "kl_anchor_binds", metrics=("reward",))
-    assert found.verdict == "barred" and found.log_odds > 0, "how good it would be does not count"
-    assert [way.text for way in found.objections] == ["lower_beta → REQUIRES → metric:kl (unmet)"]
+    judgement = ask("grpo.beta:down", "kl_anchor_binds", metrics=("reward",))
+    assert judgement.verdict == "barred" and judgement.log_odds > 0, "how good it would be does not count"
+    assert [path.text for path in judgement.objections] == ["lower_beta → REQUIRES → metric:kl (unmet)"]
     assert ask("grpo.beta:down", "kl_anchor_binds", metrics=(), actuators=()).verdict == "support"
 
 
-def test_a_need_binds_only_what_every_reason_for_the_change_has() -> None:
+def test_a_need_applies_to_a_change_only_if_all_its_remedies_have_it() -> None:
     assert set(GRAPH.needs("rebalance_levels")) == {"held_out", "metric:reward/*"}
     assert set(GRAPH.requirements["data.mixture"]) == {"held_out"}
     assert ask("data.mixture", metrics=("loss", "eval/loss"), phase="pretrain").verdict == "neutral"
 
 
 def test_a_contradiction_bars_while_it_is_in_flight() -> None:
-    found = ask(UP, "gradients_aligned", in_flight=("run.rollback",))
-    assert found.verdict == "barred"
-    assert found.objections[0].text == "rollback → CONTRADICTS → raise_lr (run.rollback is in flight)"
+    judgement = ask(UP, "gradients_aligned", in_flight=("run.rollback",))
+    assert judgement.verdict == "barred"
+    assert judgement.objections[0].text == "rollback → CONTRADICTS → raise_lr (run.rollback is in flight)"
     assert ask("run.rollback", "policy_collapse", in_flight=(UP,)).verdict == "barred"
     assert ask("run.rollback", "policy_collapse", in_flight=(DOWN,)).verdict == "support"
     assert ask(DOWN, "policy_collapse", in_flight=("run.rollback", "data.mixture")).verdict == "support"
 
 
-def test_a_remedy_of_several_changes_counts_only_where_the_run_can_do_the_rest() -> None:
+def test_a_remedy_of_several_changes_counts_only_if_the_run_has_all_actuators() -> None:
     whole = ask(DOWN, "policy_collapse")
     part = ask(DOWN, "policy_collapse", actuators=("optimizer.lr_scale",))
     assert whole.log_odds > part.log_odds > 0
@@ -100,10 +100,10 @@ CHANGES = sorted({change for node in GRAPH.of_kind("remedy") for change in node.
 def test_only_needs_and_contradictions_bar_and_every_path_exists(
     changes: str, symptoms: list[str], in_flight: list[str], held_out: bool
 ) -> None:
-    found = ask(changes, *symptoms, in_flight=tuple(in_flight), held_out=held_out)
-    assert -LIMIT <= found.log_odds <= LIMIT
-    ways = [*found.supports, *found.objections]
-    assert all(exists(GRAPH, way) for way in ways)
-    barring = [w for w in ways if GRAPH.edges[w.edges[0]].relation in ("REQUIRES", "CONTRADICTS")]
-    assert (found.verdict == "barred") == bool(barring)
-    assert ask(changes, *reversed(symptoms), in_flight=tuple(reversed(in_flight)), held_out=held_out) == found
+    judgement = ask(changes, *symptoms, in_flight=tuple(in_flight), held_out=held_out)
+    assert -LIMIT <= judgement.log_odds <= LIMIT
+    paths = [*judgement.supports, *judgement.objections]
+    assert all(exists(GRAPH, path) for path in paths)
+    barring = [w for w in paths if GRAPH.edges[w.edges[0]].relation in ("REQUIRES", "CONTRADICTS")]
+    assert (judgement.verdict == "barred") == bool(barring)
+    assert ask(changes, *reversed(symptoms), in_flight=tuple(reversed(in_flight)), held_out=held_out) == judgement

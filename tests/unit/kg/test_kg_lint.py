@@ -31,13 +31,13 @@ def test_the_built_in_graph_is_sound() -> None:
     assert set(REQUIRED.split()) <= set(load().nodes)
 
 
-def test_its_own_sources_are_in_this_repository() -> None:
+def test_its_sources_of_this_project_are_in_this_repository() -> None:
     for source in RECORDS.sources:
         assert not source.path or (ROOT / source.path).is_file(), source
         assert not source.arxiv or source.authors
 
 
-def test_its_metrics_are_what_learners_publish() -> None:
+def test_its_metrics_are_published_by_learners() -> None:
     from oven_learner.hf.hooks import frontier_calibration, repeated_rows, step_metrics
     from oven_learner.optim import gauges
     from oven_learner.rewards import calibrated
@@ -56,20 +56,20 @@ def test_its_metrics_are_what_learners_publish() -> None:
     assert {node.id for node in RECORDS.nodes if node.kind == "metric"} <= published | to_come
 
 
-def test_the_agents_name_symptoms_that_it_has() -> None:
+def test_it_has_every_symptom_that_agents_name() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "agents" / "oven_agents").rglob("*.py"))
-    named = set(re.findall(r'"symptom:(\w+)"|_Harm\("(\w+)"|symptom="(\w+)"', sources))
-    named = {name for pair in named for name in pair if name}
-    assert named >= {"policy_collapse", "loss_nan", "gradients_aligned", "gradients_opposed", "starved_level"}
+    symptoms = set(re.findall(r'"symptom:(\w+)"|_Harm\("(\w+)"|symptom="(\w+)"', sources))
+    symptoms = {name for pair in symptoms for name in pair if name}
+    assert symptoms >= {"policy_collapse", "loss_nan", "gradients_aligned", "gradients_opposed", "starved_level"}
     kinds = {node.id: node.kind for node in RECORDS.nodes}
-    assert {kinds.get(name) for name in named} == {"symptom"}
+    assert {kinds.get(name) for name in symptoms} == {"symptom"}
 
 
-def test_what_it_adds_to_the_rules_can_be_checked_and_bars_no_way_out() -> None:
+def test_its_rules_can_be_checked_and_never_bar_the_repair_of_a_collapse() -> None:
     info = load().info()
     assert all(NEED.fullmatch(need) for _, need in info.requirements)
     assert ("optimizer.lr_scale:up", "run.rollback") in info.contradictions
-    assert all(one < other for one, other in info.contradictions)
+    assert all(first < second for first, second in info.contradictions)
     # What repairs a collapse must never be barred by the graph, alone or together.
     repair = {"run.rollback", "optimizer.lr_scale:down"}
     assert not any(change in repair for change, _ in info.requirements)
@@ -106,13 +106,13 @@ RING = (
 )
 
 FAULTS: list[tuple[Records, str]] = [
-    (with_edge(id="C001"), "the edge id 'C001' stands 2 times"),
+    (with_edge(id="C001"), "the edge id 'C001' occurs 2 times"),
     (with_edge(id=""), "1 edges have no id"),
-    (with_edge(dst="loss_spike"), "lr_too_high CAUSES loss_spike is said 2 times"),
-    (with_node(RECORDS.nodes[0]), "the node id 'loss' stands 2 times"),
+    (with_edge(dst="loss_spike"), "lr_too_high CAUSES loss_spike occurs 2 times"),
+    (with_node(RECORDS.nodes[0]), "the node id 'loss' occurs 2 times"),
     (with_edge(relation="HELPS"), "there is no relation 'HELPS'"),
     (with_edge(dst="nothere"), "edge Z1 dangles: there is no node 'nothere'"),
-    (with_edge(dst="lower_lr"), "lower_lr is a remedy, where CAUSES wants a symptom"),
+    (with_edge(dst="lower_lr"), "lower_lr is a remedy, where CAUSES needs a symptom"),
     (with_node(Node("z", "metric")), "the metric 'z' has no edge"),
     (with_edge(strength=0.0), "edge Z1 has strength 0;"),
     (with_edge(strength=float("nan")), "edge Z1 has strength nan;"),
@@ -139,11 +139,11 @@ FAULTS: list[tuple[Records, str]] = [
     (with_edge(relation="CONTRADICTS", src="lower_lr", dst="lower_lr"), "edge Z1: lower_lr contradicts itself"),
     (
         with_edge(relation="CONTRADICTS", src="raise_lr", dst="rollback"),
-        "edge Z1 says again that raise_lr and",
+        "edge Z1 repeats that raise_lr and",
     ),
     (
         with_edge(relation="CONTRADICTS", src="rollback_and_cut", dst="rollback"),
-        "rollback_and_cut and rollback share run.rollback",
+        "rollback_and_cut and rollback both make run.rollback",
     ),
     (with_edge(relation="WORSENS", src="raise_lr", dst="lr_too_low"), "both SOLVES and WORSENS lr_too_low"),
     (
@@ -162,7 +162,7 @@ FAULTS: list[tuple[Records, str]] = [
 
 
 @pytest.mark.parametrize(("records", "words"), FAULTS, ids=[words for _, words in FAULTS])
-def test_each_kind_of_fault_is_found(records: Records, words: str) -> None:
+def test_each_kind_of_fault_is_reported(records: Records, words: str) -> None:
     assert any(words in fault for fault in lint(records)), lint(records)
 
 
@@ -179,7 +179,7 @@ edges:
 """
 
 
-def test_a_graph_of_ones_own(tmp_path: Path) -> None:
+def test_a_users_graph_loads_and_its_hash_depends_on_its_content(tmp_path: Path) -> None:
     (tmp_path / "g.yaml").write_text(SMALL)
     graph = load(tmp_path / "g.yaml")
     assert isinstance(graph, Knowledge) and len(graph.nodes) == 4
@@ -201,7 +201,7 @@ def test_a_graph_of_ones_own(tmp_path: Path) -> None:
         (SMALL.replace("smith2020: {", "yu2025: {"), "the source 'yu2025' is a built-in one"),
     ],
 )
-def test_a_file_that_is_no_sound_graph_is_refused(text: str, words: str, tmp_path: Path) -> None:
+def test_a_file_with_faults_is_refused(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "g.yaml").write_text(text)
     with pytest.raises(ConfigError, match=re.escape(words)):
         load(tmp_path / "g.yaml")

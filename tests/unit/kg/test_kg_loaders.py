@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import runpy
 import tomllib
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.command_line import call
 from tests.support.foreign_graphs import IRI, NODES, RDF, TRIPLES, WEIGHTED
 from tests.support.hostile_graphs import CASES
-from tests.unit.kg.test_kg_commands import said
+from tests.unit.kg.test_kg_commands import output
 
 from oven_controller.cli.kg_import import read_files
 from oven_core.errors import ConfigError, UnknownNameError
@@ -51,7 +52,7 @@ def content(arrays: GraphArrays) -> list[tuple[str, str, str, float]]:
 
 
 @pytest.mark.parametrize("name", WEIGHTED)
-def test_each_format_says_the_same(name: str, tmp_path: Path) -> None:
+def test_each_format_yields_the_same_graph(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"graph.{SUFFIXES.get(name, name)}"
     WEIGHTED[name](path)
     assert detect(Input(path)) == name
@@ -64,16 +65,16 @@ def test_each_format_says_the_same(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", RDF)
-def test_each_form_of_rdf_says_the_same(name: str, tmp_path: Path) -> None:
+def test_each_form_of_rdf_yields_the_same_graph(name: str, tmp_path: Path) -> None:
     path = tmp_path / "graph"
     RDF[name](path)
     assert detect(Input(path)) == name
-    found = read_files([path])
-    assert content(found.arrays) == [
+    imported = read_files([path])
+    assert content(imported.arrays) == [
         (IRI + s.replace(" ", "_"), IRI + p, IRI + o.replace(" ", "_"), 1.0) for s, p, o, _ in sorted(TRIPLES)
     ]
     literals = {"ntriples": 1, "turtle": 4}.get(name, 0)
-    assert found.skipped == ({"statements about literals": literals} if literals else {})
+    assert imported.skipped == ({"statements about literals": literals} if literals else {})
 
 
 TURTLE = (
@@ -83,11 +84,11 @@ TURTLE = (
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.sampled_from(TURTLE)), st.integers(1, 9))
-def test_brackets_in_texts_are_none_wherever_the_file_is_cut(lexemes: list[str], size: int) -> None:
+def test_brackets_in_texts_do_not_count_wherever_the_file_is_cut(lexemes: list[str], size: int) -> None:
     nesting = rdf.BracketDepth(Path("g.ttl"))
     text = (" ".join(lexemes) + "\n").encode()
-    for at in range(0, len(text), size):
-        nesting.feed(text[at : at + size])
+    for position in range(0, len(text), size):
+        nesting.feed(text[position : position + size])
     assert nesting.depth == sum(map(lexemes.count, "([")) - sum(map(lexemes.count, ")]"))
 
 
@@ -102,7 +103,7 @@ def test_a_file_of_a_removed_format_names_the_tag_that_still_reads_it(tmp_path: 
 
 
 @pytest.mark.parametrize("pack", [gzip, bz2])
-def test_a_packed_file_is_the_same(pack: object, tmp_path: Path) -> None:
+def test_a_compressed_file_yields_the_same_graph(pack: object, tmp_path: Path) -> None:
     path = tmp_path / "graph"
     WEIGHTED["csv"](path)
     packed = tmp_path / "packed"
@@ -110,7 +111,7 @@ def test_a_packed_file_is_the_same(pack: object, tmp_path: Path) -> None:
     assert read_files([packed]).arrays.sha == read_files([path]).arrays.sha
 
 
-def test_an_undirected_edge_goes_both_ways(tmp_path: Path) -> None:
+def test_an_undirected_edge_becomes_two(tmp_path: Path) -> None:
     import networkx as nx
 
     graph = nx.Graph()
@@ -127,7 +128,7 @@ def test_an_undirected_edge_goes_both_ways(tmp_path: Path) -> None:
         st.tuples(*[st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1)] * 2), min_size=1
     )
 )
-def test_whatever_names_a_table_holds_come_back(
+def test_all_names_survive_csv_and_json_lines(
     tmp_path_factory: pytest.TempPathFactory, names: list[tuple[str, str]]
 ) -> None:
     folder = tmp_path_factory.mktemp("names")
@@ -138,29 +139,29 @@ def test_whatever_names_a_table_holds_come_back(
         assert content(read_files([path]).arrays) == sorted({(s, "R", o, 1.0) for s, o in names})
 
 
-def test_import_and_what_can_be_asked_of_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_import_and_the_commands_that_read_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, map_, folder = tmp_path / "assertions", tmp_path / "map.yaml", tmp_path / "graph"
     WEIGHTED["conceptnet"](path)
     map_.write_text("Solves: HELPS\nUsedFor: null\n")
     args = [str(path), "--languages", "en", "--least-weight", "0.9", "--relations", str(map_)]
-    out = said(capsys, "import", *args, "--to", str(folder))
+    out = output(capsys, "import", *args, "--to", str(folder))
     assert f"3 nodes and 2 edges in {folder}" in out and "1 edges below the least weight left out" in out
     assert "2 assertions in other languages left out" in out and "no file has the relation 'UsedFor'" in out
     assert content(open_folder(folder)) == [("dam", "HELPS", "flash flood", 2.0), ("flash flood", "CAUSES", "mud", 1.0)]
-    found = json.loads(said(capsys, "info", str(folder), "--json"))
-    assert found["edges"] == {"CAUSES": 1, "HELPS": 1} and found["isolated"] == 0
-    assert found["licence"] == "CC-BY-SA-4.0"
-    assert "edges         2  1 CAUSES, 1 HELPS" in said(capsys, "info", str(folder))
-    assert "3 nodes, 2 edges: sound" in said(capsys, "lint", str(folder))
+    imported = json.loads(output(capsys, "info", str(folder), "--json"))
+    assert imported["edges"] == {"CAUSES": 1, "HELPS": 1} and imported["isolated"] == 0
+    assert imported["licence"] == "CC-BY-SA-4.0"
+    assert "edges         2  1 CAUSES, 1 HELPS" in output(capsys, "info", str(folder))
+    assert "3 nodes, 2 edges: sound" in output(capsys, "lint", str(folder))
     with pytest.raises(ConfigError, match="exists already; name a new folder"):
         call("kg import", [*args, "--to", str(folder)])
     args = [str(path), "--to", str(tmp_path / "all"), "--licence", "CC0-1.0", "--json"]
-    found = json.loads(said(capsys, "import", *args))
-    assert found["licence"] == "CC0-1.0" and found["edges"]["EXTERNAL_URL"] == 1 and not found["left_out"]
+    imported = json.loads(output(capsys, "import", *args))
+    assert imported["licence"] == "CC0-1.0" and imported["edges"]["EXTERNAL_URL"] == 1 and not imported["left_out"]
     assert "/c/en/rain" in open_folder(tmp_path / "all")
 
 
-def test_a_map_for_all_other_relations(tmp_path: Path) -> None:
+def test_a_relation_map_for_all_other_relations(tmp_path: Path) -> None:
     path, map_ = tmp_path / "g.csv", tmp_path / "map.yaml"
     WEIGHTED["csv"](path)
     map_.write_text('CAUSES: LEADS_TO\n"*": null\n')
@@ -175,34 +176,34 @@ def test_a_map_for_all_other_relations(tmp_path: Path) -> None:
             read_files([path], relations=map_)
 
 
-def test_requirements_in_a_circle_are_refused_or_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cycles_of_requirements_are_refused_or_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "g.csv"
     path.write_text("s,p,o\na,requires,b\nb,requires,a\nb,requires,c\nc,is a,a\n")
     assert call("kg lint", [str(path)]) == 1 and "REQUIRES goes in a circle: a → b → a" in capsys.readouterr().out
-    assert "2 requirements on a cycle left out" in said(
+    assert "2 requirements on a cycle left out" in output(
         capsys, "import", str(path), "--to", str(tmp_path / "g"), "--cut-cycles"
     )
     assert content(open_folder(tmp_path / "g")) == [("b", "REQUIRES", "c", 1.0), ("c", "IS_A", "a", 1.0)]
 
 
-def test_a_graph_of_labels_is_no_knowledge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lint_reports_a_graph_that_is_only_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "g.json"
     path.write_text(json.dumps({"nodes": [{"id": n} for n in range(5)], "links": [{"source": 0, "target": 1}]}))
     assert call("kg lint", [str(path)]) == 1 and "3 of 5 nodes have no edge" in capsys.readouterr().out
-    assert "isolated       60%" in said(capsys, "info", str(path))
+    assert "isolated       60%" in output(capsys, "info", str(path))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_hostile_file_is_refused_with_its_place(name: str, tmp_path: Path) -> None:
+def test_a_hostile_file_is_refused_with_its_location(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     path, folder = case.write(tmp_path), tmp_path / "out"
     with pytest.raises(ConfigError) as caught:
         call("kg import", [str(path), "--to", str(folder), *case.args])
     assert case.words in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
-    assert not [held for held in tmp_path.iterdir() if held.name.startswith("out")]
+    assert not [file for file in tmp_path.iterdir() if file.name.startswith("out")]
 
 
-def test_limits_name_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_and_wrong_options_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "g.csv"
     WEIGHTED["csv"](path)
     with monkeypatch.context() as patched:
@@ -223,6 +224,40 @@ def test_limits_name_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         read_files([path], "causenet")
 
 
-def test_a_graph_without_remedies_is_not_asked_for_them(tmp_path: Path) -> None:
+def test_a_graph_without_remedies_cannot_diagnose(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"make a graph of another format usable with `oven-controller kg import"):
         call("kg diagnose", ["loss_spike", "--graph", str(tmp_path / "g.csv")])
+
+
+SOURCE = """
+import os
+from json import loads
+
+class Oven(Base):
+    def bake(self):
+        try:
+            return loads(os.read(3))
+        except (ValueError, KeyError):
+            raise Burnt("black") from None
+"""
+
+
+def test_the_example_writes_the_graph_of_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kitchen.py").write_text(SOURCE)
+    (tmp_path / "broken.py").write_text("this is no program")
+    runpy.run_path(str(ROOT / "examples/code_graph.py"))["main"]([str(tmp_path)])
+    path = tmp_path / "code.csv"
+    path.write_text(capsys.readouterr().out)
+    assert {triple[:3] for triple in content(read_files([path]).arrays)} == {
+        ("kitchen", "REQUIRES", "os"),
+        ("kitchen", "REQUIRES", "loads"),
+        ("kitchen", "CONTAINS", "Oven"),
+        ("Oven", "IS_A", "Base"),
+        ("Oven", "CONTAINS", "bake"),
+        ("bake", "REQUIRES", "loads"),
+        ("bake", "REQUIRES", "read"),
+        ("bake", "SOLVES", "ValueError"),
+        ("bake", "SOLVES", "KeyError"),
+        ("bake", "CAUSES", "Burnt"),
+        ("bake", "REQUIRES", "Burnt"),
+    }

@@ -54,23 +54,23 @@ def solved(arrays: GraphArrays, restart: NDArray[Any], both: bool = False, dampi
 
 @given(EDGES, st.integers(0, 9))
 @settings(max_examples=60)
-def test_ranks_are_the_exact_ones(edges: list[tuple[str, str, str, float]], seed: int) -> None:
+def test_ranks_equal_the_dense_solution(edges: list[tuple[str, str, str, float]], seed: int) -> None:
     arrays = built(edges)
     walk = RandomWalk(arrays)
-    anywhere, one = np.full(arrays.nodes, 1 / arrays.nodes), np.zeros(arrays.nodes)
-    one[seed % arrays.nodes] = 1
+    anywhere, at_one_node = np.full(arrays.nodes, 1 / arrays.nodes), np.zeros(arrays.nodes)
+    at_one_node[seed % arrays.nodes] = 1
     assert np.abs(walk.ranks() - solved(arrays, anywhere)).sum() <= 1e-8
-    assert np.abs(walk.ranks(one) - solved(arrays, one)).sum() <= 1e-8
+    assert np.abs(walk.ranks(at_one_node) - solved(arrays, at_one_node)).sum() <= 1e-8
     for both in (False, True):
         nodes, shares = walk.near(seed % arrays.nodes, arrays.nodes, both=both, residue=1e-9)
-        found = np.zeros(arrays.nodes)
-        found[nodes] = shares
-        assert np.abs(found - solved(arrays, one, both)).sum() < 1e-6
+        walk_shares = np.zeros(arrays.nodes)
+        walk_shares[nodes] = shares
+        assert np.abs(walk_shares - solved(arrays, at_one_node, both)).sum() < 1e-6
     expected = nx.pagerank(network(arrays), tol=1e-12 / arrays.nodes, max_iter=1000)
     assert max(abs(expected[node] - rank) for node, rank in enumerate(walk.ranks())) < 1e-8
 
 
-def test_a_large_graphs_neighbourhood_is_the_exact_one() -> None:
+def test_the_nodes_near_a_node_of_a_large_graph_are_the_exact_ones() -> None:
     """Hubs and all; the push stops far from the end, and the hubs that it never hands on from are in their places."""
     draw = np.random.default_rng(3)
     count, edges = 5_000, 30_000
@@ -82,9 +82,9 @@ def test_a_large_graphs_neighbourhood_is_the_exact_one() -> None:
     walk = RandomWalk(builder.finish())
     agreed = []
     for start in range(0, 100, 10):
-        one = np.zeros(walk.arrays.nodes)
-        one[start] = 1
-        exact = np.argsort(-walk.ranks(one))[:20]
+        at_one_node = np.zeros(walk.arrays.nodes)
+        at_one_node[start] = 1
+        exact = np.argsort(-walk.ranks(at_one_node))[:20]
         agreed.append(len(set(exact.tolist()) & set(walk.near(start, 20)[0].tolist())) / 20)
     assert np.mean(agreed) >= 0.95
 
@@ -95,7 +95,7 @@ def test_a_graph_without_nodes_has_no_ranks() -> None:
 
 @given(EDGES, st.sampled_from(DIRECTIONS), st.booleans(), st.integers(0, 9))
 @settings(max_examples=100)
-def test_paths_and_neighbourhoods_are_networkxs(
+def test_paths_and_neighbourhoods_equal_networkxs(
     edges: list[tuple[str, str, str, float]], direction: paths.Direction, one_relation: bool, seed: int
 ) -> None:
     arrays = built(edges)
@@ -108,8 +108,8 @@ def test_paths_and_neighbourhoods_are_networkxs(
         nodes, distances = paths.within(arrays, start, depth, direction, relations)
         expected = {node: far for node, far in away.items() if 0 < far <= depth}
         assert dict(zip(nodes.tolist(), distances.tolist(), strict=True)) == expected
-        some, _ = paths.within(arrays, start, depth, direction, relations, enough=3)
-        assert set(some.tolist()) <= set(expected) and len(some) >= min(3, len(expected))
+        enough_nodes, _ = paths.within(arrays, start, depth, direction, relations, enough=3)
+        assert set(enough_nodes.tolist()) <= set(expected) and len(enough_nodes) >= min(3, len(expected))
     for end in range(arrays.nodes):
         path = paths.shortest_path(arrays, start, end, direction, relations)
         assert path in nx.all_shortest_paths(graph, start, end) if end in away else path == []

@@ -315,7 +315,7 @@ def test_a_full_disk_stops_no_training(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(on_disk, "seconds_to_write", lambda size, folder: 0.0)
-    monkeypatch.setattr(on_disk, "ROOM", 1e18)
+    monkeypatch.setattr(on_disk, "FREE_SIZES", 1e18)
     job = trainer(disk.output, max_steps=12)
     attach(job, link=FakeLink())
     with caplog.at_level(logging.WARNING, "oven.learner"):

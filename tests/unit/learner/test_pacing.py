@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_learner.rollback.in_memory import CREDIT_S, Snapshots
-from oven_learner.rollback.snapshot_schedule import EVERY_TICKS, LOOK_TICKS, SHARE, Schedule, SnapshotTimeBudget
+from oven_learner.rollback.snapshot_schedule import EVERY_TICKS, LOOK_TICKS, SHARE, SnapshotSchedule, SnapshotTimeBudget
 
 SECONDS = st.floats(1e-5, 1e4, allow_nan=False)
 
@@ -23,30 +23,30 @@ def test_the_share_holds_but_for_the_credit_and_one_misjudged_copy(
     course: list[tuple[float, float, bool]], expected: float, credit: float
 ) -> None:
     """Each entry: seconds that pass, what a copy costs if one is due, whether the user saves instead."""
-    pacing, now, ours, overshoot = SnapshotTimeBudget(0.0, expected=expected, credit=credit), 0.0, 0.0, 0.0
+    budget, now, ours, overshoot = SnapshotTimeBudget(0.0, expected=expected, credit=credit), 0.0, 0.0, 0.0
     for passes, cost, user in course:
         now += passes
         if user:
             now += cost
-            pacing.took(now - cost, now, own=False)
-        elif pacing.wait(now) == 0:
-            overshoot = max(overshoot, cost - pacing.expected)
+            budget.took(now - cost, now, own=False)
+        elif budget.wait(now) == 0:
+            overshoot = max(overshoot, cost - budget.expected)
             now += cost
             ours += cost
-            pacing.took(now - cost, now)
+            budget.took(now - cost, now)
         assert ours <= SHARE * now + credit + max(overshoot, 0.0) + 1e-6 * now
-    assert abs(pacing.spent - ours) <= 1e-6 * now
+    assert abs(budget.spent - ours) <= 1e-6 * now
 
 
 @given(st.floats(1e-4, 1e3), st.floats(1e-3, 1e3))
 def test_copies_of_one_cost_come_at_the_share_and_no_rarer(cost: float, step: float) -> None:
-    pacing, now, took, steps = SnapshotTimeBudget(0.0, expected=cost), 0.0, 0, 0
+    budget, now, took, steps = SnapshotTimeBudget(0.0, expected=cost), 0.0, 0, 0
     while took < 5:
         now += step
         steps += 1
-        if pacing.wait(now) == 0:
+        if budget.wait(now) == 0:
             now += cost
-            pacing.took(now - cost, now)
+            budget.took(now - cost, now)
             took += 1
         assert steps < 10_000 or cost / step > 30, "it never comes"
         if steps > 20_000:
@@ -56,15 +56,15 @@ def test_copies_of_one_cost_come_at_the_share_and_no_rarer(cost: float, step: fl
 
 
 def test_the_wait_is_what_it_says() -> None:
-    pacing = SnapshotTimeBudget(0.0, expected=2.0)
-    wait = pacing.wait(10.0)
-    assert wait == 90.0 and pacing.wait(10.0 + wait) == 0
+    budget = SnapshotTimeBudget(0.0, expected=2.0)
+    wait = budget.wait(10.0)
+    assert wait == 90.0 and budget.wait(10.0 + wait) == 0
 
 
 def test_a_save_of_the_users_is_not_charged_and_puts_ours_off() -> None:
-    pacing = SnapshotTimeBudget(0.0, expected=2.0)
-    pacing.took(99.0, 101.0, own=False)
-    assert pacing.spent == 0 and pacing.wait(102.0) > 98
+    budget = SnapshotTimeBudget(0.0, expected=2.0)
+    budget.took(99.0, 101.0, own=False)
+    assert budget.spent == 0 and budget.wait(102.0) > 98
 
 
 class Clock:
@@ -117,8 +117,8 @@ def test_all_ranks_copy_at_the_same_ticks_though_their_clocks_differ() -> None:
         return said.pop(0)
 
     clocks = Clock(), Clock()
-    first = Schedule(SnapshotTimeBudget(0.0, expected=1.0), clocks[0], leads)
-    other = Schedule(SnapshotTimeBudget(0.0, expected=50.0), clocks[1], follows)
+    first = SnapshotSchedule(SnapshotTimeBudget(0.0, expected=1.0), clocks[0], leads)
+    other = SnapshotSchedule(SnapshotTimeBudget(0.0, expected=50.0), clocks[1], follows)
     for tick in range(400):
         clocks[0].now += 1.0
         clocks[1].now += 7.0
@@ -126,14 +126,14 @@ def test_all_ranks_copy_at_the_same_ticks_though_their_clocks_differ() -> None:
         assert due == other.due(tick)
         if due:
             for turns, clock in zip((first, other), clocks, strict=True):
-                turns.pacing.took(clock.now - 1, clock.now)
-                turns.taken(tick)
+                turns.budget.took(clock.now - 1, clock.now)
+                turns.note_snapshot(tick)
     assert not said, "they asked at the same ticks"
 
 
 def test_a_slow_first_step_does_not_put_the_next_look_off_for_long() -> None:
     clock = Clock()
-    turns = Schedule(SnapshotTimeBudget(0.0, expected=10.0), clock)
+    turns = SnapshotSchedule(SnapshotTimeBudget(0.0, expected=10.0), clock)
     looked = [0]
     turns.share = lambda word: looked.append(word[1]) or word  # type: ignore[func-returns-value]
     for tick in range(1000):
@@ -144,7 +144,7 @@ def test_a_slow_first_step_does_not_put_the_next_look_off_for_long() -> None:
 
 def test_the_first_look_says_nothing_of_how_long_a_tick_is() -> None:
     clock = Clock()
-    turns = Schedule(SnapshotTimeBudget(0.0, expected=0.2), clock)
+    turns = SnapshotSchedule(SnapshotTimeBudget(0.0, expected=0.2), clock)
     turns.due(0)  # before the first step
     clock.now += 1e-6
     turns.due(0)

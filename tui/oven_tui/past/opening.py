@@ -82,4 +82,4 @@ class Opening:
         """The keyring for new events until the keys in the log itself were read."""
         path = self._folder.keys()
         keys = load_keys(path) if path else {}
-        return Keyring.knowing(keys) if LEARNER in keys else Keyring()
+        return Keyring.with_keys(keys) if LEARNER in keys else Keyring()

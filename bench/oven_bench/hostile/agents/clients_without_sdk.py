@@ -81,7 +81,7 @@ async def take_part(client: Silencer) -> None:
             await bus.subscribe_inline(subject, heard.put_nowait)
         while True:
             message = await heard.get()
-            event = Event.carried(0, message.subject, message.data, UNKNOWN, message.headers)
+            event = Event.from_message(0, message.subject, message.data, UNKNOWN, message.headers)
             for said in client.answer(event.body):
                 to = on.vote(credentials.name) if isinstance(said, Vote) else on.agent(credentials.name)
                 await bus.publish(to, said.wire())

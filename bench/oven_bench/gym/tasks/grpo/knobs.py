@@ -24,7 +24,7 @@ class Knobs:
         self.actuators = Actuators()
         scalar, set_to = self.actuators.scalar, self._scalars.update
         scalar("optimizer.lr_scale", lambda: self._scale, self._set_scale, low=0.001, high=100, scale="log",
-               unit="× the user's schedule", scales_rate=True)  # fmt: skip
+               unit="× the user's schedule")  # fmt: skip
         scalar("grad.clip", lambda: self.clip, lambda to: set_to(clip=to), low=0.01, high=100, scale="log", unit="norm")
         scalar("grpo.beta", lambda: self.beta, lambda to: set_to(beta=to), low=0, high=2, moves_own_metric=True)
         for name in SIMPLEXES:

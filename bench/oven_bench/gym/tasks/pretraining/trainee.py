@@ -196,7 +196,6 @@ class Pretraining:
             scale="log",
             unit="× the schedule",
             risky=True,
-            scales_rate=True,
         )
         knobs.scalar(
             "grad.clip",

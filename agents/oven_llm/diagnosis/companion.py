@@ -1,5 +1,4 @@
-"""The supervisor's companion: it reads the log, has a model diagnose it, and keeps what was said. No vote waits for
-it."""
+"""The companion of the agent `supervisor`: reads the log and has a model diagnose it, while votes never wait."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from oven_core.errors import BusError, ConfigError, OvenError
 from oven_core.protocol.events import Event
 from oven_llm.diagnosis.diagnosing import DiagnosisResult, diagnose
 from oven_llm.diagnosis.graph_view import GraphView, viewing
-from oven_llm.diagnosis.log_context import LogContext, shown_settings
+from oven_llm.diagnosis.log_context import LogContext, context_of, shown_settings
 from oven_llm.diagnosis.transcripts import DiagnosisRequest, Question, Transcripts
 from oven_llm.language_models.desk import Desk, counted
 from oven_llm.providers.budget import Budget
@@ -25,25 +24,28 @@ from oven_runs.settings.committee_settings import BudgetSettings
 from oven_runs.settings.judge_providers import catalogue, endpoint_of, key_of
 from oven_runs.settings.language_models import SupervisorSettings
 
+log = logging.getLogger("oven.agent")
 
-class ConfiguredModels:
-    """Raises ConfigError for a provider that there is not, and without a model's key."""
+
+class RunModels:
+    """The supervisor's and the worker's models from the run's settings, with one budget. Raises ConfigError for an
+    unknown provider, and without a model's key."""
 
     def __init__(self, around: Surroundings, settings: SupervisorSettings) -> None:
         assert settings.model is not None
         self._around, self._settings = around, settings
-        self._wanted = {"supervisor.model": settings.model}
+        self._models = {"supervisor.model": settings.model}
         if settings.worker is not None:
-            self._wanted["supervisor.worker"] = settings.worker
-        known = catalogue(around.providers_file)
-        for at, model in self._wanted.items():
-            key_of(at, endpoint_of(around.name, model, known, at), at=at)
+            self._models["supervisor.worker"] = settings.worker
+        providers = catalogue(around.providers_file)
+        for name, model in self._models.items():
+            key_of(name, endpoint_of(around.name, model, providers, name), at=name)
         self._budget: Budget | None = None
         self._handlers: list[ModelHandler] = []
 
     def connected(self) -> tuple[ModelHandler, ModelHandler]:
-        """The supervisor and its worker. Importing their SDKs takes a second or two, the first time. Raises ConfigError
-        where an SDK is not installed, or the budget caps US dollars and a price is not known."""
+        """Return the supervisor and its worker. The first call imports their SDKs, which takes a second or two. Raises
+        ConfigError if an SDK is not installed, or if the budget caps US dollars and a price is unknown."""
         if not self._handlers:
             settings, owner = self._settings, self._around.name
             cap = Cap(BudgetSettings(usd=settings.usd, tokens=settings.tokens), "supervisor", owner)
@@ -52,93 +54,90 @@ class ConfiguredModels:
                 ProviderHandler.connected(
                     model,
                     self._around.providers_file,
-                    at,
+                    name,
                     budget=self._budget,
-                    account=f"{owner}/{at.rpartition('.')[2]}",
+                    account=f"{owner}/{name.rpartition('.')[2]}",
                     timeout_s=settings.seconds,
                 )
-                for at, model in self._wanted.items()
+                for name, model in self._models.items()
             ]
         return self._handlers[0], self._handlers[-1]
 
     @property
     def cost_usd(self) -> float | None:
-        """Of the run so far; None where a price is not known."""
+        """The run's cost so far; None if a price is unknown."""
         return self._budget.cost_usd if self._budget is not None else 0.0
 
     def close(self) -> None:
-        """The budget stays open: calls that were left behind book what they come to."""
+        """Close the connections. The budget stays open, so that calls that were left behind are still booked."""
         for handler in self._handlers:
             handler.close()
 
 
-log = logging.getLogger("oven.agent")
-
-
-class Enquirer:
-    """One question after another. Raises ConfigError for a model that cannot be asked, and kept diagnoses that cannot
-    be read: without their count the limit would not hold."""
+class DiagnosisCompanion:
+    """Answers one question after another. Raises ConfigError for a model that cannot be used, and for stored diagnoses
+    that cannot be read: without their number the limit could not be kept."""
 
     def __init__(
         self, around: Surroundings, settings: SupervisorSettings, desk: Desk[DiagnosisRequest, DiagnosisResult]
     ) -> None:
         self.failed: Counter[str] = Counter()
-        """Diagnoses without an answer that holds, by kind."""
+        """Failed diagnoses by kind."""
         self._around, self._settings, self._desk = around, settings, desk
         self._transcripts = Transcripts(around.folder)
         self._begun = self._transcripts.count
-        self._models = ConfiguredModels(around, settings)
+        self._models = RunModels(around, settings)
         self._events: list[Event] = []
-        self._taken: deque[tuple[int, int]] = deque()
-        self._took = asyncio.Event()
+        self._used: deque[tuple[int, int]] = deque()
+        self._answer_used = asyncio.Event()
 
     @property
     def next_number(self) -> int:
         return self._begun + 1
 
     @property
-    def spent(self) -> bool:
-        """Whether all diagnoses of the run are made."""
+    def exhausted(self) -> bool:
+        """Whether the run has no diagnoses left."""
         return self._begun >= self._settings.diagnoses
 
     @property
-    def told(self) -> str:
-        """What it has done, for a notice."""
+    def summary(self) -> str:
+        """The diagnoses so far, for a notice."""
         cost = self._models.cost_usd
         spent = "" if cost is None else f", {cost:.4f} USD"
         return f"{self._begun} diagnoses{spent}; abstained: {counted(self.failed)}"
 
-    def took(self, number: int, tick: int) -> None:
-        """The answer came to a vote at that tick. It is written down later: a vote waits for no disk."""
-        self._taken.append((number, tick))
-        self._took.set()
+    def used(self, number: int, tick: int) -> None:
+        """Note that a vote at that tick used the answer. It is written later, because a vote must not wait for disk."""
+        self._used.append((number, tick))
+        self._answer_used.set()
 
-    async def beside(self) -> None:
-        """For as long as the process lives."""
+    async def serve(self) -> None:
+        """Answer questions for as long as the process lives."""
         try:
             while True:
-                asked = await self._desk.next_question()
+                request = await self._desk.next_question()
                 self._begun += 1
-                found = await self._found(asked)
-                self._took.clear()
-                self._desk.settle(found)
-                await self._took.wait()  # nothing else can be asked before
-                await asyncio.to_thread(self._write)
+                result = await self._result_or_failure(request)
+                self._answer_used.clear()
+                self._desk.settle(result)
+                await self._answer_used.wait()  # no other question can be asked before
+                await asyncio.to_thread(self._write_used)
         finally:
-            self._write()
+            self._write_used()
             await asyncio.to_thread(self._models.close)
 
-    def _write(self) -> None:
-        while self._taken:
-            number, tick = self._taken.popleft()
+    def _write_used(self) -> None:
+        while self._used:
+            number, tick = self._used.popleft()
             try:
                 self._transcripts.take(number, tick)
             except OSError as error:
-                log.warning("%s: when diagnosis %d was taken cannot be kept: %s", self._around.name, number, error)
+                log.warning("%s: cannot record when diagnosis %d was used: %s", self._around.name, number, error)
 
-    async def _found(self, asked: DiagnosisRequest) -> DiagnosisResult | ModelFailure:
+    async def _result_or_failure(self, request: DiagnosisRequest) -> DiagnosisResult | ModelFailure:
         try:
-            return await self._diagnosed(asked)
+            return await self._diagnose(request)
         except BusError as error:
             return self._failure("connection", f"the log cannot be read: {error}")
         except ModelFailure as failure:
@@ -146,35 +145,35 @@ class Enquirer:
         except OvenError as error:
             return self._failure("internal", str(error))
         except OSError as error:
-            return self._failure("internal", f"the diagnosis cannot be kept ({error.strerror}), so it is not made")
-        except Exception as error:  # a fault of ours; its text may hold what was sent to a model
+            return self._failure("internal", f"the diagnosis cannot be stored ({error.strerror}), so it is not made")
+        except Exception as error:  # a bug; its text may contain what was sent to a model
             return self._failure("internal", type(error).__name__)
 
-    def _failure(self, kind: Any, why: str) -> ModelFailure:
+    def _failure(self, kind: Any, detail: str) -> ModelFailure:
         self.failed[kind] += 1
-        return ModelFailure(kind, why)
+        return ModelFailure(kind, detail)
 
-    async def _diagnosed(self, asked: DiagnosisRequest) -> DiagnosisResult:
+    async def _diagnose(self, request: DiagnosisRequest) -> DiagnosisResult:
         self._events += await self._around.read_log()
-        context = await asyncio.to_thread(_context, self._events)
-        seen = await self._view(context)
-        question = Question(asked.number, asked.tick, context.seq, asked.values, seen)
-        place = await asyncio.to_thread(self._transcripts.begin, question)
+        context = await asyncio.to_thread(_context_with_alarms, self._events)
+        view = await self._view(context)
+        question = Question(request.number, request.tick, context.seq, request.values, view)
+        folder = await asyncio.to_thread(self._transcripts.begin, question)
         supervisor, worker = await asyncio.to_thread(self._models.connected)
-        found = await diagnose(
+        result = await diagnose(
             context,
-            seen,
+            view,
             supervisor,
             worker,
             knobs=self._settings.actuators,
             caps=Caps(seconds=self._settings.seconds),
-            log_dir=place,
+            log_dir=folder,
             config=shown_settings(self._around.settings),
         )
-        if found.kind:
-            self.failed[found.kind] += 1
-        await asyncio.to_thread(self._transcripts.end, asked.number, found)
-        return found
+        if result.kind:
+            self.failed[result.kind] += 1
+        await asyncio.to_thread(self._transcripts.end, request.number, result)
+        return result
 
     async def _view(self, context: LogContext) -> GraphView:
         asking = viewing(context.alarms, context.started)
@@ -183,16 +182,14 @@ class Enquirer:
             while True:
                 request = asking.send(await self._around.ask_graph(*request))
         except StopIteration as end:
-            seen: GraphView = end.value
-        if not seen.causes:
-            raise ConfigError("the knowledge graph does not answer, so that no cause could be held against it")
-        return seen
+            view: GraphView = end.value
+        if not view.causes:
+            raise ConfigError("the knowledge graph does not answer, so no cause could be checked against it")
+        return view
 
 
-def _context(events: list[Event]) -> LogContext:
-    """With its alarms, which take the longest: in its own thread."""
-    found = LogContext()
-    for event in events:
-        found.take(event)
-    _ = found.alarms
-    return found
+def _context_with_alarms(events: list[Event]) -> LogContext:
+    """Return the log's context with its alarms computed, which takes long. Runs in its own thread."""
+    context = context_of(events)
+    _ = context.alarms
+    return context

@@ -1,0 +1,40 @@
+"""The interface of rollback as the client uses it, and one saved state of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One state of a run that can be restored."""
+
+    tick: int
+    step: int
+    state: Any
+    restart: str = ""
+    """If this process cannot restore it: how the next process does, in words."""
+
+
+class Rollback(Protocol):
+    """Rolls a run back, with copies in memory or with checkpoints and a restart."""
+
+    def take_if_due(self, tick: int) -> None:
+        """Take a snapshot if one is due. Called at every step boundary."""
+
+    def take(self, tick: int) -> object:
+        """Take a snapshot, because a decision or an operator asks for it."""
+
+    def ensure(self, tick: int) -> None:
+        """Make sure that there is a snapshot before a risky change. Raises an error if there cannot be one."""
+
+    def restore(self, tick: int, now: int) -> Snapshot:
+        """At tick `now`, restore the newest snapshot taken at or before `tick`. Raises LookupError if there is none."""
+
+    @property
+    def undoes(self) -> bool:
+        """Whether a rollback can be undone."""
+
+    def undo(self) -> Snapshot:
+        """Restore the state before the last rollback. Raises LookupError if there is none."""

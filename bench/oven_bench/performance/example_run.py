@@ -114,7 +114,7 @@ class ExampleRun:
 
 
 class LongLog:
-    """A signed log.jsonl as a GRPO run of hours leaves it. The keys are the run's own, so every signature is checked."""
+    """A signed log.jsonl as a GRPO run of hours leaves it. The keys are the run's own, so signatures are checked."""
 
     CYCLE = 100
     """Ticks between two decisions."""

@@ -34,7 +34,7 @@ from rich.console import Console
 from typer import Option
 
 from oven_bench.intervals import Interval, ratio_of_blocks
-from oven_bench.performance.overhead import dealt_with
+from oven_bench.performance.overhead import processed_ticks
 from oven_bench.performance.stack_under_test import RUN, installed, installed_swarm
 from oven_bench.performance.step_arm import Block, Device, Dtype, Order, Size, work
 from oven_bench.study import Report, Study, one_of
@@ -58,7 +58,7 @@ async def measure(order: Order, rounds: int, block: int) -> dict[str, float | in
         async with installed_swarm(folder, None) as made:
             told = Plan(folder, made.url).environment("learner")
             sizes, blocks = await asyncio.to_thread(_train, order, told, rounds, block)
-            heard = await dealt_with(made.url, made.credentials("admin"))
+            processed = await processed_ticks(made.url, made.credentials("admin"))
     said = rounds * (block + SETTLE)
     if heard < said / 2:
         raise ProcessError(f"the agents {', '.join(installed())} dealt with {heard} of {said} ticks: too few to tell")
@@ -68,7 +68,7 @@ async def measure(order: Order, rounds: int, block: int) -> dict[str, float | in
         "model": order.size,
         "parameters": sizes["ours"],
         "completions_per_step": order.prompts * order.group,
-        "ticks_dealt_with": heard,
+        "ticks_processed": processed,
         "load": round(os.getloadavg()[0], 2),
     }
 

@@ -66,10 +66,10 @@ def _alternate(started: Swarm, agents: int, blocks: int, trips: int) -> tuple[li
     def decide() -> float:
         start = time.perf_counter()
         learner.observe(ask=True)
-        while learner.asked not in learner.stamped.at:
+        while learner.asked not in learner.stamped.times:
             learner.client.poll()
             _wait(start, f"a decision of {agents} agents in run {RUN}")
-        return learner.stamped.at.pop(learner.asked) - start
+        return learner.stamped.times.pop(learner.asked) - start
 
     def pass_on() -> float:
         nonlocal relayed

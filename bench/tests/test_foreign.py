@@ -14,7 +14,7 @@ from tests.support.attached import THIRD_PARTY
 from tests.support.installed import installed
 
 from oven_bench.foreign.case import Case
-from oven_bench.foreign.case_grid import INIT_STDS, KINDS, STARTS, WIDTHS, Kind, cells
+from oven_bench.foreign.case_grid import INIT_STDS, KINDS, STARTS, WIDTHS, cells
 from oven_bench.foreign.command import Options, report, tasks
 from oven_bench.foreign.controller_actions import Actions, Change, RateCheck, rate_checks
 from oven_bench.foreign.script_run import DEFAULT, Pair, Run, Task, load, play_pair, scripts_folder
@@ -35,16 +35,6 @@ def test_each_optimizer_meets_every_width_and_every_deviation(optimizer: str) ->
     assert [cell.kind.name for cell in of_it[:: len(STARTS)]] == [kind.name for kind in KINDS]
     assert {cell.width for cell in of_it} == set(WIDTHS)
     assert {cell.init_std for cell in of_it} == set(INIT_STDS)
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_each_kind_meets_three_widths_and_every_deviation(kind: Kind) -> None:
-    of_it = [cell for cell in cells() if cell.kind is kind]
-    assert len({cell.width for cell in of_it}) == 3
-    assert {cell.init_std for cell in of_it} == set(INIT_STDS)
-    for optimizer in kind.centres:
-        models = [(cell.width, cell.init_std, cell.start) for cell in of_it if cell.optimizer == optimizer]
-        assert len(models) == len(STARTS) and len({model[:2] for model in models}) == 1, "all starts of one model"
 
 
 def test_a_start_is_a_multiple_of_the_tuned_rate() -> None:

@@ -19,13 +19,10 @@ from torch import Tensor
 from oven_bench.gym import faults
 from oven_bench.gym.fault import Fault, Step, Trainee, fault, make
 from oven_bench.gym.faults import families
-from oven_bench.gym.faults.grpo_training import RateTooHigh
 from oven_bench.gym.faults.pretraining_data import CorruptedBatches, ShuffledTargets
-from oven_bench.gym.faults.pretraining_training import OutlierGradient
 from oven_bench.gym.seeded_draws import At, count, log10_uniform, log_uniform, uniform, whole
 from oven_bench.gym.shared_prefix import draw
 from oven_bench.gym.task_table import TASKS
-from oven_bench.gym.tasks.grpo.trainee import USER, Grpo
 from oven_bench.gym.tasks.pretraining.trainee import BATCH
 from oven_core.errors import ConfigError
 
@@ -160,25 +157,6 @@ def test_a_severe_pretraining_fault_does_harm(name: str) -> None:
     stepped(trainee, 66, case)
     stepped(twin, 66, None)
     assert trainee.quality() - twin.quality() > 0.02
-
-
-def test_a_lasting_fault_keeps_the_users_own_settings() -> None:
-    trainee = Grpo(101)
-    trainee.train_step(RateTooHigh.draw(At(1), 0))
-    assert trainee.settings["learning_rate"] == pytest.approx(30 * USER["learning_rate"])
-    trainee.train_step()
-    assert trainee.settings == USER
-
-
-def test_a_clipped_outlier_is_milder_than_an_unclipped_one() -> None:
-    losses: dict[bool, float] = {}
-    for seed in range(20):
-        case = OutlierGradient.draw(At(1, seed), 40)
-        if case.clipped not in losses:
-            trainee = make("pretraining", 101)
-            stepped(trainee, 66, case)
-            losses[case.clipped] = trainee.quality()
-    assert losses[True] < losses[False]
 
 
 def applied(case: Fault, batch: Tensor, cursor: int) -> Any:

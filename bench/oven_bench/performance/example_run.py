@@ -80,7 +80,7 @@ class ExampleRun:
         vote = Vote(actuator=SCALE, stance="propose", value=value, tick=tick, confidence=0.9, rationale="as measured")
         yield Entry("", self.on.vote("lr"), vote)
         closes = {"closes_at_tick": tick + 3, "eligible": AGENTS}
-        opened = BallotOpened(id=ballot, actuator=SCALE, proposal=value, opened_by="lr", tick=tick, **closes)  # type: ignore[arg-type]
+        opened = BallotOpened(id=ballot, actuator=SCALE, proposal=value, opened_by="lr", tick=tick, **closes)
         yield Entry("mesh", self.on.ballot(ballot), opened)
         decision = Decision(
             id=ballot,

@@ -40,7 +40,7 @@ HEAVY = (
         "oven_learner, oven_recipes.grpo.recipe, oven_learner.custom_loop, oven_bench.training.drawn_starts",
         "oven_recipes.distillation.recipe, oven_recipes.pretrain.recipe",
         "oven_recipes.grpo.settings as grpo; grpo.parse_start('tuned', 1)",
-        "oven_learner.rewards, oven_recipes.grpo.job, oven_bench.committee",
+        "oven_learner.rewards, oven_recipes.grpo.task, oven_bench.committee",
         "oven_kg.service.process, oven_controller.cli.kg_graph",
     ],
 )

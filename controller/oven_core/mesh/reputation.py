@@ -88,7 +88,7 @@ def earned(reputation: float) -> float:
     return reputation if math.isfinite(reputation) and reputation > 0 else 0.0
 
 
-def moved(
+def updated_reputations(
     reputations: Mapping[str, float], agents: Iterable[str], merits: Mapping[str, float], rules: Rules
 ) -> dict[str, float]:
     """Return all reputations after one outcome, by name. The merit moves those of voters, and forgetting those of all
@@ -109,7 +109,7 @@ def outcomes_until_silent(
     `rules.least_reputation`, with `between` outcomes of other agents before each. None if forgetting keeps it above."""
     for count in range(1, most + 1):
         for merits in (*[{}] * between, {"": merit("propose", confidence, 0.0)}):
-            reputation = moved({"": reputation}, (), merits, rules)[""]
+            reputation = updated_reputations({"": reputation}, (), merits, rules)[""]
         if reputation < rules.least_reputation:
             return count
     return None

@@ -91,7 +91,7 @@ def test_bad_input(home: Home, capsys: pytest.CaptureFixture[str], arguments: li
 
 def test_where_there_is_no_row_the_reason_is_said(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke("decisions", "r", "--verdict", "advised") == 0
-    assert capsys.readouterr().out == "none of the 4 decisions is such a one\n"
+    assert capsys.readouterr().out == "none of the 4 decisions matches\n"
     assert invoke("decisions", "r", "--verdict", "advised", "--json") == 0
     assert capsys.readouterr().out == ""
 

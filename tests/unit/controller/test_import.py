@@ -143,7 +143,7 @@ def test_a_resumed_training_is_a_second_incarnation(
     assert [(o.step, o.metrics.get("loss")) for o in late] == [(5, None), (5, None), (10, None)]
     assert invoke("replay", "twice", "--verify") == 0
     said = capsys.readouterr().out
-    assert "the same, byte for byte" in said and "this run is not a signed one" in said
+    assert "the same, byte for byte" in said and "this run is not signed" in said
 
 
 @pytest.mark.filterwarnings(*THIRD_PARTY)
